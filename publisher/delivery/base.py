@@ -1,0 +1,79 @@
+"""What every transport offers: hand a message over, and say what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from publisher.model.message import Message
+
+
+class Verdict(StrEnum):
+    """What became of a message.
+
+    `DELIVERED` is the only good one. `IN_DOUBT` may have been stored: it is sent again as it is. `RETRY_LATER` was surely not
+    stored, or is harmless to repeat, and waits for the next round. `TOO_LARGE` goes on in halves. `REFUSED` is about this
+    message alone: its records are narrowed down and set aside. `STOP_TARGET` is about the target: nothing more is tried there.
+    """
+
+    DELIVERED = "delivered"
+    IN_DOUBT = "in doubt"
+    RETRY_LATER = "retry later"
+    TOO_LARGE = "too large"
+    REFUSED = "refused"
+    STOP_TARGET = "stop target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a transport says after handing over one message. `reason` is for people, at most 500 characters, no secrets.
+
+    `exit_status` is the class of trouble (errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
+    ids by record, where it gives any. `bytes_sent` counts the wire.
+    """
+
+    verdict: Verdict
+    remote_id: str = ""
+    reason: str = ""
+    exit_status: int = 0
+    bytes_sent: int = 0
+    attempts: int = 1
+    row_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Certificate, key and trust. `ca` is a hashed directory, a bundle file, or None for the system's store."""
+
+    certificate: Path
+    key: Path
+    ca: Path | None
+
+
+class Transport(Protocol):
+    """Hands messages over, one at a time, in order, over one kept-alive connection."""
+
+    def payload_limit(self) -> int:
+        """The largest payload in bytes that fits one message on this wire, everything around it counted."""
+        ...
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        """Hand one message over and say what became of it. Never raises for what the other side or the network does.
+
+        Raises: CredentialError before anything is sent, when certificate or key cannot be used.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class TransportPlugin(Protocol):
+    """A module in this room: its options (a frozen dataclass) and a way to make it live."""
+
+    Options: type
+
+    def create(self, options: object, credentials: Credentials, environment: Mapping[str, str]) -> Transport: ...

@@ -1,0 +1,96 @@
+"""The tree of errors and the exit status of each.
+
+A message says what happened, where, and what to do now. Foreign exceptions are translated once, at the edge, with `from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+BUG = 70
+# The gravest status of a run wins, in this order; it is part of the contract.
+GRAVITY = (BUG, 74, 78, 77, 66, 76, 65, 75)
+
+
+class PublisherError(Exception):
+    """Something the administrator can act on; `exit_status` is what the process ends with."""
+
+    exit_status = BUG
+
+
+class RecordError(PublisherError):
+    """Some jobs were set aside in quarantine, the rest was delivered."""
+
+    exit_status = 65
+
+
+class SourceError(PublisherError):
+    """Accounting data cannot be read or understood."""
+
+    exit_status = 66
+
+
+class LedgerError(PublisherError):
+    """The publishing database cannot be read or written."""
+
+    exit_status = 74
+
+
+class Later(PublisherError):
+    """Not now; nothing is lost and the next round goes on."""
+
+    exit_status = 75
+
+
+class Unreachable(Later):
+    """The service could not be reached, or did not answer usefully, within this run's budget."""
+
+
+class Busy(Later):
+    """Another publisher is at work on this target."""
+
+
+class Rejected(PublisherError):
+    """The other side said no to a message or a request."""
+
+    exit_status = 76
+
+
+class CredentialError(PublisherError):
+    """Certificate or key missing, unreadable, expired, mismatching or refused."""
+
+    exit_status = 77
+
+
+class ConfigError(PublisherError):
+    """The configuration is wrong; `problems` lists all of them, one line each."""
+
+    exit_status = 78
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class UsageError(PublisherError):
+    """The command line is wrong."""
+
+    exit_status = 64
+
+
+def gravest(statuses: Iterable[int]) -> int:
+    """The exit status that wins when several targets ended differently; 0 when all are done."""
+    seen = {status for status in statuses if status}
+    return next((status for status in GRAVITY if status in seen), max(seen, default=0))
+
+
+class Unfit(Exception):
+    """One job cannot be published: the rule it breaks, and the reason for people. It becomes a `SkippedJob`.
+
+    A verdict on a job, always caught by the pipeline; never what a process ends with.
+    """
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule = rule
+        self.reason = reason
+        super().__init__(f"{rule}: {reason}")

@@ -1,0 +1,144 @@
+"""Job records: one finished run of a job, as a source saw it.
+
+Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay representable, so that it
+can be quarantined by name. Everything else in this project uses aware datetimes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NewType
+
+JobId = NewType("JobId", str)
+Epoch = NewType("Epoch", int)
+# Eight bytes of digest of the JobID, three of the LocalJobID: the jobs of the ledger (ledger/membership.py).
+JobKey = NewType("JobKey", bytes)
+
+JOB_DIGEST_BYTES = 8
+RUN_DIGEST_BYTES = 3
+
+
+class Side(StrEnum):
+    """A side table that is read only for formats that publish it."""
+
+    TRANSFERS = "transfers"
+    RUNTIME_ENVIRONMENTS = "runtime_environments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RowRef:
+    """Where a job record stands: RecordID in a database. Renumbered by `rotate` and `migrate`: a hint, never a key."""
+
+    database: str
+    record_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One file staged in or out. `size_bytes` is None when unknown."""
+
+    kind: str  # download | cached | upload
+    url: str
+    size_bytes: int | None
+    started_at: Epoch | None
+    ended_at: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
+
+    row: RowRef
+    job_id: JobId
+    local_id: str  # '' when the job never reached the batch system
+    status: str
+    exit_code: int | None
+    submitted_at: Epoch
+    started_at: Epoch | None  # the true start of the run, where the source knows it
+    ended_at: Epoch
+    wall_s: int
+    cpu_user_s: int
+    cpu_kernel_s: int
+    node_count: int | None
+    cpu_count: int | None
+    memory_kib: int | None
+    virtual_memory_kib: int | None
+    scratch_bytes: int | None
+    stage_in_bytes: int | None
+    stage_out_bytes: int | None
+    interface: str
+    endpoint: str
+    queue: str
+    user: str
+    vo: str
+    fqans: tuple[str, ...]  # the main one first
+    attributes: tuple[tuple[str, str], ...]  # what A-REX mapped from token claims
+    benchmark: str  # 'TYPE:value' as the source has it, '' when it has none
+    job_name: str
+    lrms: str
+    client_host: str
+    projects: tuple[str, ...]
+    hosts: tuple[str, ...]  # the first is the primary
+    local_user: str
+    local_group: str
+    wn_instance: str
+    runtime_environments: tuple[str, ...]
+    transfers: tuple[Transfer, ...]
+    escaped: bool  # A-REX wrote the row: texts were percent-escaped there (undone here)
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
+
+    @property
+    def fingerprint(self) -> int:
+        return values_fingerprint(
+            self.status,
+            self.ended_at,
+            self.wall_s,
+            self.cpu_user_s,
+            self.cpu_kernel_s,
+            self.node_count or 0,
+            self.cpu_count or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedJob:
+    """A job that cannot be published now: the rule it broke, and why, for people."""
+
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch | None
+    rule: str
+    reason: str
+    fingerprint: int  # of the row, so that a changed row is tried again
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
+
+
+def job_key(job_id: str, local_id: str) -> JobKey:
+    """Key of a run: 64 bits of the JobID and 24 of the LocalJobID.
+
+    Two of 10^8 different jobs share all 88 bits with probability 2e-11.
+    """
+    return JobKey(
+        blake2b(job_id.encode("utf-8", "surrogateescape"), digest_size=JOB_DIGEST_BYTES).digest()
+        + blake2b(local_id.encode("utf-8", "surrogateescape"), digest_size=RUN_DIGEST_BYTES).digest()
+    )
+
+
+def job_digest(job_id: str) -> bytes:
+    """The part of a `JobKey` that all runs of a job share."""
+    return blake2b(job_id.encode("utf-8", "surrogateescape"), digest_size=JOB_DIGEST_BYTES).digest()
+
+
+def values_fingerprint(*values: object) -> int:
+    """24 bits over the values whose change makes a delivered job worth sending again."""
+    return zlib.crc32(repr(values).encode("utf-8", "surrogateescape")) & 0xFFFFFF

@@ -1,0 +1,55 @@
+"""Messages: a batch of rendered records under a stable id."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Final, NewType
+
+from publisher.model.job import Epoch, JobKey, JobRecord
+
+MessageId = NewType("MessageId", str)
+# What AMS stores without harm as an attribute value (ams facts, section 5).
+MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
+
+    key: JobKey
+    ended_at: Epoch
+    fingerprint: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One record, rendered, with the job it came from."""
+
+    job: JobRecord
+    content: bytes
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is handed over: the payload before signing. The same bytes and id whenever it is sent again."""
+
+    id: MessageId
+    target: str
+    format: str
+    payload: bytes
+    records: int
+    made_at: datetime
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the payload, hex."""
+        return sha256(self.payload).hexdigest()
+
+
+def message_id(made_at: datetime, payload: bytes) -> MessageId:
+    """`YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the payload's digest: unique, and the same for the same bytes."""
+    return MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{sha256(payload).hexdigest()[:16]}")

@@ -1,0 +1,110 @@
+"""What every source offers: pages of job records, by row order or by end time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob
+from publisher.model.selection import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRow:
+    """A row to look at again: its job is still running, or finished but with side rows still to come.
+
+    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
+    write a row hours after the job's EndTime (arc-database facts, section 3).
+    """
+
+    row: RowRef
+    finished_seen_at: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a database was read: every row up to `record_id` was dealt with or is open.
+
+    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
+    file) and everything is read again; what was delivered is known by job, not by row.
+    """
+
+    database: str
+    record_id: int
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some rows of one database, read in one short transaction.
+
+    `cursor` is where reading goes on after this page; None for pages that were asked for by window or by row.
+    `gone` are rows that were asked for and no longer exist.
+    """
+
+    jobs: tuple[JobRecord, ...]
+    skipped: tuple[SkippedJob, ...] = ()
+    open: tuple[OpenRow, ...] = ()
+    gone: tuple[RowRef, ...] = ()
+    cursor: Cursor | None = None
+    rows_read: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """What a source's files look like, for `doctor` and messages."""
+
+    path: str
+    schema: int
+    journal_mode: str
+    rows: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+class Source(Protocol):
+    """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go between pages.
+
+    All methods raise: SourceError when the data cannot be read; never an empty answer instead.
+    """
+
+    def databases(self) -> tuple[str, ...]:
+        """Names of the databases, the most authoritative first: a job finished in two of them counts in the first."""
+        ...
+
+    def since(self, cursor: Cursor | None, database: str, needs: frozenset[Side], now: datetime) -> Iterator[Page]:
+        """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits."""
+        ...
+
+    def fits(self, cursor: Cursor) -> bool:
+        """Whether the cursor's row still is the job that it was."""
+        ...
+
+    def look_again(self, rows: Sequence[OpenRow], needs: frozenset[Side], now: datetime) -> Iterator[Page]:
+        """Pages of the named rows: finished ones as jobs, others as still open, vanished ones as gone."""
+        ...
+
+    def window(
+        self, window: Window, needs: frozenset[Side], now: datetime, after: tuple[Epoch, RowRef] | None = None
+    ) -> Iterator[Page]:
+        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database."""
+        ...
+
+    def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
+        """The job with this id, wherever it stands; an empty page when there is none."""
+        ...
+
+    def facts(self) -> tuple[SourceFacts, ...]:
+        """What the files look like."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SourcePlugin(Protocol):
+    """A module in this room: its options (a frozen dataclass) and a way to make it live."""
+
+    Options: type
+
+    def create(self, options: object, environment: Mapping[str, str]) -> Source: ...
