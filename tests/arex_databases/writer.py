@@ -1,0 +1,229 @@
+"""Writes jobs the way A-REX does: a row at acceptance, and one transaction after the other at the end."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal, Self, get_args
+from zoneinfo import ZoneInfo
+
+from tests.arex_databases import schema as tables
+from tests.arex_databases.jobs import RawRow, SampleJob, SqlValue
+from tests.arex_databases.schema import Journal, Schema
+from tests.arex_databases.spelling import Row, Spelling
+
+Step = Literal["aar", "rte", "transfers", "extra"]
+"""After which transaction of FINISHED a torn row is left; the events, with FINISHED, come last."""
+
+_STEPS: Final = (*get_args(Step), "events")
+
+
+class Writer:
+    """A-REX's end of the accounting database; makes the file when it is not there.
+
+    `zone` is the CE's, in which events are written. `distort` and `nodes_key` as in `Spelling`. Commits are not
+    synced to the disk: other processes see them all the same, and a test does not outlive a power cut.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        schema: Schema | None = None,
+        journal: Journal = "wal",
+        optimized: bool = False,
+        zone: str = "Europe/Oslo",
+        distort: bool = True,
+        nodes_key: Literal["nodenames", "nodename"] = "nodenames",
+    ) -> None:
+        """`schema`, `journal` and `optimized` are for a new file (schema 2 unless told); an old one keeps its own.
+
+        Raises: ValueError: the file is of another schema than asked for.
+        """
+        if not path.exists():
+            tables.create(path, schema=schema or 2, journal=journal, optimized=optimized)
+        self.connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self.connection.execute("PRAGMA synchronous = OFF")
+        self.connection.execute("PRAGMA foreign_keys = OFF")
+        self.schema = tables.schema_of(self.connection)
+        if schema not in (None, self.schema):
+            self.connection.close()
+            raise ValueError(f"{path} has schema {self.schema}, not {schema}")
+        self._spelling = Spelling(schema=self.schema, zone=ZoneInfo(zone), distort=distort, nodes_key=nodes_key)
+        self._ids: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._torn: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the last one of a WAL database takes the WAL with it."""
+        self.connection.close()
+
+    def accept(self, job: SampleJob) -> int:
+        """The job is ACCEPTED: its AAR row is in progress, tokens and the first event follow. Gives the RecordID."""
+        row: Row = dict.fromkeys(self._spelling.usage(job), 0)
+        row |= {"JobID": self._spelling.text(job.job_id), "LocalJobID": "", "ExitCode": 1}
+        row["SubmitTime"] = self._spelling.number(job.submit_time)
+        row |= self._name_columns(job, status="in-progress", benchmark=None)
+        with self._transaction():
+            self._insert("AAR", {column: row[column] for column in tables.aar_columns(self.schema)[1:]})
+        record_id = self.record_id(job)
+        self._insert_side("AuthTokenAttributes", record_id, self._spelling.token_attributes(job))
+        accepted = [self._spelling.event(event) for event in job.events if event.key == "ACCEPTED"]
+        self._insert_side("JobEvents", record_id, accepted)
+        return record_id
+
+    def finish(self, job: SampleJob, *, stop_after: Step | None = None) -> None:
+        """The job is FINISHED; `stop_after` leaves the row torn after that transaction, see `complete`."""
+        stop = len(_STEPS) if stop_after is None else _STEPS.index(stop_after) + 1
+        self._run_steps(job, 0, stop)
+
+    def complete(self, job: SampleJob) -> None:
+        """Write what a `finish(job, stop_after=...)` of this writer has left out.
+
+        Raises: KeyError: the job is not torn.
+        """
+        self._run_steps(job, self._torn.pop(job.job_id), len(_STEPS))
+
+    def finish_again(
+        self,
+        job: SampleJob,
+        *,
+        end_time: int | None = None,
+        local_job_id: str | None = None,
+        stop_after: Step | None = None,
+    ) -> SampleJob:
+        """The job passes FINISHED once more: AAR overwritten, side rows doubled, tokens not. Gives the job as it ended."""
+        ended = job if end_time is None else job.moved_to(end_time)
+        if local_job_id is not None:
+            ended = replace(ended, local_job_id=local_job_id)
+        self.finish(ended, stop_after=stop_after)
+        return ended
+
+    def write(self, case: SampleJob | RawRow) -> int:
+        """Write a finished job whole, or a raw row with all its bends. Gives the RecordID."""
+        job = case.job if isinstance(case, RawRow) else case
+        record_id = self.accept(job)
+        self.finish(job)
+        if isinstance(case, RawRow):
+            self._bend(case, record_id)
+        return record_id
+
+    def record_id(self, job: SampleJob) -> int:
+        """RecordID of an accepted job.
+
+        Raises: KeyError: no such job.
+        """
+        job_id = _bound(self._spelling.text(job.job_id))
+        found = self.connection.execute("SELECT RecordID FROM AAR WHERE JobID = CAST(? AS TEXT)", (job_id,)).fetchone()
+        if found is None:
+            raise KeyError(f"job {job.job_id} was never accepted")
+        return int(found[0])
+
+    def _run_steps(self, job: SampleJob, first: int, stop: int) -> None:
+        record_id = self.record_id(job)
+        for step in _STEPS[first:stop]:
+            self._run_step(step, job, record_id)
+        if stop < len(_STEPS):
+            self._torn[job.job_id] = stop
+
+    def _run_step(self, step: str, job: SampleJob, record_id: int) -> None:
+        match step:
+            case "aar":
+                row = self._spelling.usage(job)
+                names = self._name_columns(job, status=job.status, benchmark=job.benchmark)
+                row |= {column: names[column] for column in ("StatusID", "BenchmarkID") if column in names}
+                with self._transaction():
+                    self._update(record_id, row)
+            case "rte":
+                self._insert_side("RunTimeEnvironments", record_id, self._spelling.rtes(job))
+            case "transfers":
+                self._insert_side("DataTransfers", record_id, self._spelling.transfers(job))
+            case "extra":
+                self._insert_side("JobExtraInfo", record_id, self._spelling.extra_info(job))
+            case _:
+                events = [self._spelling.event(event) for event in job.events if event.key != "ACCEPTED"]
+                self._insert_side("JobEvents", record_id, events)
+
+    def _name_columns(self, job: SampleJob, *, status: str, benchmark: str | None) -> Row:
+        names = {
+            "EndpointID": (job.interface, job.endpoint_url),
+            "QueueID": (job.queue,),
+            "UserID": (job.user,),
+            "VOID": (job.vo,),
+            "FQANID": (job.fqans[0] if job.fqans else "",),
+            "StatusID": (status,),
+            "BenchmarkID": (benchmark or "",),
+        }
+        return {
+            column: self._name_id(table, names[column]) for column, table in tables.name_tables(self.schema).items()
+        }
+
+    def _name_id(self, table: str, name: tuple[str, ...]) -> int:
+        """Number of a name, added in a transaction of its own when new."""
+        spelt = tuple(self._spelling.text(part) for part in name)
+        if (table, spelt) not in self._ids:
+            row = dict(zip(("Interface", "URL") if table == "Endpoints" else ("Name",), spelt, strict=True))
+            condition = " AND ".join(f"{column} = CAST(? AS TEXT)" for column in row)
+            query = f"SELECT ID FROM {table} WHERE {condition}"
+            found = self.connection.execute(query, [_bound(value) for value in spelt]).fetchone()
+            self._ids[table, spelt] = int(found[0]) if found else self._insert(table, row)
+        return self._ids[table, spelt]
+
+    def _bend(self, case: RawRow, record_id: int) -> None:
+        if case.again is not None:
+            self.finish(case.again)
+        for table in sorted(case.cleared):
+            self.connection.execute(f"DELETE FROM {table} WHERE RecordID = ?", (record_id,))
+        for table, row in case.side:
+            self._insert(table, {"RecordID": record_id, **row})
+        known = tables.name_tables(self.schema)
+        columns: Row = {
+            column: self._insert(known[column], row) for column, row in case.names.items() if column in known
+        }
+        columns |= case.columns
+        self._update(record_id, {name: columns[name] for name in tables.aar_columns(self.schema) if name in columns})
+
+    def _update(self, record_id: int, row: Mapping[str, SqlValue]) -> None:
+        if not row:
+            return
+        assignments = ", ".join(f"{column} = {_placeholder(value)}" for column, value in row.items())
+        values = [_bound(value) for value in row.values()]
+        self.connection.execute(f"UPDATE AAR SET {assignments} WHERE RecordID = ?", [*values, record_id])
+
+    def _insert_side(self, table: str, record_id: int, rows: Sequence[Row]) -> None:
+        if rows:
+            with self._transaction():
+                for row in rows:
+                    self._insert(table, {"RecordID": record_id, **row})
+
+    def _insert(self, table: str, row: Mapping[str, SqlValue]) -> int:
+        placeholders = ", ".join(_placeholder(value) for value in row.values())
+        statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({placeholders})"
+        cursor = self.connection.execute(statement, [_bound(value) for value in row.values()])
+        return int(cursor.lastrowid or 0)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+
+
+# The sqlite3 module refuses text that is not valid UTF-8, SQLite and A-REX do not: text goes in as bytes and is
+# cast back, which keeps every byte.
+def _placeholder(value: SqlValue) -> str:
+    return "CAST(? AS TEXT)" if isinstance(value, str) else "?"
+
+
+def _bound(value: SqlValue) -> SqlValue:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
