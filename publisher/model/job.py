@@ -120,7 +120,8 @@ class SkippedJob:
 
     @property
     def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
+        """The run's key; of a row without a JobID, one that is the row's own."""
+        return job_key(self.job_id or f"{self.row.database}#{self.row.record_id}", self.local_id)
 
 
 def job_key(job_id: str, local_id: str) -> JobKey:

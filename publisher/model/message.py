@@ -31,6 +31,8 @@ class Rendered:
     job: JobRecord
     content: bytes
     entry: Entry
+    receiver_key: tuple[object, ...]
+    first_time: bool  # never delivered to this target before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,32 +8,10 @@ from datetime import datetime
 from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob
+from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRow:
-    """A row to look at again: its job is still running, or finished but with side rows still to come.
-
-    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
-    write a row hours after the job's EndTime (arc-database facts, section 3).
-    """
-
-    row: RowRef
-    finished_seen_at: Epoch | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """How far a database was read: every row up to `record_id` was dealt with or is open.
-
-    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
-    file) and everything is read again; what was delivered is known by job, not by row.
-    """
-
-    database: str
-    record_id: int
-    anchor: str
+__all__ = ["Cursor", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,190 @@
+"""The ledger's contract: its questions and its moves, in the words of the pipeline.
+
+Questions only read. Every move is one transaction: it happens whole or not at all, and it is on the disk when it returns.
+All of them raise: LedgerError when the publishing database cannot be read or written; "cannot tell" is never "nothing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
+from publisher.model.message import Message, MessageId, Rendered
+from publisher.model.progress import Cursor, OpenRow, Progress
+
+
+class MessageState(StrEnum):
+    PREPARED = "prepared"  # written down; perhaps sent, if a crash came between
+    IN_DOUBT = "in doubt"  # sent, and the answer was lost
+    SENT = "sent"  # accepted by the receiver
+    REJECTED = "rejected"  # refused for good; its records are in quarantine
+
+
+class Hold(StrEnum):
+    """Why a quarantined job stays where it is."""
+
+    HELD = "held"
+    RELEASED = "released"  # an administrator said: try again
+    DROPPED = "dropped"  # an administrator said: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A run that the ledger knows: delivered (`settled`) or in an outstanding message."""
+
+    ended_at: Epoch
+    fingerprint: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """One record of an outstanding message: enough to cut the message in two, or to set the record aside."""
+
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch
+    fingerprint: int
+    content_bytes: int
+    first_time: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outstanding:
+    """A message without a receipt. `narrowing` is set while a refused message is halved down to its culprits."""
+
+    number: int
+    message: Message
+    state: MessageState
+    records: tuple[Carried, ...]
+    narrowing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """What the ledger knows of a target. Counts are records; times are UTC, None before the first."""
+
+    target: str
+    start_rule: str
+    start: Epoch | None
+    selection_digest: str
+    last_round: datetime | None
+    last_success: datetime | None
+    last_published_end: Epoch | None
+    swept: datetime | None
+    delivered: int
+    prepared: int
+    in_doubt: int
+    quarantined: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A job set aside. `number` names it in `quarantine release|drop`."""
+
+    number: int
+    target: str
+    key: JobKey
+    job: SkippedJob
+    hold: Hold
+    policy_digest: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One message that carried a run of a job."""
+
+    target: str
+    run: bytes  # digest of the LocalJobID: another one is another run
+    ended_at: Epoch
+    message_id: MessageId
+    state: MessageState
+    format: str
+    records: int
+    digest: str
+    made_at: datetime
+    settled_at: datetime | None
+    remote_id: str
+    reason: str
+
+
+class Ledger(Protocol):
+    """What was sent, to whom, what is in doubt, what was set aside."""
+
+    # Questions
+
+    def target(self, target: str) -> TargetState | None:
+        """None for a target that never had a round."""
+        ...
+
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Known]:
+        """Those of the runs that were delivered or are on their way."""
+        ...
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        """Those of the runs that are in quarantine."""
+        ...
+
+    def outstanding(self, target: str) -> Outstanding | None:
+        """The oldest message without a receipt."""
+        ...
+
+    def cursor(self, target: str, database: str) -> Cursor | None: ...
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]: ...
+
+    def quarantine(self, target: str | None = None) -> Sequence[Quarantined]: ...
+
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        """Every message that carried the job, all runs, oldest first."""
+        ...
+
+    # Moves
+
+    def working_on(self, target: str) -> AbstractContextManager[None]:
+        """Hold the target's lock. Raises: Busy when another publisher has it."""
+        ...
+
+    def begin_round(
+        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+    ) -> TargetState:
+        """Enter the target if it is new. A start is fixed on first use, and anew only when its rule changes."""
+        ...
+
+    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+        """Write a message down before it is sent, with its records and the progress that it completes."""
+        ...
+
+    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
+        """Progress that no message carries."""
+        ...
+
+    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+        """Settle a message after its receipt. Asking twice changes nothing."""
+        ...
+
+    def in_doubt(self, message: Message, reason: str) -> None: ...
+
+    def split(self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[Carried]]], narrowing: bool) -> None:
+        """Replace an outstanding message by its halves, in order, at its place in the queue."""
+        ...
+
+    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
+        """Settle a message as rejected and set its records aside."""
+        ...
+
+    def end_round(self, target: str, *, success: bool, swept: bool, now: datetime) -> None: ...
+
+    def release(self, numbers: Iterable[int]) -> int: ...
+
+    def drop(self, numbers: Iterable[int]) -> int: ...
+
+    def close(self) -> None: ...

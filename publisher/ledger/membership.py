@@ -1,0 +1,92 @@
+"""Delivered jobs, packed: 22 bytes an entry, sorted, in leaves of one database page.
+
+An entry is the run's key (11 bytes: 64 bits of the JobID's digest, 24 of the LocalJobID's), the number of the message that
+carried it (4), the end time that was sent (4) and the fingerprint of the values (3). Entries of one run sort by message, so
+the last one is the latest. Pure functions over bytes; who keeps the leaves is `sqlite.py`'s business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
+from publisher.model.message import Entry
+
+KEY_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES
+ENTRY_BYTES: Final = KEY_BYTES + 4 + 4 + 3
+# 180 entries fill a 4,096-byte page of an SQLite table with its header: no overflow page, no half page.
+LEAF_ENTRIES: Final = 180
+LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
+
+_HIGHEST: Final = b"\xff" * (ENTRY_BYTES - KEY_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """One delivery of a run: in which message, under which end time, with which values."""
+
+    message: int
+    ended_at: Epoch
+    fingerprint: int
+
+
+def pack(entry: Entry, message: int) -> bytes:
+    return (
+        entry.key
+        + message.to_bytes(4, "big")
+        + max(0, min(entry.ended_at, LATEST_END)).to_bytes(4, "big")
+        + entry.fingerprint.to_bytes(3, "big")
+    )
+
+
+def unpack(packed: bytes) -> Membership:
+    return Membership(
+        message=int.from_bytes(packed[11:15], "big"),
+        ended_at=Epoch(int.from_bytes(packed[15:19], "big")),
+        fingerprint=int.from_bytes(packed[19:22], "big"),
+    )
+
+
+def entries(leaf: bytes) -> Iterator[bytes]:
+    """The packed entries of a leaf, in order."""
+    return (leaf[at : at + ENTRY_BYTES] for at in range(0, len(leaf), ENTRY_BYTES))
+
+
+def ceiling(prefix: bytes) -> bytes:
+    """The highest entry that begins with a key or a job digest."""
+    return prefix + b"\xff" * (ENTRY_BYTES - len(prefix))
+
+
+def latest(leaf: bytes, key: JobKey) -> Membership | None:
+    """The latest delivery of a run, looked up in the leaf that would hold `ceiling(key)`."""
+    at = bisect_right(_Entries(leaf), key + _HIGHEST) - 1
+    if at < 0:
+        return None
+    packed = leaf[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES]
+    return unpack(packed) if packed.startswith(key) else None
+
+
+def leaves(sorted_entries: Iterable[bytes]) -> Iterator[bytes]:
+    """Entries in order, cut into full leaves."""
+    stream = iter(sorted_entries)
+    while leaf := b"".join(islice(stream, LEAF_ENTRIES)):
+        yield leaf
+
+
+class _Entries:
+    """A leaf as a sequence, for `bisect`."""
+
+    __slots__ = ("_leaf",)
+
+    def __init__(self, leaf: bytes) -> None:
+        self._leaf = leaf
+
+    def __len__(self) -> int:
+        return len(self._leaf) // ENTRY_BYTES
+
+    def __getitem__(self, at: int) -> bytes:
+        return self._leaf[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES]

@@ -1,0 +1,101 @@
+"""Schema of the publishing database, and its history.
+
+version 1: the first.
+
+Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
+until it is settled. Delivered jobs are `leaf` rows of packed entries (membership.py): `fresh` while they are few, one
+stretch a run when they are many.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
+
+TABLES: Final = """
+CREATE TABLE target (
+    id               INTEGER PRIMARY KEY,
+    name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
+    start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
+    start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
+    selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
+    last_round       INTEGER,               -- any end of a round
+    last_success     INTEGER,               -- everything that was there went out
+    last_end         INTEGER,               -- latest end time of a delivered job
+    swept            INTEGER,               -- last time that every row was looked at
+    delivered        INTEGER NOT NULL DEFAULT 0  -- runs of jobs, each once
+);
+CREATE TABLE message (
+    id         INTEGER PRIMARY KEY,         -- the number that entries refer to
+    target     INTEGER NOT NULL REFERENCES target (id),
+    message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
+    state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected
+    format     TEXT NOT NULL,
+    records    INTEGER NOT NULL,
+    digest     BLOB NOT NULL,               -- SHA-256 of the payload
+    made_at    INTEGER NOT NULL,
+    settled_at INTEGER,
+    remote_id  TEXT,                        -- as the receiver named it
+    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them
+    reason     TEXT                         -- of doubt or rejection, in the other side's words
+);
+CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
+CREATE TABLE outbox (
+    message   INTEGER PRIMARY KEY REFERENCES message (id),
+    place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
+    narrowing INTEGER NOT NULL,             -- a half of a refused message
+    payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
+    records   TEXT NOT NULL                 -- JSON, a list a record: where it stands, whose it is, how long it is
+);
+CREATE TABLE fresh (
+    message INTEGER PRIMARY KEY REFERENCES message (id),
+    target  INTEGER NOT NULL,
+    entries BLOB NOT NULL                   -- packed, sorted
+);
+CREATE INDEX fresh_of_target ON fresh (target);
+CREATE TABLE stretch (
+    id      INTEGER PRIMARY KEY,
+    target  INTEGER NOT NULL REFERENCES target (id),
+    entries INTEGER NOT NULL                -- how many
+);
+CREATE TABLE leaf (
+    id      INTEGER PRIMARY KEY,
+    stretch INTEGER NOT NULL REFERENCES stretch (id),
+    first   BLOB NOT NULL,                  -- the first entry's key
+    entries BLOB NOT NULL
+);
+CREATE UNIQUE INDEX leaf_in_order ON leaf (stretch, first, id);
+CREATE TABLE reading (
+    target    INTEGER NOT NULL REFERENCES target (id),
+    file      TEXT NOT NULL,                -- of the accounting database
+    record_id INTEGER NOT NULL,
+    anchor    TEXT NOT NULL,                -- JobID of that row
+    PRIMARY KEY (target, file)
+);
+CREATE TABLE open_row (
+    target      INTEGER NOT NULL REFERENCES target (id),
+    file        TEXT NOT NULL,
+    record_id   INTEGER NOT NULL,
+    finished_at INTEGER,                    -- first seen finished, with side rows missing
+    PRIMARY KEY (target, file, record_id)
+);
+CREATE TABLE quarantine (
+    id            INTEGER PRIMARY KEY,
+    target        INTEGER NOT NULL REFERENCES target (id),
+    key           BLOB NOT NULL,
+    job_id        TEXT NOT NULL,
+    local_id      TEXT NOT NULL,
+    file          TEXT NOT NULL,
+    record_id     INTEGER NOT NULL,
+    ended_at      INTEGER,
+    rule          TEXT NOT NULL,
+    reason        TEXT NOT NULL,
+    fingerprint   INTEGER NOT NULL,
+    hold          TEXT NOT NULL,            -- held, released, dropped
+    policy_digest TEXT NOT NULL,            -- of configuration and version when it was judged
+    since         INTEGER NOT NULL,
+    UNIQUE (target, key)
+);
+"""

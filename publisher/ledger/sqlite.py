@@ -1,0 +1,233 @@
+"""The ledger in SQLite: its questions. The moves that change it are in `moves.py`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.ledger import sqlite_file, stretches
+from publisher.ledger.base import Carried, Delivery, Hold, Known, MessageState, Outstanding, Quarantined, TargetState
+from publisher.ledger.lock import target_lock
+from publisher.ledger.membership import Membership, unpack
+from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
+from publisher.model.message import Message, MessageId
+from publisher.model.progress import Cursor, OpenRow
+
+STATES: Final = (MessageState.PREPARED, MessageState.IN_DOUBT, MessageState.SENT, MessageState.REJECTED)
+
+_TARGET = "SELECT id FROM target WHERE name = :name"
+_TARGETS = "SELECT id, name FROM target ORDER BY name"
+_STATE = """
+SELECT target.id, start_rule, start_at, selection_digest, last_round, last_success, last_end, swept, delivered,
+       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 0),
+       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 1),
+       (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
+       (SELECT coalesce(max(id), 0) FROM message)
+FROM target WHERE name = :name"""
+_OUTSTANDING = """
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records
+FROM message JOIN outbox ON outbox.message = message.id
+WHERE target = :target AND state < 2 ORDER BY place LIMIT 1"""
+_MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
+_CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
+_OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
+_QUARANTINED = """
+SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
+       policy_digest, since, key
+FROM quarantine JOIN target ON target.id = quarantine.target"""
+_QUARANTINE = _QUARANTINED + " WHERE :name IS NULL OR target.name = :name ORDER BY quarantine.id"
+_HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
+_CARRIER = """
+SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason FROM message WHERE id = :id"""
+
+
+class LedgerQuestions:
+    """Everything that only reads. Caches the fresh entries of the targets it is asked about."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._fresh: dict[int, dict[JobKey, Membership]] = {}
+
+    def target(self, target: str) -> TargetState | None:
+        with self._reading():
+            row = self._connection.execute(_STATE, {"name": target}).fetchone()
+        if row is None:
+            return None
+        return TargetState(
+            target=target,
+            start_rule=row[1],
+            start=None if row[2] is None else Epoch(row[2]),
+            selection_digest=row[3],
+            last_round=_moment(row[4]),
+            last_success=_moment(row[5]),
+            last_published_end=None if row[6] is None else Epoch(row[6]),
+            swept=_moment(row[7]),
+            delivered=row[8],
+            prepared=row[9],
+            in_doubt=row[10],
+            quarantined=row[11],
+            messages=row[12],
+        )
+
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Known]:
+        number = self._number(target)
+        if number is None or not keys:
+            return {}
+        with self._reading():
+            fresh = self._fresh_of(number)
+            found = {key: fresh[key] for key in keys if key in fresh}
+            found |= stretches.look_up(self._connection, number, [key for key in keys if key not in found])
+            return {key: self._as_known(membership) for key, membership in found.items()}
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        number = self._number(target)
+        with self._reading():
+            rows = [row for key in keys for row in self._connection.execute(_HELD, {"target": number, "key": key})]
+        return {held.key: held for held in map(_quarantined, rows)}
+
+    def outstanding(self, target: str) -> Outstanding | None:
+        number = self._number(target)
+        with self._reading():
+            row = self._connection.execute(_OUTSTANDING, {"target": number}).fetchone()
+        if row is None:
+            return None
+        records = tuple(_carried(line) for line in json.loads(row[7]))
+        made_at = datetime.fromtimestamp(row[4], UTC)
+        message = Message(
+            id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
+        )
+        return Outstanding(
+            number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5])
+        )
+
+    def cursor(self, target: str, database: str) -> Cursor | None:
+        with self._reading():
+            row = self._connection.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
+        return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]:
+        with self._reading():
+            rows = self._connection.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
+        return [
+            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen) for file, number, seen in rows
+        ]
+
+    def quarantine(self, target: str | None = None) -> Sequence[Quarantined]:
+        with self._reading():
+            rows = self._connection.execute(_QUARANTINE, {"name": target}).fetchall()
+        return [_quarantined(row) for row in rows]
+
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        digest = job_digest(job_id)
+        with self._reading():
+            return [
+                self._delivery(name, entry)
+                for number, name in self._connection.execute(_TARGETS).fetchall()
+                for entry in stretches.trace(self._connection, number, digest)
+            ]
+
+    def working_on(self, target: str) -> AbstractContextManager[None]:
+        return target_lock(self._path, target)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _delivery(self, target: str, entry: bytes) -> Delivery:
+        membership = unpack(entry)
+        row = self._connection.execute(_CARRIER, {"id": membership.message}).fetchone()
+        return Delivery(
+            target=target,
+            run=entry[JOB_DIGEST_BYTES : JOB_DIGEST_BYTES + 3],
+            ended_at=membership.ended_at,
+            message_id=MessageId(row[0]),
+            state=STATES[row[1]],
+            format=row[2],
+            records=row[3],
+            digest=row[4].hex(),
+            made_at=datetime.fromtimestamp(row[5], UTC),
+            settled_at=_moment(row[6]),
+            remote_id=row[7] or "",
+            reason=row[8] or "",
+        )
+
+    def _number(self, target: str) -> int | None:
+        with self._reading():
+            row = self._connection.execute(_TARGET, {"name": target}).fetchone()
+        return None if row is None else int(row[0])
+
+    def _fresh_of(self, number: int) -> dict[JobKey, Membership]:
+        if number not in self._fresh:
+            self._fresh[number] = stretches.fresh_entries(self._connection, number)
+        return self._fresh[number]
+
+    def _as_known(self, membership: Membership) -> Known:
+        row = self._connection.execute(_MESSAGE_STATE, {"id": membership.message}).fetchone()
+        return Known(ended_at=membership.ended_at, fingerprint=membership.fingerprint, settled=row[0] == 2)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return sqlite_file.translated(self._path)
+
+
+def carried_text(records: Sequence[Carried]) -> str:
+    """The records of an outstanding message, as `outbox.records` keeps them."""
+    return json.dumps(
+        [
+            (
+                record.row.database,
+                record.row.record_id,
+                record.job_id,
+                record.local_id,
+                record.ended_at,
+                record.fingerprint,
+                record.content_bytes,
+                int(record.first_time),
+            )
+            for record in records
+        ],
+        separators=(",", ":"),
+    )
+
+
+def _carried(line: Sequence[object]) -> Carried:
+    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time = line
+    return Carried(
+        row=RowRef(database=str(file), record_id=int(str(record_id))),
+        job_id=JobId(str(job_id)),
+        local_id=str(local_id),
+        ended_at=Epoch(int(str(ended_at))),
+        fingerprint=int(str(fingerprint)),
+        content_bytes=int(str(content_bytes)),
+        first_time=bool(first_time),
+    )
+
+
+def _quarantined(row: tuple[object, ...]) -> Quarantined:
+    number, name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold, digest, since, key = row
+    job = SkippedJob(
+        row=RowRef(database=str(file), record_id=int(str(record_id))),
+        job_id=JobId(str(job_id)),
+        local_id=str(local_id),
+        ended_at=None if ended_at is None else Epoch(int(str(ended_at))),
+        rule=str(rule),
+        reason=str(reason),
+        fingerprint=int(str(fingerprint)),
+    )
+    return Quarantined(
+        number=int(str(number)),
+        target=str(name),
+        key=JobKey(bytes(key)) if isinstance(key, bytes) else JobKey(b""),
+        job=job,
+        hold=Hold(str(hold)),
+        policy_digest=str(digest),
+        since=datetime.fromtimestamp(int(str(since)), UTC),
+    )
+
+
+def _moment(epoch: int | None) -> datetime | None:
+    return None if epoch is None else datetime.fromtimestamp(epoch, UTC)

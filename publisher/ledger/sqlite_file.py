@@ -1,0 +1,135 @@
+"""One SQLite file as the ledger's home: opening it with care, whole transactions, SQLite's errors in our words.
+
+Everything that only SQLite knows is here.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from publisher.errors import LedgerError
+from publisher.ledger import schema
+
+_WAIT_S: Final = 30.0
+# A big merge of stretches passes through the WAL; without a limit the file would keep that size for ever.
+_WAL_BYTES: Final = 16 * 1024 * 1024
+
+
+def open_ledger_file(path: Path, *, must_exist: bool = False, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to the publishing database, made when it is not there yet (directory 0700, file 0600).
+
+    `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
+    Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
+    """
+    with translated(path):
+        if not (must_exist or read_only):
+            _create_private(path)
+        elif not path.exists():
+            raise LedgerError(f"{path}: no publishing database here yet; the first `publisher publish` makes it")
+        mode = "ro" if read_only else "rw"
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
+        connection.isolation_level = None
+        try:
+            _prepare(connection, path, read_only=read_only)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_in_memory() -> sqlite3.Connection:
+    """An empty ledger for a rehearsal before there is any state."""
+    connection = sqlite3.connect(":memory:")
+    connection.isolation_level = None
+    connection.executescript(schema.TABLES)
+    return connection
+
+
+@contextmanager
+def atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """A write transaction: it happens whole, or not at all on whatever is raised."""
+    with translated(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's and the system's errors, as LedgerError with what to do now."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}; {_advice(error, path)}") from error
+    except OSError as error:
+        raise LedgerError(
+            f"{path}: {error.strerror or error}; the state directory must exist and belong to the user who publishes"
+        ) from error
+
+
+def _create_private(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > schema.VERSION:
+        raise LedgerError(
+            f"{path}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
+            "install the publisher that wrote it, or a newer one"
+        )
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != schema.APPLICATION_ID:
+        raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
+    if read_only:
+        return
+    if not tables:
+        # Both must be set before the first table: pages as large as a leaf, and free ones given back after merges.
+        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    if not tables:
+        with atomic(connection, path):
+            # Another publisher may have been quicker: what it made is the same.
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                for statement in schema.TABLES.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def give_back_pages(connection: sqlite3.Connection) -> None:
+    """Return free pages to the file system after a merge."""
+    connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+
+def _advice(error: sqlite3.Error, path: Path) -> str:
+    text = str(error).lower()
+    if "full" in text:
+        return f"make room on the file system of {path.parent}, then run again: nothing is lost"
+    if "readonly" in text or "read-only" in text or "unable to open" in text:
+        return f"the user who publishes must be able to write {path.parent} and every file in it"
+    if "locked" in text or "busy" in text:
+        return "another program holds it; run again when it is done"
+    if "malformed" in text or "not a database" in text or "corrupt" in text:
+        return (
+            "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
+            "`start` decides from when, and receivers keep one copy of what they get twice"
+        )
+    return "see the line above"

@@ -1,0 +1,97 @@
+"""The packer: rendered records in, batches out that keep both limits, in order, with the progress that each completes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from publisher.errors import Unfit
+from publisher.model.job import JobKey
+from publisher.model.message import Rendered
+from publisher.model.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Records of one message, and what the ledger may write down of the reading once they are prepared."""
+
+    records: tuple[Rendered, ...]
+    progress: Progress
+
+
+class Packer:
+    """Cuts batches between records, never inside one, before anything is sent.
+
+    `most_records` 0 is no limit by count. `most_bytes` is what one payload may have, the frame counted by `around` bytes once
+    and `between` bytes at each record.
+    """
+
+    def __init__(self, *, most_records: int, most_bytes: int, around: int, between: int) -> None:
+        self._most_records = most_records
+        self._most_bytes = most_bytes - around
+        self._between = between
+        self._waiting: deque[Rendered] = deque()
+        self._bytes = 0
+        self._marks: deque[tuple[int, Progress]] = deque()
+        self._added = 0
+        self._cut = 0
+        self._keys: set[JobKey] = set()
+        self._receiver_keys: set[tuple[object, ...]] = set()
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._keys
+
+    def add(self, record: Rendered) -> Iterator[Batch]:
+        """Add a record; yields the batch that it closes, if any.
+
+        Raises: Unfit for a record that no message can hold, or that would replace a neighbour at the receiver.
+        """
+        size = len(record.content) + self._between
+        if size > self._most_bytes:
+            raise Unfit("too-large", f"the record alone has {size} bytes, a message holds {self._most_bytes}")
+        if record.receiver_key in self._receiver_keys:
+            raise Unfit(
+                "key-collision",
+                f"another job has the receiver's key {record.receiver_key}: one would replace the other",
+            )
+        return self._put(record, size)
+
+    def _put(self, record: Rendered, size: int) -> Iterator[Batch]:
+        if self._waiting and self._bytes + size > self._most_bytes:
+            yield self._close()
+        self._waiting.append(record)
+        self._keys.add(record.entry.key)
+        self._receiver_keys.add(record.receiver_key)
+        self._bytes += size
+        self._added += 1
+        if self._most_records and len(self._waiting) >= self._most_records:
+            yield self._close()
+
+    def mark(self, progress: Progress) -> None:
+        """Everything read so far is accounted for by `progress` once the records before it are written down."""
+        if self._marks and self._marks[-1][0] == self._added:
+            progress = self._marks.pop()[1] + progress
+        self._marks.append((self._added, progress))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no record waits: then progress can be written down at once."""
+        return not self._waiting
+
+    def rest(self) -> Iterator[Batch]:
+        """The last batch, perhaps without records when there is only progress left to write down."""
+        if self._waiting or self._marks:
+            yield self._close()
+
+    def _close(self) -> Batch:
+        records = tuple(self._waiting)
+        self._waiting.clear()
+        self._keys.clear()
+        self._receiver_keys.clear()
+        self._bytes = 0
+        self._cut += len(records)
+        progress = Progress()
+        while self._marks and self._marks[0][0] <= self._cut:
+            progress += self._marks.popleft()[1]
+        return Batch(records=records, progress=progress)

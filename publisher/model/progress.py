@@ -1,0 +1,52 @@
+"""How far a target has read a source: what the ledger remembers between rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRow:
+    """A row to look at again: its job is still running, or finished but with side rows still to come.
+
+    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
+    write a row hours after the job's EndTime (arc-database facts, section 3).
+    """
+
+    row: RowRef
+    finished_seen_at: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a database was read: every row up to `record_id` was dealt with or is open.
+
+    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
+    file) and everything is read again; what was delivered is known by job, not by row.
+    """
+
+    database: str
+    record_id: int
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the ledger may forget to look at, and what it must remember, once everything before it is written down."""
+
+    cursors: tuple[Cursor, ...] = ()
+    opened: tuple[OpenRow, ...] = ()
+    closed: tuple[RowRef, ...] = ()
+    skipped: tuple[SkippedJob, ...] = ()
+    fit_again: tuple[JobKey, ...] = ()  # left the quarantine by themselves: not wanted any more
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(
+            cursors=tuple({at.database: at for at in self.cursors + other.cursors}.values()),
+            opened=self.opened + other.opened,
+            closed=self.closed + other.closed,
+            skipped=self.skipped + other.skipped,
+            fit_again=self.fit_again + other.fit_again,
+        )
