@@ -6,7 +6,7 @@ All of them raise: LedgerError when the publishing database cannot be read or wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,6 +74,7 @@ class TargetState:
     start_rule: str
     start: Epoch | None
     selection_digest: str
+    checked_digest: str  # of the policy whose payloads were all checked against the schema
     last_round: datetime | None
     last_success: datetime | None
     last_published_end: Epoch | None
@@ -133,8 +134,8 @@ class Ledger(Protocol):
         """Those of the runs that are in quarantine."""
         ...
 
-    def outstanding(self, target: str) -> Outstanding | None:
-        """The oldest message without a receipt."""
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        """The first message in the queue without a receipt."""
         ...
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
@@ -181,7 +182,9 @@ class Ledger(Protocol):
         """Settle a message as rejected and set its records aside."""
         ...
 
-    def end_round(self, target: str, *, success: bool, swept: bool, now: datetime) -> None: ...
+    def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
+        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked."""
+        ...
 
     def release(self, numbers: Iterable[int]) -> int: ...
 

@@ -45,7 +45,7 @@ VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, 
 ON CONFLICT (target, key) DO UPDATE SET
     file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
     reason = excluded.reason, fingerprint = excluded.fingerprint, hold = 'held', policy_digest = excluded.policy_digest"""
-_FIT_AGAIN = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+_LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
 _READ_TO = """
 INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
 ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
@@ -55,7 +55,8 @@ ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 _END_ROUND = """
 UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now ELSE last_success END,
-       swept = CASE WHEN :swept THEN :now ELSE swept END WHERE id = :target"""
+       swept = CASE WHEN :swept THEN :now ELSE swept END,
+       checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -82,7 +83,7 @@ class SqliteLedger(LedgerQuestions):
             number = self._enter(target, message, carried, place=None, narrowing=False)
             self._advance(target, progress, policy_digest, message.made_at)
             self._connection.executemany(
-                _FIT_AGAIN, [{"target": target, "key": record.entry.key} for record in records]
+                _LEAVE_QUARANTINE, [{"target": target, "key": record.entry.key} for record in records]
             )
         self._remember(target, number, [record.entry for record in records])
 
@@ -158,11 +159,17 @@ class SqliteLedger(LedgerQuestions):
             )
         self._fresh.pop(target, None)
 
-    def end_round(self, target: str, *, success: bool, swept: bool, now: datetime) -> None:
+    def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
         with self._atomic():
             self._connection.execute(
                 _END_ROUND,
-                {"target": self._known_number(target), "success": success, "swept": swept, "now": _epoch(now)},
+                {
+                    "target": self._known_number(target),
+                    "success": success,
+                    "swept": swept,
+                    "checked": checked,
+                    "now": _epoch(now),
+                },
             )
 
     def release(self, numbers: Iterable[int]) -> int:
@@ -240,7 +247,7 @@ class SqliteLedger(LedgerQuestions):
         execute(
             _CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed]
         )
-        execute(_FIT_AGAIN, [{"target": target, "key": key} for key in progress.fit_again])
+        execute(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in progress.left_quarantine])
         self._set_aside(target, progress.skipped, policy_digest, now)
 
     def _set_aside(self, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
@@ -323,14 +330,14 @@ def open_ledger(path: Path) -> SqliteLedger:
     return SqliteLedger(sqlite_file.open_ledger_file(path), path)
 
 
-def open_to_read(path: Path) -> LedgerQuestions:
-    """The publishing database, only to ask. Raises: LedgerError, also when there is none yet."""
-    return LedgerQuestions(sqlite_file.open_ledger_file(path, read_only=True), path)
+def open_to_read(path: Path) -> SqliteLedger:
+    """The publishing database, only to ask; an empty one in memory when there is none yet.
 
-
-def rehearsal_ledger() -> SqliteLedger:
-    """An empty ledger in memory, for a rehearsal before there is any state."""
-    return SqliteLedger(sqlite_file.open_in_memory(), Path(":memory:"))
+    Raises: LedgerError, also from every move.
+    """
+    if not sqlite_file.is_there(path):
+        return SqliteLedger(sqlite_file.open_in_memory(), path)
+    return SqliteLedger(sqlite_file.open_ledger_file(path, read_only=True), path)
 
 
 def _carried_of(record: Rendered) -> Carried:

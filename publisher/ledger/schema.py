@@ -21,6 +21,7 @@ CREATE TABLE target (
     start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
     start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
     selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
+    checked_digest   TEXT NOT NULL DEFAULT '',  -- of the policy whose payloads were all checked
     last_round       INTEGER,               -- any end of a round
     last_success     INTEGER,               -- everything that was there went out
     last_end         INTEGER,               -- latest end time of a delivered job

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from publisher.ledger import sqlite_file, stretches
 from publisher.ledger.base import Carried, Delivery, Hold, Known, MessageState, Outstanding, Quarantined, TargetState
@@ -27,12 +27,12 @@ SELECT target.id, start_rule, start_at, selection_digest, last_round, last_succe
        (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 0),
        (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       (SELECT coalesce(max(id), 0) FROM message)
+       (SELECT coalesce(max(id), 0) FROM message), checked_digest
 FROM target WHERE name = :name"""
 _OUTSTANDING = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records
 FROM message JOIN outbox ON outbox.message = message.id
-WHERE target = :target AND state < 2 ORDER BY place LIMIT 1"""
+WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
@@ -42,6 +42,7 @@ SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, 
 FROM quarantine JOIN target ON target.id = quarantine.target"""
 _QUARANTINE = _QUARANTINED + " WHERE :name IS NULL OR target.name = :name ORDER BY quarantine.id"
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
+_ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _CARRIER = """
 SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason FROM message WHERE id = :id"""
 
@@ -64,6 +65,7 @@ class LedgerQuestions:
             start_rule=row[1],
             start=None if row[2] is None else Epoch(row[2]),
             selection_digest=row[3],
+            checked_digest=row[13],
             last_round=_moment(row[4]),
             last_success=_moment(row[5]),
             last_published_end=None if row[6] is None else Epoch(row[6]),
@@ -88,23 +90,22 @@ class LedgerQuestions:
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
         with self._reading():
+            if not self._connection.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
+                return {}
             rows = [row for key in keys for row in self._connection.execute(_HELD, {"target": number, "key": key})]
         return {held.key: held for held in map(_quarantined, rows)}
 
-    def outstanding(self, target: str) -> Outstanding | None:
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         number = self._number(target)
-        with self._reading():
-            row = self._connection.execute(_OUTSTANDING, {"target": number}).fetchone()
-        if row is None:
-            return None
-        records = tuple(_carried(line) for line in json.loads(row[7]))
-        made_at = datetime.fromtimestamp(row[4], UTC)
-        message = Message(
-            id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
-        )
-        return Outstanding(
-            number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5])
-        )
+        passed = 0
+        while True:
+            with self._reading():
+                row = self._connection.execute(_OUTSTANDING, {"target": number, "passed": passed}).fetchone()
+            if row is None:
+                return None
+            if row[1] not in besides:
+                return _outstanding(target, row)
+            passed += 1
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         with self._reading():
@@ -172,6 +173,15 @@ class LedgerQuestions:
 
     def _reading(self) -> AbstractContextManager[None]:
         return sqlite_file.translated(self._path)
+
+
+def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
+    records = tuple(_carried(line) for line in json.loads(row[7]))
+    made_at = datetime.fromtimestamp(row[4], UTC)
+    message = Message(
+        id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
+    )
+    return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
 
 
 def carried_text(records: Sequence[Carried]) -> str:

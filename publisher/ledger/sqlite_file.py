@@ -20,17 +20,15 @@ _WAIT_S: Final = 30.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
 
 
-def open_ledger_file(path: Path, *, must_exist: bool = False, read_only: bool = False) -> sqlite3.Connection:
+def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection to the publishing database, made when it is not there yet (directory 0700, file 0600).
 
     `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
     Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
     """
     with translated(path):
-        if not (must_exist or read_only):
+        if not read_only:
             _create_private(path)
-        elif not path.exists():
-            raise LedgerError(f"{path}: no publishing database here yet; the first `publisher publish` makes it")
         mode = "ro" if read_only else "rw"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
         connection.isolation_level = None
@@ -40,6 +38,15 @@ def open_ledger_file(path: Path, *, must_exist: bool = False, read_only: bool = 
             connection.close()
             raise
         return connection
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
+    with translated(path):
+        try:
+            return path.stat().st_size > 0
+        except FileNotFoundError:
+            return False
 
 
 def open_in_memory() -> sqlite3.Connection:

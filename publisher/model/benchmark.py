@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+import re
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
@@ -16,6 +17,9 @@ from publisher.model.selection import Window
 KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"}
 _THREE_PLACES: Final = Decimal("0.001")
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
+# Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its arithmetic exact.
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_LONGEST_NUMBER: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,21 @@ AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedBenchmark:
+    """The benchmarks said about a job, the first one the main one; none when nothing is known.
+
+    Shared by the jobs that have the same: formats cache what they render of it by identity.
+    """
+
+    benchmarks: tuple[Benchmark, ...]
+    origin: str
+    arex_default: bool = False  # A-REX's own HEPSPEC:1.0, sent but counted and reported
+
+
+_NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRule:
     """Benchmarks for the jobs it matches: shell patterns over queue, endpoint URL and host, and dates by end time."""
 
@@ -46,6 +65,10 @@ class BenchmarkRule:
     host: str = "*"
     window: Window = Window()
     origin: str = "records.benchmark"
+    applied: AppliedBenchmark = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "applied", AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin))
 
     def matches(self, job: JobRecord) -> bool:
         return (
@@ -54,15 +77,6 @@ class BenchmarkRule:
             and (self.host == "*" or any(fnmatchcase(host, self.host) for host in job.hosts))
             and job.ended_at in self.window
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedBenchmark:
-    """The benchmarks said about a job, the first one the main one; none when nothing is known."""
-
-    benchmarks: tuple[Benchmark, ...]
-    origin: str
-    arex_default: bool = False  # A-REX's own HEPSPEC:1.0, sent but counted and reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +89,18 @@ class BenchmarkPolicy:
     def apply(self, job: JobRecord) -> AppliedBenchmark:
         """Raises: Unfit when the job carries a benchmark that cannot be read; a guess would change what it is worth."""
         if job.benchmark:
-            own = parse_benchmark(job.benchmark)
-            arex_default = own == AREX_DEFAULT
-            if not (arex_default and self.distrust_default):
-                return AppliedBenchmark(benchmarks=(own,), origin="the job", arex_default=arex_default)
-        for rule in self.rules:
-            if rule.matches(job):
-                return AppliedBenchmark(benchmarks=rule.benchmarks, origin=rule.origin)
-        return AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
+            own = _own(job.benchmark)
+            if not (own.arex_default and self.distrust_default):
+                return own
+        return next((rule.applied for rule in self.rules if rule.matches(job)), _NOTHING)
 
 
 @lru_cache(maxsize=4096)
+def _own(text: str) -> AppliedBenchmark:
+    benchmark = parse_benchmark(text)
+    return AppliedBenchmark(benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT)
+
+
 def parse_benchmark(text: str) -> Benchmark:
     """`TYPE:value` as A-REX writes it. Raises: Unfit for an unknown type or a value that is no positive number."""
     kind, colon, value = text.partition(":")
@@ -95,19 +110,17 @@ def parse_benchmark(text: str) -> Benchmark:
 
 
 def make_benchmark(kind: str, value: str) -> Benchmark:
-    """Raises: Unfit for an unknown type, or a value that is not a plain number in (0, 9999999.999]."""
+    """The benchmark at three decimals. Raises: Unfit for an unknown type, or a value that is no number in (0, 9999999.999]."""
     known = KINDS.get(kind.strip().lower())
     if known is None:
         raise Unfit(
             "benchmark-unknown-type", f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}"
         )
-    try:
-        number = Decimal(value.strip())
-    except InvalidOperation:
-        raise Unfit("benchmark-unreadable", f"benchmark value {value.strip()!r} is not a number") from None
-    if not number.is_finite() or number > _LARGEST:
-        raise Unfit("benchmark-range", f"benchmark value {value.strip()!r} is not in (0, {_LARGEST}]")
-    number = number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)
-    if number <= 0:
-        raise Unfit("benchmark-range", f"benchmark value {value.strip()!r} is not in (0, {_LARGEST}]")
+    text = value.strip()
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        raise Unfit("benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number")
+    number = Decimal(text)
+    # The range before the rounding: quantize() refuses numbers of more than 28 digits with an error of its own.
+    if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
+        raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
     return Benchmark(kind=known, value=number)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,7 +21,7 @@ from publisher.errors import Unfit
 from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.fqan import parse_fqan
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.text import arex_escape
+from publisher.model.text import arex_escape, ascii_text
 
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
@@ -82,6 +84,19 @@ class Who:
     fqans: tuple[str, ...]
     extra_groups: tuple[str, ...]
     origins: tuple[tuple[str, str], ...]
+
+    def apel_fqan(self) -> str:
+        """The FQAN that APEL may be told, in its ASCII; '' when it must not be.
+
+        At the server an FQAN overrules VO, group and role, so one that says otherwise (a VO rule spoke, or transliteration
+        made a slash) has to stay behind. Only the first of several at `;`, because no more is read.
+        """
+        if not self.fqans:
+            return ""
+        text = ascii_text(self.fqans[0].split(";", 1)[0])
+        told = parse_fqan(text)
+        meant = (ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role))
+        return text if told.vo and (told.vo, told.group or "", told.role or "") == meant else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +172,11 @@ class RecordPolicy:
         return job.submitted_at
 
     def _user(self, job: JobRecord) -> Who:
-        ruled = (job.local_user, job.local_group, job.queue, job.projects) if self.vo_rules else ()
+        ruled = (job.local_user, job.local_group, job.queue, job.projects, job.attributes) if self.vo_rules else ()
         period = (
             period_label(job.ended_at, self.identity.period) if self.identity.mode is IdentityMode.PSEUDONYM else ""
         )
-        inputs = (job.user, job.vo, job.fqans, job.attributes, job.escaped, period, ruled)
+        inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
         known = self._who.get(inputs)
         if known is None:
             if len(self._who) >= _REMEMBERED:
@@ -187,6 +202,8 @@ class RecordPolicy:
 
     def _vo(self, job: JobRecord) -> tuple[str, str, str, str, str]:
         main = parse_fqan(job.fqans[0]) if job.fqans else None
+        if main and not main.vo:
+            main = None  # such as `/`: it names no VO, and A-REX knew what it wrote as the job's
         own = main.vo if main else job.vo
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and _rule_matches(rule, job):
@@ -245,6 +262,7 @@ class RecordPolicy:
         )
 
 
+@lru_cache(maxsize=4096)
 def endpoint_host(url: str) -> str:
     """Host of an endpoint URL, '' where there is none. IPv6 with or without brackets loses neither digits nor colons."""
     try:
@@ -252,10 +270,19 @@ def endpoint_host(url: str) -> str:
         netloc = parts.netloc.rpartition("@")[2]
         if netloc.count(":") > 1 and not netloc.startswith("["):
             # A-REX composes URLs from socket addresses without brackets: https://2001:db8::1:443/arex
-            return netloc.rpartition(":")[0].lower()
+            host, _, port = netloc.rpartition(":")
+            return (host if port.isdecimal() and _is_ipv6(host) else netloc).lower()
         return parts.hostname or ""
     except ValueError:
         return ""
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_domain_name(host: str) -> bool:
@@ -294,7 +321,7 @@ def _rule_matches(rule: VoRule, job: JobRecord) -> bool:
             return True
         case "issuer":
             # Token users are stored as `issuer/subject` (arc-database facts, section 2).
-            texts = (job.user.rpartition("/")[0],) if "://" in job.user else ()
+            texts = (job.user.rpartition("/")[0],) if "://" in job.user and not job.user.startswith("/") else ()
         case "group":
             texts = job.fqans + tuple(value for _, value in job.attributes)
         case "project":

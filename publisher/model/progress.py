@@ -40,7 +40,7 @@ class Progress:
     opened: tuple[OpenRow, ...] = ()
     closed: tuple[RowRef, ...] = ()
     skipped: tuple[SkippedJob, ...] = ()
-    fit_again: tuple[JobKey, ...] = ()  # left the quarantine by themselves: not wanted any more
+    left_quarantine: tuple[JobKey, ...] = ()  # not wanted any more
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(
@@ -48,5 +48,5 @@ class Progress:
             opened=self.opened + other.opened,
             closed=self.closed + other.closed,
             skipped=self.skipped + other.skipped,
-            fit_again=self.fit_again + other.fit_again,
+            left_quarantine=self.left_quarantine + other.left_quarantine,
         )

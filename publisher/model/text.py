@@ -16,7 +16,7 @@ _LETTERS: Final = str.maketrans(
         "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D",
         "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L", "ħ": "h", "Ħ": "H", "ı": "i", "ŋ": "n", "Ŋ": "N",
         "ŧ": "t", "Ŧ": "T", "‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "-", "−": "-", "‘": "'", "’": "'",
-        "“": '"', "”": '"', "…": "...", "\u00a0": " ",
+        "“": '"', "”": '"', "…": "...", "ʼ": "'", "\u00a0": " ",
     }
 )  # fmt: skip
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
@@ -33,8 +33,9 @@ def ascii_text(text: str) -> str:
     """The text in printable ASCII, trimmed: transliterated where there is a spelling, `?` where there is none."""
     if text.isascii() and text.isprintable():
         return text.strip()
-    spelt = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text).translate(_LETTERS))
-    spelt = "".join(letter for letter in spelt if not unicodedata.combining(letter))
+    # Decomposed first: ǿ is ø with an accent, and only then found in the table.
+    spelt = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text))
+    spelt = "".join(letter for letter in spelt if not unicodedata.combining(letter)).translate(_LETTERS)
     return _UNPRINTABLE.sub("?", spelt).strip()
 
 

@@ -111,11 +111,15 @@ def parse_to(text: str, now: datetime) -> datetime:
 def parse_when(text: str, now: datetime) -> Period:
     """The period that the text names. Raises: UsageError when it names none."""
     named = _NAMED.get(text.strip())
-    return named(now.astimezone(UTC)) if named else fixed_period(text)
+    return named(now.astimezone(UTC)) if named else _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
 
 
 def fixed_period(text: str) -> Period:
     """The period of a month, a day or a clock time; no names. Raises: UsageError when it is none of these."""
+    return _fixed_period(text, _FORMS)
+
+
+def _fixed_period(text: str, forms: str) -> Period:
     text = text.strip()
     for form, read in ((_MONTH, _month), (_DAY, _day), (_CLOCK, _clock)):
         if found := form.fullmatch(text):
@@ -125,8 +129,8 @@ def fixed_period(text: str) -> Period:
             try:
                 return read(*numbers)
             except ValueError as error:
-                raise UsageError(f"{text!r} is not in the calendar ({error}); write {_FORMS}") from error
-    raise UsageError(f"{text[:60]!r} is not a time; write {_FORMS}, {', '.join(_NAMED)}")
+                raise UsageError(f"{text!r} is not in the calendar ({error}); write {forms}") from error
+    raise UsageError(f"{text[:60]!r} is not a time; write {forms}")
 
 
 def window(start: datetime | None, end: datetime | None) -> Window:

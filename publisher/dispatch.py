@@ -1,0 +1,228 @@
+"""From a batch to a settled message: written down, handed over, settled; cut in two or set aside when it must be.
+
+Whatever happens between two of these steps, the next round finds the message outstanding and sends the same bytes under
+the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.errors import Rejected, Unfit
+from publisher.formats.base import Frame, JobFormat
+from publisher.judge import set_aside
+from publisher.ledger.base import Carried, Ledger, Outstanding
+from publisher.model.job import SkippedJob
+from publisher.model.message import Message, MessageId, Rendered, message_id
+from publisher.model.parcel import Batch
+from publisher.model.progress import Progress
+
+_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs about what rendering costs
+_SUSPECTS: Final = 8  # single records refused for no clear reason before the target itself is to blame
+
+
+class Stopped(Exception):  # not an error: the round ends here, for the receipt's reason
+    """Nothing more can be sent in this round."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self.receipt = receipt
+        super().__init__(receipt.reason)
+
+
+class Watcher(Protocol):
+    """Told of every step of a message."""
+
+    def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+    def message_prepared(self, message: Message) -> None: ...
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None: ...
+    def message_settled(self, message: Message, receipt: Receipt) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What went out in a round."""
+
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+
+
+class Dispatch:
+    """Sends a target's messages, strictly one after the other."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        format: JobFormat,  # noqa: A002  # the field's word, as in the configuration
+        transport: Transport,
+        ledger: Ledger,
+        policy_digest: str,
+        watcher: Watcher,
+        clock: Callable[[], datetime],
+        check_all: bool,
+    ) -> None:
+        self._target = target
+        self._format = format
+        self._transport = transport
+        self._ledger = ledger
+        self._policy_digest = policy_digest
+        self._watcher = watcher
+        self._clock = clock
+        self._check_all = check_all
+        self._batches = 0
+        self._suspects: set[MessageId] = set()
+        self.tally = Tally()
+
+    def ship(self, batch: Batch) -> None:
+        """Write a batch down, then hand it over. Raises: Stopped when nothing more can be sent."""
+        batch = self._checked(batch)
+        if not batch.records:
+            self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
+            return
+        made_at = self._clock()
+        payload = self._format.frame.join([record.content for record in batch.records])
+        message = self._message(payload, len(batch.records), made_at)
+        self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
+        self._watcher.message_prepared(message)
+        if not self._hand_over(message, None):
+            self.send_outstanding()
+
+    def send_outstanding(self) -> None:
+        """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
+        while outstanding := self._ledger.outstanding(self._target, self._suspects):
+            self._hand_over(outstanding.message, outstanding)
+
+    def conclude(self) -> None:
+        """Records refused for no clear reason: they are to blame if others got through, else the target is.
+
+        Raises: Stopped when it is the target.
+        """
+        if not self._suspects:
+            return
+        if not self.tally.messages:
+            raise Stopped(
+                Receipt(
+                    verdict=Verdict.STOP_TARGET,
+                    reason="every record is refused, and the answers do not say why: the target is at fault, not the records",
+                    exit_status=Rejected.exit_status,
+                )
+            )
+        self._suspects.clear()
+        self.send_outstanding()
+
+    def count_aside(self, job: SkippedJob) -> None:
+        self.tally.quarantined += 1
+        self._watcher.job_set_aside(self._target, job)
+
+    # Checking
+
+    def _checked(self, batch: Batch) -> Batch:
+        """A sample of payloads against our schema. A record that fails alone is set aside; the others stay."""
+        self._batches += 1
+        if not batch.records or not (self._check_all or self._batches % _CHECK_ONE_IN == 1):
+            return batch
+        try:
+            self._format.check(self._format.frame.join([record.content for record in batch.records]))
+            return batch
+        except Unfit:
+            self._check_all = True  # one got past the rules: look at every message of this round from now on
+        good: list[Rendered] = []
+        aside: list[SkippedJob] = []
+        for record in batch.records:
+            try:
+                self._format.check(self._format.frame.join([record.content]))
+                good.append(record)
+            except Unfit as unfit:
+                aside.append(set_aside(record.job, unfit, record.entry.fingerprint))
+                self.count_aside(aside[-1])
+        return Batch(records=tuple(good), progress=batch.progress + Progress(skipped=tuple(aside)))
+
+    # Handing over
+
+    def _hand_over(self, message: Message, outstanding: Outstanding | None) -> bool:
+        """Send one message and settle what came of it; False when something else has to go out in its place."""
+        receipt = self._transport.deliver(message, self._clock())
+        self._watcher.message_handed_over(message, receipt)
+        self.tally.bytes += receipt.bytes_sent
+        match receipt.verdict:
+            case Verdict.DELIVERED:
+                self._ledger.sent(message, remote_id=receipt.remote_id, row_ids=receipt.row_ids, now=self._clock())
+                self.tally.messages += 1
+                self.tally.records += message.records
+                self._watcher.message_settled(message, receipt)
+                return True
+            case Verdict.IN_DOUBT:
+                self._ledger.in_doubt(message, receipt.reason)
+                raise Stopped(receipt)
+            case Verdict.RETRY_LATER | Verdict.STOP_TARGET:
+                raise Stopped(receipt)
+            case Verdict.TOO_LARGE | Verdict.REFUSED:
+                self._narrow(outstanding or self._written_down(message), receipt)
+                return False
+
+    def _narrow(self, whole: Outstanding, receipt: Receipt) -> None:
+        """Cut a message in two, or set its only record aside."""
+        refused = receipt.verdict is Verdict.REFUSED
+        if len(whole.records) > 1:
+            self._ledger.split(whole, self._halves(whole), narrowing=refused)
+            return
+        if refused and not receipt.certain and not self.tally.messages:
+            self._suspects.add(whole.message.id)
+            if len(self._suspects) >= _SUSPECTS:
+                self.conclude()
+            return
+        rule = "refused-by-receiver" if refused else "too-large"
+        self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
+        (record,) = whole.records
+        self.count_aside(
+            SkippedJob(
+                row=record.row,
+                job_id=record.job_id,
+                local_id=record.local_id,
+                ended_at=record.ended_at,
+                rule=rule,
+                reason=receipt.reason,
+                fingerprint=record.fingerprint,
+            )
+        )
+
+    def _halves(self, whole: Outstanding) -> list[tuple[Message, Sequence[Carried]]]:
+        middle = len(whole.records) // 2
+        frame = self._format.frame
+        contents = cut(whole.message.payload, [record.content_bytes for record in whole.records], frame)
+        return [
+            (self._message(frame.join(contents[part]), len(contents[part]), whole.message.made_at), whole.records[part])
+            for part in (slice(None, middle), slice(middle, None))
+        ]
+
+    def _message(self, payload: bytes, records: int, made_at: datetime) -> Message:
+        return Message(
+            id=message_id(made_at, payload),
+            target=self._target,
+            format=self._format.name,
+            payload=payload,
+            records=records,
+            made_at=made_at,
+        )
+
+    def _written_down(self, message: Message) -> Outstanding:
+        outstanding = self._ledger.outstanding(self._target, self._suspects)
+        if outstanding is None or outstanding.message.id != message.id:
+            raise AssertionError(f"message {message.id} is not the first in its queue")
+        return outstanding
+
+
+def cut(payload: bytes, sizes: Sequence[int], frame: Frame) -> list[bytes]:
+    """The records of a payload again, by their sizes in bytes."""
+    contents = []
+    at = len(frame.head)
+    for size in sizes:
+        contents.append(payload[at : at + size])
+        at += size + len(frame.separator)
+    return contents

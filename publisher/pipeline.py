@@ -1,0 +1,264 @@
+"""The journey, and nothing else: pages of job records, judged, packed, dispatched, settled; progress noted behind them.
+
+One `Round` works on one target. What a job needs is decided in `judge.py`, what becomes of a batch in `dispatch.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.dispatch import Dispatch, Stopped, Watcher
+from publisher.errors import RecordError, Unfit, gravest
+from publisher.formats.base import JobFormat
+from publisher.judge import Judge, PassedOver, set_aside
+from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
+from publisher.model.job import JobKey, RowRef, SkippedJob
+from publisher.model.message import Rendered
+from publisher.model.parcel import Packer
+from publisher.model.policy import RecordPolicy
+from publisher.model.progress import OpenRow, Progress
+from publisher.model.selection import Selection
+from publisher.sources.base import Page, Source
+
+SWEEP_EVERY: Final = timedelta(hours=24)
+_QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """A target, live: what it wants, how its records look and travel."""
+
+    name: str
+    selection: Selection  # the ledger fixes its window's start on first use
+    start_rule: str
+    policy: RecordPolicy
+    format: JobFormat
+    transport: Transport
+    batch_records: int  # 0: no limit by count
+    selection_digest: str
+    policy_digest: str  # of everything that decides how a record looks, the version included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in errors.py."""
+
+    target: str
+    outcome: str
+    reason: str = ""
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    arex_default_benchmarks: int = 0
+    exit_status: int = 0
+
+
+class Observer(Watcher, Protocol):
+    """Told of every step: for progress bars, for logs, and for tests that end the process between two of them."""
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
+    def page_read(self, target: str, page: Page) -> None: ...
+
+
+class Round:
+    """One regular round of one target: first what is outstanding, then everything not yet delivered."""
+
+    def __init__(
+        self, aim: Aim, source: Source, ledger: Ledger, observer: Observer, clock: Callable[[], datetime]
+    ) -> None:
+        self._aim = aim
+        self._source = source
+        self._ledger = ledger
+        self._observer = observer
+        self._clock = clock
+        self._taken = 0
+        self._arex_default = 0
+        self._quiet_pages = 0
+        self._looking_again = True
+        self._counted_again: set[RowRef] = set()
+
+    def run(self, limit: int | None = None) -> Outcome:
+        """Publish up to `limit` jobs.
+
+        Raises: PublisherError for whatever ends the round before its outcome is known.
+        """
+        with self._ledger.working_on(self._aim.name):
+            now = self._clock()
+            state = self._ledger.begin_round(
+                self._aim.name,
+                start_rule=self._aim.start_rule,
+                start=self._aim.selection.window.start,
+                selection_digest=self._aim.selection_digest,
+                now=now,
+            )
+            sweep = self._sweep_is_due(state, now)
+            self._observer.round_begins(state, sweep=sweep)
+            self._dispatch = self._new_dispatch(state)
+            receipt = self._travel(state, sweep, limit, now)
+            whole = receipt is None and (limit is None or self._taken < limit)
+            self._ledger.end_round(
+                self._aim.name,
+                success=receipt is None,
+                swept=sweep and whole,
+                checked=self._aim.policy_digest if whole else None,
+                now=self._clock(),
+            )
+        return self._outcome(receipt)
+
+    def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
+        """Once a day, after a change of what is wanted, when the clock went back, or when rows were renumbered."""
+        if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
+            return True
+        cursors = [self._ledger.cursor(self._aim.name, database) for database in self._source.databases()]
+        return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
+
+    def _new_dispatch(self, state: TargetState) -> Dispatch:
+        return Dispatch(
+            target=self._aim.name,
+            format=self._aim.format,
+            transport=self._aim.transport,
+            ledger=self._ledger,
+            policy_digest=self._aim.policy_digest,
+            watcher=self._observer,
+            clock=self._clock,
+            check_all=state.checked_digest != self._aim.policy_digest,
+        )
+
+    def _travel(self, state: TargetState, sweep: bool, limit: int | None, now: datetime) -> Receipt | None:
+        """The journey; returns the receipt that ended it early, if one did."""
+        window = replace(self._aim.selection.window, start=state.start)
+        judge = Judge(
+            selection=replace(self._aim.selection, window=window),
+            policy=self._aim.policy,
+            format=self._aim.format,
+            policy_digest=self._aim.policy_digest,
+        )
+        try:
+            self._dispatch.send_outstanding()
+            frame = self._aim.format.frame
+            packer = Packer(
+                most_records=self._aim.batch_records,
+                most_bytes=self._aim.transport.payload_limit(),
+                around=len(frame.head) + len(frame.tail),
+                between=len(frame.separator),
+            )
+            for page, progress in self._pages(sweep, now):
+                self._observer.page_read(self._aim.name, page)
+                if not self._take_page(page, progress, judge, packer, limit, now):
+                    break
+            self._ship_rest(packer)
+            self._dispatch.conclude()
+        except Stopped as stopped:
+            return stopped.receipt
+        return None
+
+    # Reading
+
+    def _pages(self, sweep: bool, now: datetime) -> Iterator[tuple[Page, Progress]]:
+        """Open rows and quarantined jobs again, then what is new; in a sweep, everything."""
+        name, needs = self._aim.name, self._aim.format.needs
+        yield from self._open_again(self._ledger.open_rows(name), now)
+        set_aside_rows = [
+            OpenRow(row=held.job.row, finished_seen_at=None)
+            for held in self._ledger.quarantine(name)
+            if held.hold is not Hold.DROPPED
+        ]
+        for page in self._source.look_again(set_aside_rows, needs, now):
+            yield page, Progress()
+        self._looking_again = False
+        for database in self._source.databases():
+            cursor = None if sweep else self._ledger.cursor(name, database)
+            for page in self._source.since(cursor, database, needs, now):
+                yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def _open_again(self, rows: Sequence[OpenRow], now: datetime) -> Iterator[tuple[Page, Progress]]:
+        still_open: set[RowRef] = set()
+        for page in self._source.look_again(rows, self._aim.format.needs, now):
+            still_open.update(row.row for row in page.open)
+            yield page, Progress(opened=page.open)
+        closed = tuple(row.row for row in rows if row.row not in still_open)
+        if closed:
+            yield Page(jobs=()), Progress(closed=closed)
+
+    # Taking
+
+    def _take_page(
+        self, page: Page, progress: Progress, judge: Judge, packer: Packer, limit: int | None, now: datetime
+    ) -> bool:
+        """Judge a page's jobs and pack them; False when the limit was reached before its end."""
+        keys = [job.key for job in page.jobs]
+        known = self._ledger.known(self._aim.name, keys)
+        held = self._ledger.held(self._aim.name, keys + [skipped.key for skipped in page.skipped])
+        aside: list[SkippedJob] = []
+        left: list[JobKey] = []
+        for skipped in page.skipped:
+            if skipped.ended_at is None or skipped.ended_at in judge.selection.window:
+                self._set_aside(skipped, held.get(skipped.key), aside)
+        for job, key in zip(page.jobs, keys, strict=True):
+            if limit is not None and self._taken >= limit:
+                return False
+            if key in packer:
+                continue
+            verdict = judge.judge(job, known.get(key), held.get(key), now)
+            skipped_job = self._pack(verdict, packer) if isinstance(verdict, Rendered) else verdict
+            if isinstance(skipped_job, SkippedJob):
+                self._set_aside(skipped_job, held.get(key), aside)
+            elif isinstance(skipped_job, PassedOver) and skipped_job.left_quarantine:
+                left.append(key)
+        packer.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+        self._quiet_pages += 1
+        if packer.idle and self._quiet_pages >= _QUIET_PAGES:
+            self._ship_rest(packer)
+        return True
+
+    def _pack(self, record: Rendered, packer: Packer) -> SkippedJob | None:
+        try:
+            batches = packer.add(record)
+        except Unfit as unfit:
+            return set_aside(record.job, unfit, record.entry.fingerprint)
+        self._taken += 1
+        self._arex_default += record.arex_default
+        for batch in batches:
+            self._quiet_pages = 0
+            self._dispatch.ship(batch)
+        return None
+
+    def _set_aside(self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob]) -> None:
+        if held is not None and held.hold is Hold.DROPPED:
+            return
+        if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
+            # A sweep meets again what was looked at again just before: count it once.
+            if skipped.row not in self._counted_again:
+                self._dispatch.count_aside(skipped)
+            if self._looking_again:
+                self._counted_again.add(skipped.row)
+        aside.append(skipped)
+
+    def _ship_rest(self, packer: Packer) -> None:
+        self._quiet_pages = 0
+        for batch in packer.rest():
+            self._dispatch.ship(batch)
+
+    def _outcome(self, receipt: Receipt | None) -> Outcome:
+        tally = self._dispatch.tally
+        statuses = [receipt.exit_status if receipt else 0, RecordError.exit_status if tally.quarantined else 0]
+        if receipt is None:
+            outcome = "ok" if tally.messages or tally.quarantined else "nothing"
+        else:
+            outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+        return Outcome(
+            target=self._aim.name,
+            outcome=outcome,
+            reason=receipt.reason if receipt else "",
+            messages=tally.messages,
+            records=tally.records,
+            bytes=tally.bytes,
+            quarantined=tally.quarantined,
+            arex_default_benchmarks=self._arex_default,
+            exit_status=gravest(statuses),
+        )
