@@ -16,7 +16,7 @@ from publisher.errors import RecordError, Unfit, gravest
 from publisher.formats.base import JobFormat
 from publisher.judge import Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
-from publisher.model.job import JobKey, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Rendered
 from publisher.model.parcel import Packer
 from publisher.model.policy import RecordPolicy
@@ -33,8 +33,9 @@ class Aim:
     """A target, live: what it wants, how its records look and travel."""
 
     name: str
-    selection: Selection  # the ledger fixes its window's start on first use
+    selection: Selection
     start_rule: str
+    start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
     policy: RecordPolicy
     format: JobFormat
     transport: Transport
@@ -92,7 +93,7 @@ class Round:
             state = self._ledger.begin_round(
                 self._aim.name,
                 start_rule=self._aim.start_rule,
-                start=self._aim.selection.window.start,
+                start=self._aim.start,
                 selection_digest=self._aim.selection_digest,
                 now=now,
             )

@@ -8,16 +8,15 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-from publisher.ledger import sqlite_file, stretches
+from publisher.ledger import rows, sqlite_file, stretches
 from publisher.ledger.base import Carried, Hold, Outstanding, TargetState
 from publisher.ledger.membership import pack, unpack
-from publisher.ledger.sqlite import LedgerQuestions, carried_text
-from publisher.model.job import Epoch, SkippedJob, job_key
+from publisher.ledger.sqlite import LedgerQuestions
+from publisher.model.job import Epoch, SkippedJob
 from publisher.model.message import Entry, Message, Rendered
 from publisher.model.progress import Progress
 
 _SENT, _REJECTED = 2, 3  # numbers of `message.state`, as schema.py lists them
-
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET
@@ -25,34 +24,9 @@ ON CONFLICT (name) DO UPDATE SET
     swept = CASE WHEN selection_digest = excluded.selection_digest AND start_rule = excluded.start_rule
                  THEN swept END,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
-_ENTER_MESSAGE = """
-INSERT INTO message (target, message_id, state, format, records, digest, made_at)
-VALUES (:target, :message_id, 0, :format, :records, :digest, :made_at)"""
-_ENTER_OUTBOX = """
-INSERT INTO outbox (message, place, narrowing, payload, records)
-VALUES (:message, :place, :narrowing, :payload, :records)"""
 _UNSETTLED = "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
-_SETTLE = """
-UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, row_ids = :row_ids, reason = :reason
-WHERE id = :id"""
 _DELIVERED = """
 UPDATE target SET delivered = delivered + :records, last_end = max(coalesce(last_end, 0), :last_end) WHERE id = :target"""
-_SET_ASIDE = """
-INSERT INTO quarantine (target, key, job_id, local_id, file, record_id, ended_at, rule, reason, fingerprint, hold,
-                        policy_digest, since)
-VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, :reason, :fingerprint, 'held',
-        :policy_digest, :since)
-ON CONFLICT (target, key) DO UPDATE SET
-    file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
-    reason = excluded.reason, fingerprint = excluded.fingerprint, hold = 'held', policy_digest = excluded.policy_digest"""
-_LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
-_READ_TO = """
-INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
-ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
-_OPEN = """
-INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
-ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
-_CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 _END_ROUND = """
 UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
@@ -80,17 +54,17 @@ class SqliteLedger(LedgerQuestions):
         carried = [_carried_of(record) for record in records]
         target = self._known_number(message.target)
         with self._atomic():
-            number = self._enter(target, message, carried, place=None, narrowing=False)
-            self._advance(target, progress, policy_digest, message.made_at)
+            number = rows.enter(self._connection, target, message, carried, place=None, narrowing=False)
+            rows.advance(self._connection, target, progress, policy_digest, message.made_at)
             self._connection.executemany(
-                _LEAVE_QUARANTINE, [{"target": target, "key": record.entry.key} for record in records]
+                rows.LEAVE_QUARANTINE, [{"target": target, "key": record.entry.key} for record in records]
             )
         self._remember(target, number, [record.entry for record in records])
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)
         with self._atomic():
-            self._advance(number, progress, policy_digest, now)
+            rows.advance(self._connection, number, progress, policy_digest, now)
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
@@ -99,8 +73,8 @@ class SqliteLedger(LedgerQuestions):
             if found is None:
                 return
             number = int(found[0])
-            records = self._outbox_records(number)
-            self._settle(number, _SENT, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
+            records = rows.outbox_records(self._connection, number)
+            rows.settle(self._connection, number, _SENT, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
             self._connection.execute(
                 _DELIVERED,
                 {
@@ -128,19 +102,20 @@ class SqliteLedger(LedgerQuestions):
             (following,) = self._connection.execute(
                 "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place", {"place": place}
             ).fetchone()
-            self._forget(whole.number)
+            rows.forget(self._connection, whole.number)
             self._connection.execute("DELETE FROM message WHERE id = ?", (whole.number,))
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
-                self._enter(target, message, records, place=where, narrowing=narrowing)
+                rows.enter(self._connection, target, message, records, place=where, narrowing=narrowing)
         self._fresh.pop(target, None)
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         target = self._known_number(whole.message.target)
         with self._atomic():
-            self._forget(whole.number)
-            self._settle(whole.number, _REJECTED, now, reason=reason)
-            self._set_aside(
+            rows.forget(self._connection, whole.number)
+            rows.settle(self._connection, whole.number, _REJECTED, now, reason=reason)
+            rows.set_aside(
+                self._connection,
                 target,
                 [
                     SkippedJob(
@@ -168,7 +143,7 @@ class SqliteLedger(LedgerQuestions):
                     "success": success,
                     "swept": swept,
                     "checked": checked,
-                    "now": _epoch(now),
+                    "now": rows.epoch(now),
                 },
             )
 
@@ -181,128 +156,6 @@ class SqliteLedger(LedgerQuestions):
     def _hold(self, numbers: Iterable[int], hold: Hold) -> int:
         with self._atomic():
             return sum(self._connection.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
-
-    def _enter(
-        self, target: int, message: Message, records: Sequence[Carried], *, place: float | None, narrowing: bool
-    ) -> int:
-        cursor = self._connection.execute(
-            _ENTER_MESSAGE,
-            {
-                "target": target,
-                "message_id": message.id,
-                "format": message.format,
-                "records": message.records,
-                "digest": bytes.fromhex(message.digest),
-                "made_at": _epoch(message.made_at),
-            },
-        )
-        number = int(cursor.lastrowid or 0)
-        self._connection.execute(
-            _ENTER_OUTBOX,
-            {
-                "message": number,
-                "place": number if place is None else place,
-                "narrowing": narrowing,
-                "payload": message.payload,
-                "records": carried_text(records),
-            },
-        )
-        packed = sorted(
-            pack(
-                Entry(
-                    key=job_key(record.job_id, record.local_id),
-                    ended_at=record.ended_at,
-                    fingerprint=record.fingerprint,
-                ),
-                number,
-            )
-            for record in records
-        )
-        self._connection.execute(
-            "INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, b"".join(packed))
-        )
-        return number
-
-    def _advance(self, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
-        execute = self._connection.executemany
-        execute(
-            _READ_TO,
-            [
-                {"target": target, "file": at.database, "record_id": at.record_id, "anchor": at.anchor}
-                for at in progress.cursors
-            ],
-        )
-        execute(
-            _OPEN,
-            [
-                {
-                    "target": target,
-                    "file": row.row.database,
-                    "record_id": row.row.record_id,
-                    "finished_at": row.finished_seen_at,
-                }
-                for row in progress.opened
-            ],
-        )
-        execute(
-            _CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed]
-        )
-        execute(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in progress.left_quarantine])
-        self._set_aside(target, progress.skipped, policy_digest, now)
-
-    def _set_aside(self, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
-        self._connection.executemany(
-            _SET_ASIDE,
-            [
-                {
-                    "target": target,
-                    "key": job.key,
-                    "job_id": _storable(job.job_id),
-                    "local_id": _storable(job.local_id),
-                    "file": job.row.database,
-                    "record_id": job.row.record_id,
-                    "ended_at": job.ended_at,
-                    "rule": job.rule,
-                    "reason": _storable(job.reason),
-                    "fingerprint": job.fingerprint,
-                    "policy_digest": policy_digest,
-                    "since": _epoch(now),
-                }
-                for job in jobs
-            ],
-        )
-
-    def _settle(
-        self,
-        number: int,
-        state: int,
-        now: datetime,
-        *,
-        remote_id: str = "",
-        row_ids: bytes | None = None,
-        reason: str = "",
-    ) -> None:
-        self._connection.execute(
-            _SETTLE,
-            {
-                "id": number,
-                "state": state,
-                "now": _epoch(now),
-                "remote_id": remote_id or None,
-                "row_ids": row_ids,
-                "reason": reason or None,
-            },
-        )
-        self._connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
-
-    def _forget(self, number: int) -> None:
-        self._connection.execute("DELETE FROM fresh WHERE message = ?", (number,))
-        self._connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
-
-    def _outbox_records(self, number: int) -> list[list[object]]:
-        row = self._connection.execute("SELECT records FROM outbox WHERE message = ?", (number,)).fetchone()
-        records: list[list[object]] = json.loads(row[0])
-        return records
 
     def _compact(self, target: int) -> None:
         with self._atomic():
@@ -354,12 +207,3 @@ def _carried_of(record: Rendered) -> Carried:
 
 def _rows_blob(row_ids: Mapping[str, str], records: Sequence[Sequence[object]]) -> bytes | None:
     return json.dumps(row_ids, separators=(",", ":")).encode() if row_ids and records else None
-
-
-def _storable(text: str) -> str:
-    """Text that SQLite takes: bytes that were not UTF-8 are shown as `\\udcff`."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _epoch(moment: datetime) -> int:
-    return int(moment.timestamp())

@@ -1,0 +1,241 @@
+"""The commands, a few lines each: what to do with a site, and what came of it. Nothing here prints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+
+from publisher.config import Settings, TargetSettings
+from publisher.errors import BUG, PublisherError, SourceError, Unfit, UsageError, gravest
+from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
+from publisher.model.job import Epoch, JobId, JobRecord
+from publisher.model.selection import Selection, Window
+from publisher.pipeline import Observer, Outcome, Round
+from publisher.sources.base import Source
+from publisher.wiring import Site
+
+log = logging.getLogger("publisher")
+
+# A timer is never on the second: a target is due a little before its time is up.
+_EARLY = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStatus:
+    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read."""
+
+    target: str
+    last_success: datetime | None
+    last_published_end: Epoch | None
+    delivered: int
+    pending: int | None
+    late: int | None
+    in_doubt: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """All that is known of a job: the messages that carried it, where it is set aside, and its rows now."""
+
+    job_id: JobId
+    deliveries: Sequence[Delivery]
+    quarantined: Sequence[Quarantined]
+    rows: Sequence[JobRecord]
+
+
+def publish(
+    site: Site,
+    *,
+    targets: Sequence[str],
+    observer: Observer,
+    force: bool = False,
+    dry_run: bool = False,
+    limit: int | None = None,
+) -> list[Outcome]:
+    """One regular round of every target that is due. One target's trouble never stops another.
+
+    Raises: UsageError, LedgerError, SourceError for what concerns all targets.
+    """
+    chosen = choose(site.settings, targets)
+    refuse_limit_for_summaries(chosen, limit)
+    outcomes = []
+    with closing(site.ledger(rehearsal=dry_run)) as ledger, closing(site.source()) as source:
+        for target in chosen:
+            waiting = None if force else _not_due(ledger.target(target.name), target, site.surroundings.clock())
+            if waiting:
+                outcomes.append(Outcome(target=target.name, outcome="nothing", reason=waiting))
+                continue
+            outcomes.append(_attempt(site, target, source, ledger, observer, dry_run=dry_run, limit=limit))
+    return outcomes
+
+
+def exit_status(outcomes: Iterable[Outcome]) -> int:
+    return gravest(outcome.exit_status for outcome in outcomes)
+
+
+def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
+    """Every target's state, and what kept the pending jobs from being counted, if anything did. Only reads.
+
+    Raises: UsageError, LedgerError.
+    """
+    chosen = choose(site.settings, targets)
+    with closing(site.ledger_to_read()) as ledger:
+        trouble = ""
+        found = []
+        for target in chosen:
+            state = ledger.target(target.name)
+            pending = late = None
+            try:
+                with closing(site.source()) as source:
+                    pending, late = _waiting(site, target, state, source, ledger)
+            except SourceError as error:
+                trouble = str(error)
+            found.append(_status(target, state, pending, late))
+    return found, trouble
+
+
+def trace(site: Site, job_id: JobId) -> Traced:
+    """Every message that carried a job, and where it stands now. Raises: LedgerError, SourceError."""
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        rows = source.find(job_id, frozenset(), site.surroundings.clock()).jobs
+        return Traced(
+            job_id=job_id,
+            deliveries=ledger.trace(job_id),
+            quarantined=[held for held in ledger.quarantine() if held.job.job_id == job_id],
+            rows=rows,
+        )
+
+
+def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
+    """The jobs set aside. Raises: UsageError, LedgerError."""
+    names = {target.name for target in choose(site.settings, targets)} if targets else None
+    with closing(site.ledger_to_read()) as ledger:
+        return [held for held in ledger.quarantine() if names is None or held.target in names]
+
+
+def change_hold(site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]) -> int:
+    """Release or drop quarantined jobs, by number or JobID; returns how many. Raises: UsageError, LedgerError."""
+    held = quarantined(site, targets=targets)
+    names = set(chosen)
+    numbers = [one.number for one in held if every or str(one.number) in names or one.job.job_id in names]
+    known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
+    if unknown := sorted(names - known):
+        raise UsageError(f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is")
+    with closing(site.ledger()) as ledger:
+        return ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+
+
+def choose(settings: Settings, names: Sequence[str]) -> list[TargetSettings]:
+    """The targets of these names, all without any. Raises: UsageError for a name that is not configured."""
+    by_name = {target.name: target for target in settings.targets}
+    for name in names:
+        if name not in by_name:
+            near = get_close_matches(name, by_name, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"configured are: {', '.join(by_name)}"
+            raise UsageError(f"no target is called {name!r}; {hint}")
+    return [target for target in settings.targets if not names or target.name in names]
+
+
+def refuse_limit_for_summaries(targets: Sequence[TargetSettings], limit: int | None) -> None:
+    """A part of a month's summary would replace the whole at the receiver. Raises: UsageError."""
+    summaries = [target.name for target in targets if target.summary]
+    if limit is not None and summaries:
+        raise UsageError(
+            f"--limit would send parts of months, which replace whole ones at the receiver: not for {', '.join(summaries)}; "
+            "name other targets with --target"
+        )
+
+
+def _attempt(
+    site: Site,
+    target: TargetSettings,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
+    *,
+    dry_run: bool,
+    limit: int | None,
+) -> Outcome:
+    try:
+        aim = site.aim(target, rehearsal=dry_run)
+        with closing(aim.transport):
+            return Round(aim, source, ledger, observer, site.surroundings.clock).run(limit)
+    except PublisherError as error:
+        outcome = "deferred" if error.exit_status == 75 else "error"
+        return Outcome(target=target.name, outcome=outcome, reason=str(error), exit_status=error.exit_status)
+    except Exception as error:  # the boundary: a bug in one target's round must not stop the others
+        log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
+        reason = f"a bug in publisher ({type(error).__name__}: {error}); the log has the details, please report it"
+        return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
+
+
+def _not_due(state: TargetState | None, target: TargetSettings, now: datetime) -> str | None:
+    """Why a target waits; None when it is due. A clock that went back makes it due."""
+    if state is None or state.last_success is None or state.prepared or state.in_doubt:
+        return None
+    every = timedelta(seconds=target.every_s)
+    due = state.last_success + every - min(_EARLY, every / 10)
+    if state.last_success <= now < due:
+        return f"not due before {due:%Y-%m-%dT%H:%M:%SZ} (every {target.every_s} s; --force publishes now)"
+    return None
+
+
+def _waiting(
+    site: Site, target: TargetSettings, state: TargetState | None, source: Source, ledger: Ledger
+) -> tuple[int, int]:
+    """Jobs that the next round would send, and those of them that ended before the last published end."""
+    now = site.surroundings.clock()
+    start = state.start if state else _start(target, now)
+    selection = target.selection(Window(start=start))
+    pending = state.prepared if state else 0
+    late = 0
+    pages = [source.look_again(ledger.open_rows(target.name), frozenset(), now)]
+    pages += [
+        source.since(ledger.cursor(target.name, database), database, frozenset(), now)
+        for database in source.databases()
+    ]
+    for page in (page for stream in pages for page in stream):
+        keys = [job.key for job in page.jobs]
+        known = ledger.known(target.name, keys)
+        held = ledger.held(target.name, keys)
+        waiting = [
+            job
+            for job, key in zip(page.jobs, keys, strict=True)
+            if key not in known and key not in held and _wanted(selection, target, job)
+        ]
+        pending += len(waiting)
+        if state and state.last_published_end is not None:
+            late += sum(job.ended_at < state.last_published_end for job in waiting)
+    return pending, late
+
+
+def _wanted(selection: Selection, target: TargetSettings, job: JobRecord) -> bool:
+    if not selection.wants(job):
+        return False
+    try:
+        return selection.wants_vo(target.policy.describe(job).who.vo)
+    except Unfit:
+        return True  # it will be set aside; until then it waits
+
+
+def _start(target: TargetSettings, now: datetime) -> Epoch | None:
+    begin = target.start.begin(now)
+    return None if begin is None else Epoch(int(begin.timestamp()))
+
+
+def _status(target: TargetSettings, state: TargetState | None, pending: int | None, late: int | None) -> TargetStatus:
+    return TargetStatus(
+        target=target.name,
+        last_success=state.last_success if state else None,
+        last_published_end=state.last_published_end if state else None,
+        delivered=state.delivered if state else 0,
+        pending=pending,
+        late=late,
+        in_doubt=state.in_doubt if state else 0,
+        quarantined=state.quarantined if state else 0,
+    )

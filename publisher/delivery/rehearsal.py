@@ -1,0 +1,24 @@
+"""The transport of a rehearsal (`--dry-run`): it knows the real one's limit and sends nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.model.message import Message
+
+
+class RehearsalTransport:
+    """Says "delivered" to everything, and touches no network."""
+
+    def __init__(self, real: Transport) -> None:
+        self._real = real
+
+    def payload_limit(self) -> int:
+        return self._real.payload_limit()
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        return Receipt(verdict=Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=len(message.payload), attempts=0)
+
+    def close(self) -> None:
+        self._real.close()

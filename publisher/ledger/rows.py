@@ -1,0 +1,184 @@
+"""Rows of the publishing database, written inside a move's transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+
+from publisher.ledger.base import Carried
+from publisher.ledger.membership import pack
+from publisher.ledger.sqlite import carried_text
+from publisher.model.job import SkippedJob, job_key
+from publisher.model.message import Entry, Message
+from publisher.model.progress import Progress
+
+_ENTER_MESSAGE = """
+INSERT INTO message (target, message_id, state, format, records, digest, made_at)
+VALUES (:target, :message_id, 0, :format, :records, :digest, :made_at)"""
+_ENTER_OUTBOX = """
+INSERT INTO outbox (message, place, narrowing, payload, records)
+VALUES (:message, :place, :narrowing, :payload, :records)"""
+_SETTLE = """
+UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, row_ids = :row_ids, reason = :reason
+WHERE id = :id"""
+_SET_ASIDE = """
+INSERT INTO quarantine (target, key, job_id, local_id, file, record_id, ended_at, rule, reason, fingerprint, hold,
+                        policy_digest, since)
+VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, :reason, :fingerprint, 'held',
+        :policy_digest, :since)
+ON CONFLICT (target, key) DO UPDATE SET
+    file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
+    reason = excluded.reason, fingerprint = excluded.fingerprint, hold = 'held', policy_digest = excluded.policy_digest"""
+LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+_READ_TO = """
+INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
+ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
+_OPEN = """
+INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
+ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
+_CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
+
+
+def enter(
+    connection: sqlite3.Connection,
+    target: int,
+    message: Message,
+    records: Sequence[Carried],
+    *,
+    place: float | None,
+    narrowing: bool,
+) -> int:
+    cursor = connection.execute(
+        _ENTER_MESSAGE,
+        {
+            "target": target,
+            "message_id": message.id,
+            "format": message.format,
+            "records": message.records,
+            "digest": bytes.fromhex(message.digest),
+            "made_at": epoch(message.made_at),
+        },
+    )
+    number = int(cursor.lastrowid or 0)
+    connection.execute(
+        _ENTER_OUTBOX,
+        {
+            "message": number,
+            "place": number if place is None else place,
+            "narrowing": narrowing,
+            "payload": message.payload,
+            "records": carried_text(records),
+        },
+    )
+    packed = sorted(
+        pack(
+            Entry(
+                key=job_key(record.job_id, record.local_id),
+                ended_at=record.ended_at,
+                fingerprint=record.fingerprint,
+            ),
+            number,
+        )
+        for record in records
+    )
+    connection.execute(
+        "INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, b"".join(packed))
+    )
+    return number
+
+
+def advance(connection: sqlite3.Connection, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
+    execute = connection.executemany
+    execute(
+        _READ_TO,
+        [
+            {"target": target, "file": at.database, "record_id": at.record_id, "anchor": at.anchor}
+            for at in progress.cursors
+        ],
+    )
+    execute(
+        _OPEN,
+        [
+            {
+                "target": target,
+                "file": row.row.database,
+                "record_id": row.row.record_id,
+                "finished_at": row.finished_seen_at,
+            }
+            for row in progress.opened
+        ],
+    )
+    execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
+    execute(LEAVE_QUARANTINE, [{"target": target, "key": key} for key in progress.left_quarantine])
+    set_aside(connection, target, progress.skipped, policy_digest, now)
+
+
+def set_aside(
+    connection: sqlite3.Connection, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime
+) -> None:
+    connection.executemany(
+        _SET_ASIDE,
+        [
+            {
+                "target": target,
+                "key": job.key,
+                "job_id": _storable(job.job_id),
+                "local_id": _storable(job.local_id),
+                "file": job.row.database,
+                "record_id": job.row.record_id,
+                "ended_at": job.ended_at,
+                "rule": job.rule,
+                "reason": _storable(job.reason),
+                "fingerprint": job.fingerprint,
+                "policy_digest": policy_digest,
+                "since": epoch(now),
+            }
+            for job in jobs
+        ],
+    )
+
+
+def settle(
+    connection: sqlite3.Connection,
+    number: int,
+    state: int,
+    now: datetime,
+    *,
+    remote_id: str = "",
+    row_ids: bytes | None = None,
+    reason: str = "",
+) -> None:
+    connection.execute(
+        _SETTLE,
+        {
+            "id": number,
+            "state": state,
+            "now": epoch(now),
+            "remote_id": remote_id or None,
+            "row_ids": row_ids,
+            "reason": reason or None,
+        },
+    )
+    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+
+
+def forget(connection: sqlite3.Connection, number: int) -> None:
+    connection.execute("DELETE FROM fresh WHERE message = ?", (number,))
+    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+
+
+def outbox_records(connection: sqlite3.Connection, number: int) -> list[list[object]]:
+    row = connection.execute("SELECT records FROM outbox WHERE message = ?", (number,)).fetchone()
+    records: list[list[object]] = json.loads(row[0])
+    return records
+
+
+def _storable(text: str) -> str:
+    """Text that SQLite takes: bytes that were not UTF-8 are shown as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def epoch(moment: datetime) -> int:
+    return int(moment.timestamp())

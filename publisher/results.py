@@ -1,0 +1,224 @@
+"""Results of commands as JSON objects and as rows of tables. The JSON is a contract: `publisher(1)` documents it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from publisher.commands import TargetStatus, Traced, exit_status
+from publisher.ledger.base import Quarantined
+from publisher.model.job import Epoch, job_key
+from publisher.pipeline import Outcome
+
+Json = Mapping[str, Any]
+
+
+def publish_json(outcomes: Sequence[Outcome]) -> Json:
+    return {
+        "targets": {
+            outcome.target: {
+                "messages": outcome.messages,
+                "records": outcome.records,
+                "bytes": outcome.bytes,
+                "quarantined": outcome.quarantined,
+                "arex_default_benchmarks": outcome.arex_default_benchmarks,
+                "outcome": outcome.outcome,
+                "reason": outcome.reason or None,
+            }
+            for outcome in outcomes
+        },
+        "exit": exit_status(outcomes),
+    }
+
+
+def publish_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    return [
+        (
+            outcome.target,
+            outcome.outcome,
+            f"{outcome.messages:,}",
+            f"{outcome.records:,}",
+            f"{outcome.bytes:,}",
+            f"{outcome.quarantined:,}",
+        )
+        for outcome in outcomes
+    ]
+
+
+def publish_notes(outcome: Outcome) -> list[str]:
+    """What an administrator must know of a round beside its counts."""
+    notes = []
+    if outcome.reason:
+        notes.append(f"{outcome.target}: {outcome.reason}")
+    if outcome.quarantined:
+        notes.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+    if outcome.arex_default_benchmarks:
+        notes.append(
+            f"{outcome.target}: {outcome.arex_default_benchmarks} records carry HEPSPEC:1.0, which A-REX writes where no "
+            "benchmark is configured; set one in arc.conf, or records.distrust_default with records.benchmark here"
+        )
+    return notes
+
+
+PUBLISH_COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
+
+
+def status_json(found: Iterable[TargetStatus]) -> Json:
+    return {
+        "targets": {
+            one.target: {
+                "last_success": when(one.last_success),
+                "last_published_end_time": when(one.last_published_end),
+                "delivered": one.delivered,
+                "pending": one.pending,
+                "late": one.late,
+                "in_doubt": one.in_doubt,
+                "quarantined": one.quarantined,
+            }
+            for one in found
+        }
+    }
+
+
+STATUS_COLUMNS = (
+    "target",
+    "last success",
+    "last published end",
+    "delivered",
+    "pending",
+    "late",
+    "in doubt",
+    "quarantined",
+)
+
+
+def status_rows(found: Iterable[TargetStatus]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.target,
+            when(one.last_success) or "never",
+            when(one.last_published_end) or "-",
+            *(_count(number) for number in (one.delivered, one.pending, one.late, one.in_doubt, one.quarantined)),
+        )
+        for one in found
+    ]
+
+
+def trace_json(traced: Traced) -> Json:
+    local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows}
+    return {
+        "job": traced.job_id,
+        "deliveries": [
+            {
+                "target": one.target,
+                "message_id": one.message_id,
+                "state": str(one.state),
+                "remote_id": one.remote_id or None,
+                "sent": when(one.settled_at),
+                "prepared": when(one.made_at),
+                "format": one.format,
+                "digest": one.digest,
+                "records": one.records,
+                "end_time": when(one.ended_at),
+                "run": one.run.hex(),
+                "local_id": local_ids.get(one.run),
+                "reason": one.reason or None,
+            }
+            for one in traced.deliveries
+        ],
+        "quarantined": [quarantined_json(held) for held in traced.quarantined],
+        "rows": [
+            {
+                "database": row.row.database,
+                "record_id": row.row.record_id,
+                "status": row.status,
+                "local_id": row.local_id,
+                "end_time": when(row.ended_at),
+            }
+            for row in traced.rows
+        ],
+    }
+
+
+TRACE_COLUMNS = ("target", "state", "sent", "message id", "remote id", "end time", "digest")
+
+
+def trace_rows(traced: Traced) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.target,
+            str(one.state),
+            when(one.settled_at) or "-",
+            one.message_id,
+            one.remote_id or "-",
+            when(one.ended_at) or "-",
+            one.digest[:16],
+        )
+        for one in traced.deliveries
+    ]
+
+
+def trace_notes(traced: Traced) -> list[str]:
+    """What the table of messages does not tell."""
+    notes = [
+        f"in quarantine of {held.target} since {when(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
+        for held in traced.quarantined
+    ]
+    notes += [
+        f"now in {row.row.database}, row {row.row.record_id}: {row.status}, ended {when(row.ended_at)}"
+        for row in traced.rows
+    ]
+    if not (traced.deliveries or notes):
+        notes.append(f"job {traced.job_id} is neither in the ledger nor finished in the accounting data")
+    return notes
+
+
+def quarantined_json(held: Quarantined) -> Json:
+    return {
+        "number": held.number,
+        "target": held.target,
+        "job": held.job.job_id,
+        "local_id": held.job.local_id,
+        "end_time": when(held.job.ended_at),
+        "rule": held.job.rule,
+        "reason": held.job.reason,
+        "hold": str(held.hold),
+        "since": when(held.since),
+        "database": held.job.row.database,
+        "record_id": held.job.row.record_id,
+    }
+
+
+QUARANTINE_COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
+
+
+def quarantine_rows(found: Iterable[Quarantined]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(held.number),
+            held.target,
+            held.job.job_id or f"row {held.job.row.record_id} of {held.job.row.database}",
+            held.job.rule,
+            held.job.reason,
+            str(held.hold),
+            when(held.since) or "",
+        )
+        for held in found
+    ]
+
+
+def when(moment: datetime | Epoch | None) -> str | None:
+    """ISO 8601 with Z; an end time outside the calendar is shown as its number of seconds."""
+    if moment is None:
+        return None
+    if isinstance(moment, int):
+        try:
+            moment = datetime.fromtimestamp(moment, UTC)
+        except (OverflowError, OSError, ValueError):
+            return f"{moment} s"
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _count(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"

@@ -1,0 +1,167 @@
+"""The command line's hands: tables, one progress line, log lines. Part of the `cli` room, the only one that knows rich."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TextIO
+
+from publisher.delivery.base import Receipt, Verdict
+from publisher.ledger.base import TargetState
+from publisher.model.job import SkippedJob
+from publisher.model.message import Message
+from publisher.sources.base import Page
+
+log = logging.getLogger("publisher")
+
+_LINE_EVERY_S: Final = 60.0
+_BAR_EVERY_S: Final = 0.2
+_SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    """A plain table on a pipe, a drawn one on a terminal."""
+    if not out.isatty():
+        widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
+        for row in [columns, *rows]:
+            out.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console(file=out).print(table)
+
+
+def print_json(result: Mapping[str, Any], out: TextIO) -> None:
+    out.write(json.dumps(result, indent=2) + "\n")
+
+
+class JsonLines(logging.Formatter):
+    """Log lines as JSON objects, one a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class PlainLines(logging.Formatter):
+    """Log lines for people; tracebacks only where they are asked for."""
+
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        self._tracebacks = tracebacks
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
+        return super().formatException(ei) if self._tracebacks else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).rstrip("\n")
+
+
+def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
+    """Logs on standard error: warnings when quiet, a line a message otherwise, everything with `-v`."""
+    levels = {-1: logging.WARNING, 0: logging.INFO}
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if log_format == "json" else PlainLines(tracebacks=verbosity >= 2))
+    logger = logging.getLogger("publisher")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(levels.get(verbosity, logging.DEBUG))
+
+
+class ProgressReport:
+    """Tells of a round: a log line a message, and progress: a line rewritten on a terminal, a line a minute elsewhere."""
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._bar = stream.isatty() and not quiet
+        self._drawn = False
+        self._last = monotonic()
+        self._began = self._last
+        self._rows = 0
+        self._records = 0
+        self._aside = 0
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None:
+        self._rows = self._records = self._aside = 0
+        self._began = self._monotonic()
+        log.debug("target %s: round begins%s", state.target, ", every row is looked at" if sweep else "")
+
+    def page_read(self, target: str, page: Page) -> None:
+        self._rows += page.rows_read
+        self._show(target)
+
+    def job_set_aside(self, target: str, job: SkippedJob) -> None:
+        self._aside += 1
+        self._clear()
+        if self._aside <= _SHOWN_ASIDE:
+            log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
+        elif self._aside == _SHOWN_ASIDE + 1:
+            log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
+
+    def message_prepared(self, message: Message) -> None:
+        pass
+
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None:
+        self._clear()
+        log.log(
+            logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
+            "target %s: message %s: %s: %s records, %s bytes%s%s",
+            message.target,
+            message.id,
+            receipt.verdict,
+            message.records,
+            receipt.bytes_sent,
+            f", remote id {receipt.remote_id}" if receipt.remote_id else "",
+            f": {receipt.reason}" if receipt.reason else "",
+        )
+
+    def message_settled(self, message: Message, receipt: Receipt) -> None:
+        self._records += message.records
+        self._show(message.target)
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        self._clear()
+
+    def _show(self, target: str) -> None:
+        now = self._monotonic()
+        if now - self._last < (_BAR_EVERY_S if self._bar else _LINE_EVERY_S):
+            return
+        self._last = now
+        rate = self._records / max(now - self._began, 0.001)
+        line = f"{target}: {self._rows:,} rows read, {self._records:,} records delivered, {rate:,.0f}/s"
+        if self._bar:
+            self._stream.write(f"\r{line}\x1b[K")
+            self._stream.flush()
+            self._drawn = True
+        else:
+            log.info("%s", line)
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+def error_line(text: str) -> None:
+    for line in text.splitlines() or [""]:
+        sys.stderr.write(f"publisher: {line}\n")

@@ -1,0 +1,98 @@
+"""Settings in, live objects out: the only place that knows which class stands behind which name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+
+from publisher import __version__
+from publisher.config import Settings, TargetSettings
+from publisher.delivery import transport_plugin
+from publisher.delivery.base import Circumstances, Credentials, Transport
+from publisher.delivery.rehearsal import RehearsalTransport
+from publisher.formats import job_format
+from publisher.ledger.base import Ledger
+from publisher.ledger.moves import open_ledger, open_to_read
+from publisher.ledger.rehearsal import RehearsalLedger
+from publisher.model.selection import Window
+from publisher.model.when import epoch
+from publisher.pipeline import Aim
+from publisher.sources import source_plugin
+from publisher.sources.base import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the process stands in: everything that is not in the configuration and changes from run to run.
+
+    `wait(seconds)` waits and says whether a stop was asked for.
+    """
+
+    environment: Mapping[str, str]
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    wait: Callable[[float], bool]
+    chance: Callable[[], float] = random.random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A configured site, ready to be made live piece by piece."""
+
+    settings: Settings
+    surroundings: Surroundings
+
+    def source(self) -> Source:
+        """Raises: SourceError."""
+        return source_plugin(self.settings.source.type).create(
+            self.settings.source.options, self.surroundings.environment
+        )
+
+    def ledger(self, *, rehearsal: bool = False) -> Ledger:
+        """The publishing database; for a rehearsal one that only asks it. Raises: LedgerError."""
+        if rehearsal:
+            return RehearsalLedger(open_to_read(self.settings.state))
+        return open_ledger(self.settings.state)
+
+    def ledger_to_read(self) -> Ledger:
+        """Raises: LedgerError."""
+        return open_to_read(self.settings.state)
+
+    def aim(self, target: TargetSettings, *, rehearsal: bool = False) -> Aim:
+        """A target, live. Raises: CredentialError."""
+        now = self.surroundings.clock()
+        transport = self._transport(target)
+        return Aim(
+            name=target.name,
+            selection=target.selection(Window()),
+            start_rule=str(target.start),
+            start=None if (begin := target.start.begin(now)) is None else epoch(begin),
+            policy=target.policy,
+            format=job_format(target.format),
+            transport=RehearsalTransport(transport) if rehearsal else transport,
+            batch_records=target.batch_records or 0,
+            selection_digest=_digest(target.records.statuses, sorted(target.vos or ()), sorted(target.exclude_vos)),
+            policy_digest=_digest(__version__, target.format, target.type, replace(target.policy)),
+        )
+
+    def _transport(self, target: TargetSettings) -> Transport:
+        credentials = self.settings.credentials
+        return transport_plugin(target.type).create(
+            target.options,
+            Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca),
+            Circumstances(
+                environment=self.surroundings.environment,
+                clock=self.surroundings.clock,
+                monotonic=self.surroundings.monotonic,
+                chance=self.surroundings.chance,
+                wait=self.surroundings.wait,
+            ),
+        )
+
+
+def _digest(*parts: object) -> str:
+    """Of anything whose `repr` tells all of it; short, because it is compared, never read."""
+    return sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""What holds for every test: loopback only, no real state, no settings from the environment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["tests.fake_ams.fixtures"]
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _loopback_only() -> Iterator[None]:
+    """Connections to anywhere but this machine fail, whoever asks."""
+    real_connect = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            host = address[0]
+            if not (host.startswith("127.") or host in ("::1", "localhost")):
+                raise AssertionError(f"a test reached for {host}: tests talk to loopback only")
+        real_connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies and trust stores of the machine that runs the tests are not the tests' business."""
+    for name in (*_PROXIES, *_TRUST):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_real_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The paths of a real installation are unusable: a test that forgot its own fails here."""
+    import publisher.cli
+    import publisher.config.settings
+
+    monkeypatch.setattr(publisher.cli, "DEFAULT_CONFIG", tmp_path / "no" / "publisher.yaml")
+    monkeypatch.setattr(publisher.config.settings, "DEFAULT_STATE", tmp_path / "no" / "state" / "publishing.db")

@@ -1,0 +1,153 @@
+"""The table of rooms: who may import whom, and where each third-party package lives."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "publisher"
+
+# room: the rooms it may import. `base` of a room is its interface; its plug-ins never know each other.
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "model": {"errors", "model"},
+    "sources": {"errors", "model", "sources"},
+    "formats": {"errors", "model", "formats"},
+    "delivery": {"errors", "model", "delivery"},
+    "ledger": {"errors", "model", "ledger"},
+    "judge": {"errors", "model", "formats.base", "ledger.base"},
+    "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge"},
+    "pipeline": {
+        "errors",
+        "model",
+        "sources.base",
+        "formats.base",
+        "delivery.base",
+        "ledger.base",
+        "judge",
+        "dispatch",
+    },
+    "config": {"errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"},
+    "wiring": {"*"},
+    "commands": {"errors", "model", "config", "ledger.base", "sources.base", "pipeline", "wiring"},
+    "results": {"model", "commands", "ledger.base", "pipeline"},
+    "terminal": {"delivery.base", "ledger.base", "model", "sources.base"},
+    "cli": {"errors", "config", "wiring", "commands", "results", "terminal", "ledger.base", "model"},
+}
+
+THIRD_PARTY = {
+    "requests": {"delivery"},
+    "urllib3": {"delivery"},
+    "cryptography": {"delivery"},
+    "lxml": {"formats"},
+    "yaml": {"config"},
+    "apscheduler": {"scheduler"},
+    "rich": {"terminal", "cli"},
+    "jinja2": {"report"},
+    "matplotlib": {"report"},
+    "prometheus_client": {"metrics"},
+}
+
+# Plug-ins of one room, by the files that belong to each. They share `base` and the files that none of them owns.
+PLUGINS = {
+    "sources": {"arex", "gridengine", "sonar"},
+    "formats": {"car", "ogf_ur", "apel_job", "apel_summary", "apel_sync"},
+    "delivery": {"ams", "sgas", "spool"},
+}
+
+NO_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.today", "time.time", "date.today", "time.monotonic"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module.startswith("publisher"):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names if _is_module(node.module, alias.name)}
+    return found
+
+
+def _is_module(package: str, name: str) -> bool:
+    folder = PACKAGE.parent.joinpath(*package.split("."))
+    return (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
+
+
+def allowed(room: str, imported: str) -> bool:
+    """Whether a room may import `publisher.<imported>`."""
+    rights = ROOMS[room]
+    inside = imported.split(".")
+    return "*" in rights or inside[0] in rights or ".".join(inside[:2]) in rights
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_room_imports_only_what_it_may(path: Path) -> None:
+    module = name_of(path)
+    room = room_of(module)
+    if not room:
+        return
+    assert room in ROOMS, f"{module}: give the room {room!r} its row in this table"
+    ours = {name.removeprefix("publisher.") for name in imports(path) if name.startswith("publisher.")}
+    wrong = sorted(name for name in ours if not allowed(room, name))
+    assert not wrong, f"{module} must not import {wrong}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_third_party_package_lives_in_one_room(path: Path) -> None:
+    room = room_of(name_of(path))
+    for name in imports(path):
+        homes = THIRD_PARTY.get(name.split(".")[0])
+        assert homes is None or room in homes, f"{name_of(path)} imports {name}, which lives in {homes}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_plug_ins_do_not_know_each_other(path: Path) -> None:
+    module = name_of(path)
+    room, _, file = module.removeprefix("publisher.").partition(".")
+    plugins = PLUGINS.get(room, set())
+    mine = next((plugin for plugin in plugins if file.split(".")[0].startswith(plugin)), None)
+    if mine is None:
+        return
+    others = {f"publisher.{room}.{plugin}" for plugin in plugins - {mine}}
+    wrong = sorted(name for name in imports(path) for other in others if name.startswith(other))
+    assert not wrong, f"{module} must not know {wrong}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules() if room_of(name_of(path)) in ("model", "formats")], ids=name_of
+)
+def test_model_and_formats_never_ask_the_time(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            asked = f"{ast.unparse(node.func.value)}.{node.func.attr}"
+            assert asked not in NO_CLOCK, f"{name_of(path)}:{node.lineno} asks {asked}"
+    assert not imports(path) & {"os", "socket", "subprocess", "random", "time"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_nothing_starts_a_process(path: Path) -> None:
+    assert "subprocess" not in imports(path)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_modules_are_short(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= 360, f"{name_of(path)} has {lines} lines: cut it where the nouns change"
