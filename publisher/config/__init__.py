@@ -1,0 +1,36 @@
+"""Configuration: YAML in, frozen settings out, every problem at once.
+
+`load` reads a file, `show` writes the effective configuration, `example` returns the sample. What keys there are, and what they
+may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys`, `TargetKeys`, `RecordSettings` and in the
+`Options` of each plug-in; `shapes.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
+the sample and a paragraph in publisher.yaml(5).
+"""
+
+from importlib.resources import files
+
+from publisher.config.records import IdentitySettings, RecordSettings
+from publisher.config.registered import REGISTERED, Registered
+from publisher.config.settings import CredentialSettings, Settings, SourceSettings, load, one_off_target
+from publisher.config.show import show
+from publisher.config.targets import TargetSettings, is_summary
+
+__all__ = [
+    "REGISTERED",
+    "CredentialSettings",
+    "IdentitySettings",
+    "RecordSettings",
+    "Registered",
+    "Settings",
+    "SourceSettings",
+    "TargetSettings",
+    "example",
+    "is_summary",
+    "load",
+    "one_off_target",
+    "show",
+]
+
+
+def example() -> str:
+    """The commented sample configuration."""
+    return files("publisher").joinpath("example.yaml").read_text(encoding="utf-8")

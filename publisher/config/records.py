@@ -1,0 +1,159 @@
+"""The `records` block: what the site says about its jobs. Each of its keys may stand in a target too, and wins there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from publisher.config import values
+from publisher.config.rules import benchmark_rules, vo_rules
+from publisher.config.shapes import check_names, keys_of, read_block, read_keys
+from publisher.config.tree import Block, Node, Text, nearest
+from publisher.config.values import Reading, Wrong
+from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule
+from publisher.model.policy import (
+    Identity,
+    IdentityMode,
+    KeyStyle,
+    RecordPolicy,
+    StartTime,
+    VoRule,
+    is_domain_name,
+)
+
+# Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
+STATUSES: Final = ("completed", "failed", "aborted")
+_SECRET_BYTES: Final = range(16, 4097)
+
+
+class Infrastructure(StrEnum):
+    """Whether jobs came through a grid interface or from the batch system."""
+
+    GRID = "grid"
+    LOCAL = "local"
+
+
+class PseudonymPeriod(StrEnum):
+    """How long a user keeps one pseudonym."""
+
+    MONTH = "month"
+    QUARTER = "quarter"
+    YEAR = "year"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySettings:
+    """How users are named. `secret` is the content of `secret_file`, never shown."""
+
+    mode: IdentityMode = field(metadata={"help": "write plain, withheld or pseudonym"})
+    secret_file: Path | None = None
+    period: PseudonymPeriod = PseudonymPeriod.YEAR
+    secret: bytes = field(default=b"", repr=False, metadata={"hidden": True})
+
+
+def _check_default_vo(text: str) -> str | None:
+    vo, mark, issuer = text.partition("#")
+    if " " in text or "#" in issuer or (mark and not (vo and issuer)):
+        return f"{values.quoted(text)} is neither VO nor VO#ISSUER"
+    return None
+
+
+def _check_statuses(statuses: tuple[str, ...]) -> str | None:
+    if not statuses:
+        return "is empty, so no job would be published; leave the key out for completed and failed"
+    unknown = [status for status in statuses if status not in STATUSES]
+    return (
+        f"{values.quoted(unknown[0])} is no status of a finished job; {nearest(unknown[0], STATUSES)}"
+        if unknown
+        else None
+    )
+
+
+def _check_machine_name(name: str) -> str | None:
+    if not name or is_domain_name(name):
+        return None
+    return f"{values.quoted(name)} is no full host name; the record schemas take only those"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSettings:
+    """The keys of `records`, with their defaults."""
+
+    statuses: tuple[str, ...] = field(default=("completed", "failed"), metadata={"check": _check_statuses})
+    infrastructure: Infrastructure = Infrastructure.GRID
+    benchmark: tuple[BenchmarkRule, ...] = field(default=(), metadata={"read": benchmark_rules})
+    distrust_default: bool = False
+    default_vo: str = field(default="", metadata={"check": _check_default_vo})
+    vo_rules: tuple[VoRule, ...] = field(default=(), metadata={"read": vo_rules})
+    vo_group: tuple[str, ...] = ()
+    identity: IdentitySettings = field(
+        default=IdentitySettings(mode=IdentityMode.PLAIN),
+        metadata={"read": lambda node, reading: _identity(node, reading)},
+    )
+    key_style: KeyStyle = KeyStyle.APEL
+    start_time: StartTime = StartTime.RUN
+    localid_prefix: str = ""
+    machine_name: str = field(default="", metadata={"check": _check_machine_name})
+    batch_server: str = ""
+
+    def policy(self, site: str, host_name: str) -> RecordPolicy:
+        """What becomes of job records under these settings."""
+        identity = self.identity
+        return RecordPolicy(
+            site=site,
+            host_name=host_name,
+            infrastructure=str(self.infrastructure),
+            benchmarks=BenchmarkPolicy(rules=self.benchmark, distrust_default=self.distrust_default),
+            default_vo=self.default_vo,
+            vo_rules=self.vo_rules,
+            vo_groups=self.vo_group,
+            identity=Identity(mode=identity.mode, secret=identity.secret, period=str(identity.period)),
+            key_style=self.key_style,
+            start_time=self.start_time,
+            localid_prefix=self.localid_prefix,
+            machine_name=self.machine_name,
+            batch_server=self.batch_server,
+        )
+
+
+def _identity(node: Node, reading: Reading) -> IdentitySettings:
+    """A mode by name, or a mapping with the secret and period of pseudonyms."""
+    if isinstance(node, Text):
+        found = IdentitySettings(mode=values.choice(node, IdentityMode))
+    else:
+        found = read_block(node, IdentitySettings, reading)
+    if found.mode is not IdentityMode.PSEUDONYM:
+        return found
+    if found.secret_file is None:
+        raise Wrong("pseudonyms need a secret; write {mode: pseudonym, secret_file: /etc/publisher/pseudonym.secret}")
+    return IdentitySettings(
+        mode=found.mode, secret_file=found.secret_file, period=found.period, secret=_secret(found.secret_file)
+    )
+
+
+def _secret(path: Path) -> bytes:
+    """The content of a secret file, without the line end. Its text is never part of a message."""
+    try:
+        with path.open("rb") as file:
+            open_to_all = os.fstat(file.fileno()).st_mode & stat.S_IROTH
+            secret = file.read(_SECRET_BYTES[-1] + 1).strip()
+    except (OSError, ValueError) as error:
+        raise Wrong(f"secret_file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if open_to_all:
+        raise Wrong(f"secret_file {path} may be read by everybody; chmod 600 it")
+    if len(secret) not in _SECRET_BYTES:
+        raise Wrong(
+            f"secret_file {path} must hold {_SECRET_BYTES[0]} to {_SECRET_BYTES[-1]} bytes; "
+            "make one with: openssl rand -hex 32"
+        )
+    return secret
+
+
+def read_records(block: Block, reading: Reading) -> RecordSettings:
+    """The `records` block; where something is wrong, the problems say it and the defaults stand in."""
+    check_names(block, keys_of(RecordSettings), reading)
+    return RecordSettings(**read_keys(block, RecordSettings, reading))

@@ -1,0 +1,167 @@
+"""The whole file: its top-level keys, and the settings they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from publisher.config import values
+from publisher.config.records import RecordSettings, read_records
+from publisher.config.registered import REGISTERED, Registered, plugin_options
+from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_keys
+from publisher.config.targets import Common, TargetSettings, read_target, read_targets
+from publisher.config.tree import Block, Node, Place, Problems, Text, read_tree
+from publisher.config.values import Reading
+from publisher.errors import ConfigError
+
+_GRID_SECURITY: Final = Path("/etc/grid-security")
+DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
+
+
+def _read_ca(node: Node, reading: Reading) -> Path | None:
+    return None if isinstance(node, Text) and node.text == "system" else values.path(node, reading)
+
+
+def check_site(site: str) -> str | None:
+    """What is wrong with a site's name."""
+    if not site or not site.isascii() or " " in site or len(site) > 255:
+        return f"{values.quoted(site)} is no site name; write it as in GOCDB: ASCII, without blanks"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialSettings:
+    """The host's certificate and key, and whom it trusts: a hashed directory, a bundle, or None for the system's store."""
+
+    certificate: Path = _GRID_SECURITY / "hostcert.pem"
+    key: Path = _GRID_SECURITY / "hostkey.pem"
+    ca: Path | None = field(default=_GRID_SECURITY / "certificates", metadata={"read": _read_ca})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKeys:
+    """The keys of every source; the rest are those of its type."""
+
+    type: str = field(metadata={"help": "write the kind of accounting database, such as arex"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Where jobs come from; `options` are of the source's `Options`."""
+
+    type: str
+    options: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKeys:
+    """The keys of the file. The blocks that need each other are read one after the other by `load`."""
+
+    site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
+    source: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where jobs come from"})
+    state: Path = field(default_factory=lambda: DEFAULT_STATE)
+    credentials: CredentialSettings = CredentialSettings()
+    records: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
+    targets: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where records go"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it."""
+
+    path: Path
+    site: str
+    source: SourceSettings
+    state: Path
+    credentials: CredentialSettings
+    records: RecordSettings
+    targets: tuple[TargetSettings, ...]
+
+
+def load(
+    path: Path, environment: Mapping[str, str], *, host_name: str, registered: Registered = REGISTERED
+) -> Settings:
+    """The settings of a file. Relative paths in it start in its directory.
+
+    Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
+    """
+    problems = Problems(str(path))
+    tree = read_tree(path, problems)
+    if tree is None:
+        raise ConfigError(problems.lines())
+    reading = Reading(problems=problems, environment=environment, folder=path.absolute().parent)
+    settings = _settings(path, tree, host_name, registered, reading)
+    problems.stop()
+    if settings is None:
+        raise AssertionError(f"{path}: no settings, and nothing said why")
+    return settings
+
+
+def one_off_target(
+    settings: Settings,
+    name: str,
+    keys: Mapping[str, str],
+    *,
+    site: str | None,
+    host_name: str,
+    registered: Registered = REGISTERED,
+) -> TargetSettings:
+    """A target that stands on the command line only, under the rules of the file. `keys` are those of a target.
+
+    Raises: ConfigError.
+    """
+    problems = Problems("command line")
+    reading = Reading(problems=problems, environment={}, folder=Path.cwd())
+    place = Place(line=0, path="")
+    if site is not None and (complaint := check_site(site)):
+        problems.add(place.under("site", 0), complaint)
+    block = Block(
+        place=place,
+        keys={key: Text(place=place.under(key, 0), text=text, null=False) for key, text in keys.items()},
+    )
+    common = Common(
+        site=settings.site if site is None else site,
+        host_name=host_name,
+        records=settings.records,
+        registered=registered,
+    )
+    target = read_target(name, block, common, reading)
+    problems.stop()
+    if target is None:
+        raise AssertionError("command line: no target, and nothing said why")
+    return target
+
+
+def _settings(path: Path, tree: Block, host_name: str, registered: Registered, reading: Reading) -> Settings | None:
+    check_names(tree, keys_of(TopKeys), reading)
+    known = read_keys(tree, TopKeys, reading)
+    missing = missing_keys(tree, TopKeys, reading)
+    site = known.get("site", "")
+    records_block = known.get("records")
+    records = RecordSettings() if records_block is None else read_records(records_block, reading)
+    source = _source(known["source"], registered, reading) if "source" in known else None
+    common = Common(site=site, host_name=host_name, records=records, registered=registered)
+    targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
+    if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
+        return None
+    return Settings(
+        path=path,
+        site=site,
+        source=source,
+        state=known.get("state", DEFAULT_STATE),
+        credentials=known.get("credentials", CredentialSettings()),
+        records=records,
+        targets=targets,
+    )
+
+
+def _source(block: Block, registered: Registered, reading: Reading) -> SourceSettings | None:
+    missing_keys(block, SourceKeys, reading)
+    name, shape = plugin_options(block, registered.sources, reading)
+    if shape is None:
+        return None
+    check_names(block, [*keys_of(SourceKeys), *keys_of(shape)], reading)
+    options = build(block, shape, read_keys(block, shape, reading), reading)
+    return None if name is None or options is None else SourceSettings(type=name, options=options)

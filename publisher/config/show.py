@@ -1,0 +1,120 @@
+"""The effective configuration as YAML: every key with its value, defaults filled in. Secrets stay secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from publisher.config.records import IdentitySettings, RecordSettings
+from publisher.config.settings import Settings
+from publisher.config.shapes import keys_of
+from publisher.config.targets import TargetSettings
+from publisher.model.benchmark import BenchmarkRule
+from publisher.model.policy import VoRule
+from publisher.model.selection import Window
+from publisher.model.when import iso
+
+_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
+_UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def show(settings: Settings) -> str:
+    """YAML that `load` reads back to the same settings; under a target only the `records` keys that differ there."""
+    tree = {
+        "site": settings.site,
+        "source": {"type": settings.source.type, **_keys(settings.source.options)},
+        "state": str(settings.state),
+        "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
+        "records": _records(settings.records),
+        "targets": {target.name: _target(target, settings.records) for target in settings.targets},
+    }
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:
+    own = _records(target.records)
+    same = _records(base)
+    return {
+        "type": target.type,
+        **_keys(target.options),
+        "format": target.format,
+        "sync": target.sync,
+        "every": _duration(target.every_s),
+        "start": str(target.start),
+        "vos": None if target.vos is None else sorted(target.vos),
+        "exclude_vos": sorted(target.exclude_vos),
+        "batch_records": target.batch_records,
+        "shadow": target.shadow,
+        **{key: value for key, value in own.items() if value != same[key]},
+    }
+
+
+def _records(records: RecordSettings) -> dict[str, Any]:
+    shown = _keys(records)
+    shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
+    shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
+    shown["identity"] = _identity(records.identity)
+    return shown
+
+
+def _identity(identity: IdentitySettings) -> dict[str, Any]:
+    return {key: value for key, value in _keys(identity).items() if value is not None}
+
+
+def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:
+    patterns = {"queue": rule.queue, "endpoint": rule.endpoint, "host": rule.host}
+    return {
+        "benchmarks": [{"type": each.kind, "value": each.text} for each in rule.benchmarks],
+        **{key: pattern for key, pattern in patterns.items() if pattern != "*"},
+        **_window(rule.window),
+    }
+
+
+def _vo_rule(rule: VoRule) -> dict[str, Any]:
+    shown = {
+        "field": rule.field,
+        "pattern": rule.pattern,
+        "vo": rule.vo,
+        "group": rule.group,
+        "role": rule.role,
+        "override": rule.override,
+    }
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def _window(window: Window) -> dict[str, str]:
+    bounds = {"from": window.start, "until": window.end}
+    return {key: iso(datetime.fromtimestamp(moment, UTC)) for key, moment in bounds.items() if moment is not None}
+
+
+def _keys(settings: object) -> dict[str, Any]:
+    return {key: _plain(entry.name, getattr(settings, entry.name)) for key, entry in keys_of(type(settings)).items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as YAML has it."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, Path | StrEnum | str):
+        return _PASSWORD.sub("***@", str(value))
+    if isinstance(value, int | float):
+        return _duration(value) if name.endswith("_s") else value
+    if isinstance(value, tuple | frozenset):
+        return [_plain(name, each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(str(key), each) for key, each in value.items()}
+    return str(value)
+
+
+def _duration(seconds: float) -> str:
+    """The largest unit that leaves no rest: `24h` is `1d`."""
+    for unit_s, unit in _UNITS_S:
+        if seconds and seconds % unit_s == 0:
+            return f"{int(seconds // unit_s)}{unit}"
+    return f"{seconds:g}s" if seconds < 1_000_000 else f"{int(seconds)}s"

@@ -1,0 +1,256 @@
+"""The `targets` block: where records go, in which format, how often, and which jobs.
+
+A target's keys are those of every target, those of its transport, and those of `records`, which win over the block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any, Final
+
+from publisher.config import values
+from publisher.config.records import Infrastructure, RecordSettings
+from publisher.config.registered import Registered, plugin_options
+from publisher.config.shapes import build, check_names, keys_of, read_keys
+from publisher.config.tree import Block, Node, Text, nearest
+from publisher.config.values import Reading, Wrong
+from publisher.errors import UsageError
+from publisher.model.policy import RecordPolicy
+from publisher.model.selection import Selection, Window
+from publisher.model.when import StartKind, StartRule, fixed_period, month_of
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_BATCH_RECORDS: Final = range(1, 100_001)
+_EVERY_S: Final = range(1, 366 * 86400 + 1)
+# As ARC's publisher had them: 500 records a message for APEL, 50 for SGAS.
+_DEFAULT_BATCH: Final = 500
+_DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
+_SUMMARY_EVERY_S: Final = 86400
+_JOBS_EVERY_S: Final = 3600
+_RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
+
+
+def is_summary(format_name: str) -> bool:
+    """Whether the format sends monthly totals, which replace each other at the receiver."""
+    return format_name.startswith(("apel-summary", "apel-normalised"))
+
+
+def _read_start(node: Node, _reading: Reading) -> StartRule:
+    text = values.scalar(node, "month, now, all or a date")
+    if text in (StartKind.MONTH, StartKind.NOW, StartKind.ALL):
+        return StartRule(kind=StartKind(text))
+    try:
+        return StartRule(kind=StartKind.DATE, since=fixed_period(text).start)
+    except UsageError as error:
+        raise Wrong(f"{error}, or one of month, now, all") from error
+
+
+def _read_every(node: Node, _reading: Reading) -> int:
+    seconds = values.whole_duration_s(node)
+    if seconds not in _EVERY_S:
+        raise Wrong("must be between 1s and 366d; write 1h, 24h, 7d")
+    return seconds
+
+
+def _read_batch_records(node: Node, _reading: Reading) -> int:
+    count = values.whole_number(node)
+    if count and count not in _BATCH_RECORDS:
+        raise Wrong(
+            f"{count} is not between 1 and {_BATCH_RECORDS[-1]}; 0 means no limit on the count, as in ARC's urbatchsize "
+            "(the size limit of a message always holds)"
+        )
+    return count
+
+
+def _check_vos(vos: tuple[str, ...]) -> str | None:
+    return None if vos else "is empty, so no job would be published; leave the key out for all VOs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetKeys:
+    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type."""
+
+    type: str = field(metadata={"help": "write the kind of service, such as ams"})
+    format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
+    sync: bool = False
+    every: int | None = field(default=None, metadata={"read": _read_every})
+    start: StartRule = field(default=StartRule(), metadata={"read": _read_start})
+    vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})
+    exclude_vos: tuple[str, ...] = ()
+    batch_records: int | None = field(default=None, metadata={"read": _read_batch_records})
+    shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSettings:
+    """One destination; its name is its key in the ledger.
+
+    `every_s` is the least time between two rounds. `batch_records` is 0 where only size limits a message. `vos` None is
+    all. `shadow` renders and counts but hands nothing over. `options` are of the transport's `Options`.
+    """
+
+    name: str
+    type: str
+    options: object
+    format: str
+    sync: bool
+    every_s: int
+    start: StartRule
+    vos: frozenset[str] | None
+    exclude_vos: frozenset[str]
+    batch_records: int
+    shadow: bool
+    records: RecordSettings
+    policy: RecordPolicy = field(repr=False)  # holds the secret of pseudonyms
+
+    @property
+    def summary(self) -> bool:
+        return is_summary(self.format)
+
+    def selection(self, window: Window) -> Selection:
+        """The jobs that this target wants of a window."""
+        return Selection(
+            statuses=frozenset(self.records.statuses), window=window, vos=self.vos, exclude_vos=self.exclude_vos
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What targets share: the site, this machine's name, the `records` block, and the plug-ins there are."""
+
+    site: str
+    host_name: str
+    records: RecordSettings
+    registered: Registered
+
+
+def read_targets(block: Block, common: Common, reading: Reading) -> tuple[TargetSettings, ...]:
+    """Every target that could be read; what is wrong goes to the problems."""
+    if not block.keys:
+        reading.wrong(block.place, "holds no target; add one, or nothing is ever published")
+    made = []
+    for name, node in block.keys.items():
+        if not _NAME.fullmatch(name):
+            reading.wrong(
+                node.place, "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit"
+            )
+        try:
+            target = read_target(name, values.block(node), common, reading)
+        except Wrong as wrong:
+            reading.wrong(node.place, str(wrong))
+            continue
+        if target is not None:
+            made.append(target)
+    _check_mixtures(made, block, reading)
+    return tuple(made)
+
+
+def read_target(name: str, block: Block, common: Common, reading: Reading) -> TargetSettings | None:
+    """One target; None when it cannot be used, the reasons being among the problems."""
+    kind, options_shape = plugin_options(block, common.registered.transports, reading)
+    if options_shape is not None:
+        check_names(block, _key_names(TargetKeys, RecordSettings, options_shape), reading, _RECORDS_HINT)
+    format_name = _format(block, common.registered.formats, reading)
+    known = read_keys(block, TargetKeys, reading)
+    overrides = read_keys(block, RecordSettings, reading)
+    records = replace(common.records, **overrides)
+    options: Any = None
+    if options_shape is not None:
+        options = build(block, options_shape, read_keys(block, options_shape, reading), reading)
+    keys = build(block, TargetKeys, known, reading)
+    _check_keys(known, format_name, block, reading)
+    _check_records(records, overrides, block, reading)
+    if keys is None or options is None or kind is None or format_name is None:
+        return None
+    return _settings(name, keys, options, records, common)
+
+
+def _settings(name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common) -> TargetSettings:
+    batch = _DEFAULT_BATCHES.get(keys.type, _DEFAULT_BATCH) if keys.batch_records is None else keys.batch_records
+    every_s = _SUMMARY_EVERY_S if is_summary(keys.format) else _JOBS_EVERY_S
+    return TargetSettings(
+        name=name,
+        type=keys.type,
+        options=options,
+        format=keys.format,
+        sync=keys.sync,
+        every_s=every_s if keys.every is None else keys.every,
+        start=keys.start,
+        vos=None if keys.vos is None else frozenset(keys.vos),
+        exclude_vos=frozenset(keys.exclude_vos),
+        batch_records=batch,
+        shadow=keys.shadow,
+        records=records,
+        policy=records.policy(common.site, common.host_name),
+    )
+
+
+def _key_names(*shapes: type) -> list[str]:
+    return [key for shape in shapes for key in keys_of(shape)]
+
+
+def _format(block: Block, valid: Collection[str], reading: Reading) -> str | None:
+    """The format's name when there is one of that name; a missing one is told elsewhere."""
+    node = block.keys.get("format")
+    if not isinstance(node, Text) or node.null:
+        return None
+    if node.text in valid:
+        return node.text
+    reading.wrong(node.place, f"{values.quoted(node.text)} is not known; {nearest(node.text, valid)}")
+    return None
+
+
+def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block, reading: Reading) -> None:
+    """What is wrong between a target's own keys."""
+    both = sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
+    if both:
+        reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
+    if known.get("sync") and format_name and not format_name.startswith(("apel-", "car")):
+        reading.wrong(block.keys["sync"].place, f"sync counts are for APEL; {format_name} does not go there")
+    start: StartRule = known.get("start", StartRule())
+    if not format_name or not is_summary(format_name):
+        return
+    inside = start.since is not None and start.since != month_of(start.since).start
+    if start.kind is StartKind.NOW or inside:
+        reading.wrong(
+            block.keys["start"].place,
+            "would begin inside a month, and a summary of part of a month replaces the whole one at the server; "
+            "write month, all, or a month such as 2026-03",
+        )
+
+
+def _check_records(records: RecordSettings, overrides: Mapping[str, Any], block: Block, reading: Reading) -> None:
+    """What is wrong between `records` keys, as this target sees them."""
+    if records.infrastructure is Infrastructure.LOCAL and not records.batch_server:
+        place = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
+        reading.wrong(
+            place, "infrastructure: local needs batch_server, the host name that local jobs were submitted to"
+        )
+
+
+def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Reading) -> None:
+    """Jobs and summaries, or two kinds of summaries, of one site under one topic are counted twice there.
+
+    A shadow target hands nothing over and may stand beside the one that it is compared with.
+    """
+    for first, second in combinations([target for target in targets if not target.shadow], 2):
+        destination = _destination(first)
+        if destination is not None and destination == _destination(second) and first.format != second.format:
+            node = block.keys[second.name]
+            reading.wrong(
+                node.keys["format"].place if isinstance(node, Block) else node.place,
+                f"{second.format} would go to the same url, project and topic as {first.format} of target {first.name}, "
+                "and jobs are counted twice there; send one format, or mark one target `shadow: true`",
+            )
+
+
+def _destination(target: TargetSettings) -> tuple[str, ...] | None:
+    """Where an AMS target's messages meet those of others; None for other transports."""
+    if target.type != "ams":
+        return None
+    options: Any = target.options
+    url = str(options.url).lower().rstrip("/").removesuffix(":443")
+    return url, str(options.project), str(options.topic)
