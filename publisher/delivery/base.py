@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -33,7 +33,9 @@ class Receipt:
     """What a transport says after handing over one message. `reason` is for people, at most 500 characters, no secrets.
 
     `exit_status` is the class of trouble (errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
-    ids by record, where it gives any. `bytes_sent` counts the wire.
+    ids by record, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an attempt may
+    have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the message or the
+    target is at fault.
     """
 
     verdict: Verdict
@@ -42,7 +44,9 @@ class Receipt:
     exit_status: int = 0
     bytes_sent: int = 0
     attempts: int = 1
+    doubt: bool = False
     row_ids: Mapping[str, str] = field(default_factory=dict)
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +58,29 @@ class Credentials:
     ca: Path | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What a transport needs of the world, handed in so that nothing in this room sleeps, guesses or looks around.
+
+    `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that many seconds and returns
+    True, at once, when a stop was asked for.
+    """
+
+    environment: Mapping[str, str]
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    chance: Callable[[], float]
+    wait: Callable[[float], bool]
+
+
 class Transport(Protocol):
     """Hands messages over, one at a time, in order, over one kept-alive connection."""
 
     def payload_limit(self) -> int:
-        """The largest payload in bytes that fits one message on this wire, everything around it counted."""
+        """The largest payload in bytes that fits one message on this wire, everything around it counted.
+
+        It shrinks for the rest of the run when the service turns out to take less.
+        """
         ...
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
@@ -76,4 +98,9 @@ class TransportPlugin(Protocol):
 
     Options: type
 
-    def create(self, options: object, credentials: Credentials, environment: Mapping[str, str]) -> Transport: ...
+    def create(self, options: object, credentials: Credentials, circumstances: Circumstances) -> Transport:
+        """A transport, ready but not yet connected.
+
+        Raises: ConfigError for options that cannot work, CredentialError for certificate, key or CAs that cannot be used.
+        """
+        ...

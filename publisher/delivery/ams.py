@@ -1,0 +1,86 @@
+"""ARGO messaging (AMS), APEL's way in: the options of such a target. The transport itself loads when one is made.
+
+Spec: argo-messaging 1.7.0 and argo-api-authn, HTTP interfaces v1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from publisher.delivery.base import Circumstances, Credentials
+from publisher.errors import ConfigError
+
+if TYPE_CHECKING:
+    from publisher.delivery.ams_client import AmsTransport
+
+# What the service itself accepts in a path (anything else is 400 before the token is looked at).
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_HOST: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a target of the type `ams` can be told."""
+
+    url: str = field(metadata={"help": "where AMS is, https://HOST[:PORT]"})
+    auth_url: str = field(default="", metadata={"help": "where tokens come from; default: the host of url, port 8443"})
+    service_host: str = field(
+        default="", metadata={"help": "the host's name in the token path; default: the host of url"}
+    )
+    project: str = field(default="accounting", metadata={"help": "AMS project"})
+    topic: str = field(default="gLite-APEL", metadata={"help": "AMS topic"})
+    batch_bytes: int = field(default=950_000, metadata={"help": "most characters of base64 data in one message"})
+    connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
+    read_timeout_s: float = field(default=60, metadata={"help": "seconds of silence to bear (the broker may take 30)"})
+    attempt_timeout_s: float = field(default=180, metadata={"help": "seconds for one request with its answer"})
+    attempts: int = field(default=5, metadata={"help": "attempts to deliver one message in one run"})
+    retry_budget_s: float = field(default=600, metadata={"help": "seconds to lose on failures and waiting in one run"})
+    proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
+    allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+
+def problems(options: Options) -> list[str]:
+    """Everything that cannot work in these options, for people; an empty list when all is well."""
+    found = [
+        f"`{key}`: {value!r} is no name for AMS, which takes letters, digits, _ and -"
+        for key, value in (("project", options.project), ("topic", options.topic))
+        if not _NAME.fullmatch(value)
+    ]
+    if options.service_host and not _HOST.fullmatch(options.service_host):
+        found.append(f"`service_host`: {options.service_host!r} must be a host name without a port")
+    if not 16_384 <= options.batch_bytes <= 1_499_000:
+        found.append(f"`batch_bytes`: {options.batch_bytes} is not between 16384 and 1499000, the most that AMS stores")
+    positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")
+    found += [f"`{key}` must be more than 0" for key in positive if getattr(options, key) <= 0]
+    if options.retry_budget_s < 0:
+        found.append("`retry_budget_s` must not be negative")
+    return found
+
+
+def create(options: object, credentials: Credentials, circumstances: Circumstances) -> AmsTransport:
+    """A transport to AMS, not yet connected.
+
+    Raises: ConfigError for options that cannot work; CredentialError for certificate, key or CAs that cannot be used.
+    """
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    if found := problems(options):
+        raise ConfigError(found)
+    from publisher.delivery.ams_client import AmsTransport  # `status` must start without requests and cryptography
+
+    return AmsTransport(
+        options, credentials, circumstances, allow_open_key=_may_be_open(options, credentials, circumstances)
+    )
+
+
+def _may_be_open(options: Options, credentials: Credentials, circumstances: Circumstances) -> bool:
+    """Whether the key's mode is none of our business: allowed, or handed over by systemd.
+
+    LoadCredential gives the service's user access through an ACL, which shows as a group-readable mode; the directory around
+    it is closed to everybody else.
+    """
+    directory = circumstances.environment.get("CREDENTIALS_DIRECTORY", "")
+    return options.allow_open_key or bool(directory and credentials.key.is_relative_to(Path(directory)))

@@ -1,0 +1,125 @@
+"""The one place where exceptions of requests, urllib3, http.client, ssl and socket become values of ours."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import urllib3
+
+from publisher.delivery.answer import Failure, NoAnswer, plain, redacted
+
+# Everything those libraries raise: requests' exceptions are OSErrors; bad URLs, headers and host names are ValueErrors.
+FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
+
+# TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions of OpenSSL.
+_ABOUT_OUR_CERTIFICATE: Final = (
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_ACCESS_DENIED",
+)
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})")
+_PASSING_AT_PROXY: Final = (408, 425, 429)
+_CREDENTIALS_IN_URL: Final = re.compile(r"//[^/@\s]*@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What a reason names: the host and port, whom we trust, and the proxy (an empty string for none)."""
+
+    place: str
+    trust: str
+    proxy: str = ""
+
+
+def no_answer(error: Exception, where: Where, *, sending: bool, secrets: Iterable[str] = ()) -> NoAnswer:
+    """What an exception means. `sending` says whether the first byte of the request may have left."""
+    failure, reason = _meaning(error, tuple(_causes(error)), where, sending=sending)
+    text = redacted(_CREDENTIALS_IN_URL.sub("//", reason), secrets)
+    return NoAnswer(failure=failure, reason=plain(text))
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a time limit of ours ended the request, rather than the other side."""
+    return any(isinstance(cause, TimeoutError | urllib3.exceptions.TimeoutError) for cause in _causes(error))
+
+
+def is_telling(error: Exception) -> bool:
+    """Whether an error of reading says more than the error of sending before it: a TLS alert about our certificate."""
+    return _alert(_causes(error)) is not None
+
+
+def _meaning(
+    error: Exception, causes: tuple[BaseException, ...], where: Where, *, sending: bool
+) -> tuple[Failure, str]:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = getattr(cause, "verify_message", "") or str(cause)
+            return Failure.THEIR_CERTIFICATE, (
+                f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
+            )
+    if alert := _alert(causes):
+        return Failure.OUR_CERTIFICATE, f"{where.place}: refused our certificate in the TLS handshake ({alert.reason})"
+    words = _words(error, causes)
+    if sending:
+        return Failure.MAYBE_SENT, f"{where.place}: no answer, the request may have arrived ({words})"
+    if where.proxy:
+        return _at_the_proxy(causes, where, words)
+    if isinstance(error, ValueError):
+        return Failure.IMPOSSIBLE, f"{where.place}: cannot ask that ({words}); check the URLs of the target"
+    return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
+
+
+def _at_the_proxy(causes: tuple[BaseException, ...], where: Where, words: str) -> tuple[Failure, str]:
+    reason = f"{where.place}: no way through the proxy {where.proxy} (`proxy` of the target or HTTPS_PROXY): {words}"
+    tunnel = next((found for cause in causes if (found := _TUNNEL.search(str(cause)))), None)
+    status = int(tunnel[1]) if tunnel else 0
+    refused = 400 <= status < 500 and status not in _PASSING_AT_PROXY
+    return Failure.PROXY if refused else Failure.NOT_SENT, reason
+
+
+def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError) and str(cause.reason or "").endswith(_ABOUT_OUR_CERTIFICATE):
+            return cause
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything it wraps, in whichever way the libraries wrap: arguments, `reason`, cause or context."""
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        inner = [*current.args, getattr(current, "reason", None), current.__cause__]
+        if not current.__suppress_context__:
+            inner.append(current.__context__)
+        queue += [wrapped for wrapped in inner if isinstance(wrapped, BaseException)]
+
+
+def _words(error: BaseException, causes: tuple[BaseException, ...]) -> str:
+    """What the system said, rather than what three libraries made of it."""
+    for cause in reversed(causes):
+        if isinstance(cause, socket.gaierror):
+            return f"the name does not resolve: {cause.strerror}"
+        if isinstance(cause, TimeoutError):
+            return str(cause) or "timed out"
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        if isinstance(cause, http.client.HTTPException):
+            return f"{type(cause).__name__}: {cause}"
+    return f"{type(error).__name__}: {error}"

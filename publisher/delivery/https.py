@@ -1,0 +1,190 @@
+"""One HTTPS session to one host: requests with our own TLS, time limits and proxy; answers and failures as values."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http.cookiejar import DefaultCookiePolicy
+from ipaddress import ip_address, ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+import requests
+
+from publisher.delivery.answer import Answer, Failure, NoAnswer
+from publisher.delivery.failures import FOREIGN, Where, is_timeout, no_answer
+from publisher.delivery.line import Line, LineAdapter
+from publisher.delivery.tls import Attempt
+from publisher.errors import ConfigError
+
+SUCCESS_LIMIT: Final = 1 << 20
+ERROR_LIMIT: Final = 64 << 10
+_CHUNK: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds: to connect, for one read or write, and for one request with its answer."""
+
+    connect_s: float = 10.0
+    read_s: float = 60.0
+    attempt_s: float = 180.0
+
+
+class Session:
+    """Requests to one host over one kept-alive connection, strictly one after the other.
+
+    The environment has no say here: REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE would win over the configured CAs, and .netrc
+    would add a password. Redirects are not followed, they would carry the token to another host. Cookies are not kept.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        context: ssl.SSLContext,
+        *,
+        trust: str,
+        limits: Limits,
+        clock: Callable[[], float],
+        proxy: str = "",
+    ) -> None:
+        """`base_url` is https://HOST[:PORT]; `trust` names the CAs for messages; `proxy` is empty or from `proxy_url`."""
+        self._base_url = base_url.rstrip("/")
+        self._where = Where(place=urlsplit(self._base_url).netloc, trust=trust, proxy=proxy)
+        self._limits, self._clock = limits, clock
+        self._line = Line(context, self._attempt())
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._http.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self._http.headers.clear()
+        self._http.headers.update({"User-Agent": "publisher", "Accept-Encoding": "identity"})
+        if proxy:
+            self._http.proxies = {"https": proxy}
+        self._http.mount("https://", LineAdapter(self._line))
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer | NoAnswer:
+        """One request and what came of it; never raises for what network or server do. `headers` are taken for secrets.
+
+        A kept-alive connection that turns out to be dead is replaced once, without a word: the requests that are made here
+        are all harmless to repeat.
+        """
+        given = dict(headers or {})
+        first = self._once(method, path, body, given)
+        dead = self._line.attempt
+        if isinstance(first, Answer) or dead.connected or dead.timed_out or first.failure is not Failure.MAYBE_SENT:
+            return first
+        again = self._once(method, path, body, given)
+        if isinstance(again, NoAnswer) and again.failure is Failure.NOT_SENT:
+            return NoAnswer(failure=Failure.MAYBE_SENT, reason=again.reason)
+        return replace(again, tries=2)
+
+    def close(self) -> None:
+        """Close the connection; a further request would open a new one."""
+        self._http.close()
+
+    def _attempt(self) -> Attempt:
+        return Attempt(
+            clock=self._clock, io_timeout_s=self._limits.read_s, deadline=self._clock() + self._limits.attempt_s
+        )
+
+    def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer | NoAnswer:
+        attempt = self._line.attempt = self._attempt()
+        try:
+            response = self._http.request(
+                method,
+                self._base_url + path,
+                data=body,
+                headers=headers,
+                timeout=(self._limits.connect_s, self._limits.read_s),
+                allow_redirects=False,
+                stream=True,
+            )
+        except FOREIGN as error:
+            self._http.close()
+            attempt.timed_out = is_timeout(error)
+            return no_answer(error, self._where, sending=attempt.sending, secrets=headers.values())
+        answer = _read(response)
+        if attempt.upload_error is not None:  # the rest of that upload must never be taken for the next request
+            self._http.close()
+        return answer
+
+
+def _read(response: requests.Response) -> Answer:
+    """The answer, read in bounded pieces; cut and marked so when it is too long, too slow, or breaks off."""
+    status, raw = response.status_code, response.raw
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    limit = SUCCESS_LIMIT if status == 200 else ERROR_LIMIT
+    body = bytearray()
+    complete = False
+    try:
+        while len(body) <= limit:
+            piece = raw.read(_CHUNK, decode_content=False)
+            if not piece:
+                announced = headers.get("content-length", "")
+                complete = not announced.isdecimal() or int(announced) == len(body)
+                break
+            body += piece
+    except FOREIGN:
+        # The status is known and decides; a body that broke off is no receipt, which `complete` says.
+        complete = False
+    if complete:
+        raw.release_conn()
+    else:
+        raw.close()
+    return Answer(status=status, headers=headers, body=bytes(body[:limit]), complete=complete)
+
+
+def https_url(url: str, key: str) -> str:
+    """The URL of a service as https://HOST[:PORT]. Raises: ConfigError, naming the key, for anything with more or less."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"`{key}`: {url!r} is no URL ({error})") from error
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"`{key}`: {url!r} must be of the form https://HOST or https://HOST:PORT")
+    if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"https://{host}" if port in (None, 443) else f"https://{host}:{port}"
+
+
+def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
+    """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares the host, else an empty string.
+
+    Raises: ConfigError for a proxy that is no http:// URL.
+    """
+    found, name = option, "`proxy`"
+    if not found:
+        found, name = environment.get("https_proxy") or environment.get("HTTPS_PROXY") or "", "HTTPS_PROXY"
+        spared = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+        if not found or _is_spared(url, spared):
+            return ""
+    full = found if "://" in found else f"http://{found}"
+    try:
+        parts = urlsplit(full)
+        usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:  # not quoted: it may hold a password
+        raise ConfigError(f"{name}: a proxy is given as http://HOST:PORT, other kinds are not supported")
+    return full
+
+
+def _is_spared(url: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY names the host: `*`, a name or a domain (a leading dot or not), HOST:PORT, or a network."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    for entry in no_proxy.lower().replace(",", " ").split():
+        name = entry.removeprefix("*").removeprefix(".")
+        if entry == "*" or name in (host, f"{host}:{parts.port or 443}") or (name and host.endswith(f".{name}")):
+            return True
+        try:
+            if ip_address(host) in ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
