@@ -1,0 +1,152 @@
+"""From a table of fields to a renderer: one template and one list of steps, made when a format is loaded.
+
+What jobs share (who, where, benchmark) is rendered once for each shared object, and the rules about it are asked then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Final
+
+from publisher.formats.xml import Fragments
+from publisher.model.policy import PublishedJob
+from publisher.model.quality import BENCHMARK_RULES, WHERE_RULES, WHO_RULES, require
+
+MADE_AT: Final = "\0made at\0"  # stands in a template until the time of making is known
+_FEW: Final = 4096
+
+
+class Of(Enum):
+    """What a field is taken from; consecutive fields of one shared object are rendered together, once."""
+
+    RUN = "run"
+    WHO = "who"
+    WHERE = "where"
+    BENCHMARK = "benchmark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One element: where its value comes from, how it is written, and the row of the specification.
+
+    `value` gets the object that `of` names. An optional element whose text comes out empty is left out.
+    """
+
+    row: str
+    name: str
+    inside: str = ""
+    of: Of = Of.RUN
+    value: Callable[[Any], Any]
+    write: Callable[[Any], str]  # yields escaped text
+    form: str = "%s"
+    attributes: tuple[tuple[str, str | Callable[[Any], str]], ...] = ()
+    value_in: str = ""  # the attribute that holds the value; the element is then empty
+    mandatory: bool = False
+    each: bool = False  # the value is a tuple: one element for each
+    repeats: bool = False  # few distinct values: remember what was written
+
+
+Step = tuple[Callable[[PublishedJob], Any], Callable[[Any], str]]
+
+# Where a shared object is found, and what it must pass before it is rendered. The first group of each asks.
+_SHARED: Final[dict[Of, tuple[Callable[[PublishedJob], object], tuple[Any, ...]]]] = {
+    Of.WHO: (lambda job: job.who, WHO_RULES),
+    Of.WHERE: (lambda job: job.where, WHERE_RULES),
+    Of.BENCHMARK: (lambda job: job.benchmark, BENCHMARK_RULES),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`template` has one %s for each step; a step is where its value is taken, and how it is written."""
+
+    template: str
+    steps: tuple[Step, ...]
+
+    def made(self, created: str) -> str:
+        """The template of records made at that time."""
+        return self.template.replace(MADE_AT, created)
+
+    def fill(self, template: str, job: PublishedJob) -> str:
+        """One record. Raises: Unfit when a rule about what it shares with others, or a writer, says so."""
+        return template % tuple([write(take(job)) for take, write in self.steps])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Makes plans for documents whose attributes carry `prefix` and whose attribute values `attribute` escapes."""
+
+    prefix: str
+    attribute: Callable[[str], str]
+
+    def plan(self, record: str, fields: Iterable[Field]) -> Plan:
+        template = [f"<{record}>"]
+        steps: list[Step] = []
+        container = ""
+        for (of, inside), group in groupby(fields, key=lambda field: (field.of, field.inside)):
+            if inside != container:
+                template += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
+                container = inside
+            if of is Of.RUN:
+                for field in group:
+                    slot, step = self._step(field)
+                    template.append(slot)
+                    steps.append(step)
+            else:
+                take, rules = _SHARED[of]
+                template.append("%s")
+                steps.append((take, Fragments(self._group(tuple(group), rules))))
+        template.append(f"</{container}></{record}>" if container else f"</{record}>")
+        return Plan(template="".join(template), steps=tuple(steps))
+
+    def _step(self, field: Field) -> tuple[str, Step]:
+        """A mandatory element stands in the template and its slot is the text; an optional one is the slot."""
+        shell = self._element(field, self._opening(field, None).replace("%", "%%"), "%s")
+        required = field.mandatory and not field.each
+        write = field.write if required else _optional(field, shell)
+        return shell if required else "%s", (field.value, lru_cache(_FEW)(write) if field.repeats else write)
+
+    def _group(self, fields: tuple[Field, ...], rules: tuple[Any, ...]) -> Callable[[Any], str]:
+        def render(subject: object) -> str:
+            require(rules, subject)
+            elements = []
+            for field in fields:
+                opening = self._opening(field, subject)
+                said = field.value(subject)
+                elements += [
+                    self._element(field, opening, field.write(one)) for one in (said if field.each else (said,))
+                ]
+            return "".join(elements)
+
+        return render
+
+    def _opening(self, field: Field, subject: object) -> str:
+        written = [f"<{field.name}"]
+        for name, said in field.attributes:
+            text = said if isinstance(said, str) else said(subject)
+            written.append(f' {self.prefix}:{name}="{text if text == MADE_AT else self.attribute(text)}"')
+        return "".join(written)
+
+    def _element(self, field: Field, opening: str, text: str) -> str:
+        """The whole element around escaped text; '' for an optional one without text."""
+        if not text and not field.mandatory:
+            return ""
+        if field.value_in:
+            return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
+        return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
+
+
+def _optional(field: Field, shell: str) -> Callable[[Any], str]:
+    write = field.write
+    if field.each:
+        return lambda several: "".join([shell % text for text in map(write, several) if text])
+
+    def one(value: Any) -> str:
+        text = write(value)
+        return shell % text if text else ""
+
+    return one
