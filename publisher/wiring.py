@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
@@ -74,8 +74,12 @@ class Site:
             format=job_format(target.format),
             transport=RehearsalTransport(transport) if rehearsal else transport,
             batch_records=target.batch_records or 0,
-            selection_digest=_digest(target.records.statuses, sorted(target.vos or ()), sorted(target.exclude_vos)),
-            policy_digest=_digest(__version__, target.format, target.type, replace(target.policy)),
+            selection_digest=_digest(
+                sorted(target.records.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
+            ),
+            policy_digest=_digest(
+                __version__, target.format, target.type, target.policy, target.policy.identity.secret
+            ),
         )
 
     def _transport(self, target: TargetSettings) -> Transport:
@@ -85,8 +89,8 @@ class Site:
             Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca),
             Circumstances(
                 environment=self.surroundings.environment,
-                clock=self.surroundings.clock,
-                monotonic=self.surroundings.monotonic,
+                now=self.surroundings.clock,
+                clock=self.surroundings.monotonic,
                 chance=self.surroundings.chance,
                 wait=self.surroundings.wait,
             ),
