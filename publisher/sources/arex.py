@@ -1,0 +1,299 @@
+"""Finished jobs from A-REX's accounting databases, of ARC 6 (schema 1) and ARC 7 (schema 2), side by side."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.errors import SourceError
+from publisher.model.job import Epoch, JobId, RowRef, Side
+from publisher.model.selection import Window
+from publisher.sources.arex_database import (
+    BEFORE_ALL,
+    LAST_SECOND,
+    AccountingDatabase,
+    Found,
+    Keep,
+    Reading,
+    stored_job_id,
+)
+from publisher.sources.arex_rows import Asked, Row
+from publisher.sources.arex_values import anchor_text
+from publisher.sources.base import Cursor, OpenRow, Page, SourceFacts
+from publisher.sources.local_time import LocalTime, local_zone
+from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf, check_readable
+
+_BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
+# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
+_NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
+# Copies may be as large as the database, and /tmp is often memory.
+_COPIES: Final = "/var/tmp"  # noqa: S108  # mkdtemp makes a private directory below
+
+
+def _at_least(lowest: int) -> Mapping[str, object]:
+    return {"check": lambda value: None if value >= lowest else f"must be {lowest} or more"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Keys of `source` with `type: arex`."""
+
+    control_dir: Path | None = field(
+        default=None,
+        metadata={
+            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db are found below it"
+        },
+    )
+    databases: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "accounting databases by path or shell pattern; a job in two of them counts once"},
+    )
+    time_zone: str = field(
+        default="",
+        metadata={
+            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host"
+        },
+    )
+    hold_off_s: int = field(
+        default=900,
+        metadata={"help": "how long a finished job without its FINISHED event is waited for", **_at_least(0)},
+    )
+    unescape: bool = field(
+        default=True,
+        metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
+    )
+    page_rows: int = field(
+        default=500,
+        metadata={"help": "rows read in one transaction", **_at_least(1)},
+    )
+
+    def __post_init__(self) -> None:
+        if self.control_dir is None and not self.databases:
+            raise ValueError("give control_dir, or name the files as databases")
+
+
+def create(options: object, environment: Mapping[str, str]) -> ArexSource:
+    """Raises: ConfigError when the time zone cannot be found."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    clock = LocalTime(local_zone(options.time_zone, environment))
+    return ArexSource(options, clock, copies_below=Path(environment.get("TMPDIR") or _COPIES))
+
+
+class ArexSource:
+    """A `Source`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+
+    def __init__(
+        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
+        self.clock = clock
+        self._options = options
+        self._page_rows = options.page_rows
+        self._shelf = CopyShelf(copies_below)
+        self._reading = Reading(
+            clock=clock, hold_off_s=options.hold_off_s, unescape=options.unescape, busy_timeout_s=busy_timeout_s
+        )
+
+    def databases(self) -> tuple[str, ...]:
+        with self._opened() as opened:
+            return tuple(each.name for each in opened)
+
+    def since(self, cursor: Cursor | None, database: str, needs: frozenset[Side], now: datetime) -> Iterator[Page]:
+        asked = Asked(needs=needs, now=_epoch(now))
+        with self._opened() as opened:
+            place = _place(opened, database)
+            reading, keep = opened[place], _keep(opened[:place])
+            last = cursor.record_id if cursor is not None and reading.fits(cursor) else BEFORE_ALL
+            while True:
+                found = reading.after(last, self._page_rows, asked, keep)
+                if not found.rows:
+                    return
+                last = found.rows[-1][0]
+                anchor = anchor_text(found.rows[-1][1])
+                yield _page(found, cursor=Cursor(database=database, record_id=last, anchor=anchor))
+                if len(found.rows) < self._page_rows:
+                    return
+
+    def fits(self, cursor: Cursor) -> bool:
+        with self._opened() as opened:
+            return any(each.name == cursor.database and each.fits(cursor) for each in opened)
+
+    def look_again(self, rows: Sequence[OpenRow], needs: frozenset[Side], now: datetime) -> Iterator[Page]:
+        with self._opened() as opened:
+            known = {each.name for each in opened}
+            strayed = tuple(each.row for each in rows if each.row.database not in known)
+            if strayed:
+                yield Page(jobs=(), gone=strayed)
+            for place, database in enumerate(opened):
+                wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
+                seen = {record_id: at for record_id, at in wanted.items() if at is not None}
+                asked = Asked(needs=needs, now=_epoch(now), first_seen=seen)
+                for chunk in _chunks(sorted(wanted), self._page_rows):
+                    found = database.rows(chunk, asked, _keep(opened[:place]))
+                    yield _page(found, gone=_gone(database.name, chunk, found))
+
+    def window(
+        self, window: Window, needs: frozenset[Side], now: datetime, after: tuple[Epoch, RowRef] | None = None
+    ) -> Iterator[Page]:
+        asked = Asked(needs=needs, now=_epoch(now), remembers=False)
+        # Finished jobs have an end: what has none is not in any window.
+        start = max(1, window.start or 1)
+        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        with self._opened() as opened:
+            resumed = None if after is None else _place(opened, after[1].database)
+            for place, database in enumerate(opened):
+                position: tuple[float, int] = (start, BEFORE_ALL)
+                if after is not None and resumed is not None:
+                    if place < resumed:
+                        continue
+                    if place == resumed and after[0] >= start:
+                        position = (after[0], after[1].record_id)
+                yield from self._ended(database, position, last, asked, _keep(opened[:place]))
+
+    def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
+        asked = Asked(needs=needs, now=_epoch(now), remembers=False)
+        best = Page(jobs=())
+        with self._opened() as opened:
+            for database in opened:
+                page = _page(database.job(job_id, asked))
+                if page.jobs or page.skipped:
+                    return page
+                best = best if best.open else page
+        return best
+
+    def facts(self) -> tuple[SourceFacts, ...]:
+        with self._opened() as opened:
+            return tuple(each.facts() for each in opened)
+
+    def close(self) -> None:
+        self._shelf.close()
+
+    def _ended(
+        self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: Asked, keep: Keep
+    ) -> Iterator[Page]:
+        """Pages of one database by (EndTime, RecordID), past the position."""
+        while True:
+            found = database.ended(position, last, self._page_rows, asked, keep)
+            if not found.rows:
+                return
+            position = (found.rows[-1][12], found.rows[-1][0])
+            yield _page(found)
+            if len(found.rows) < self._page_rows:
+                return
+
+    @contextmanager
+    def _opened(self) -> Iterator[list[AccountingDatabase]]:
+        """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
+        with ExitStack() as stack:
+            opened = []
+            for path in _paths(self._options):
+                database = AccountingDatabase(path, self._shelf, self._reading)
+                stack.callback(database.close)
+                opened.append(database)
+            yield sorted(opened, key=lambda each: -each.schema)
+
+
+def _epoch(now: datetime) -> Epoch:
+    if now.tzinfo is None:
+        raise ValueError("now needs a time zone")
+    return Epoch(int(now.timestamp()))
+
+
+def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
+    for place, database in enumerate(opened):
+        if database.name == name:
+            return place
+    raise SourceError(
+        f"{name}: is not among the accounting databases {', '.join(each.name for each in opened)}; "
+        "name it in source.databases, or start anew without it"
+    )
+
+
+def _keep(above: Sequence[AccountingDatabase]) -> Keep:
+    """Leaves out the rows of jobs that are finished in a more authoritative database."""
+
+    def keep(rows: Sequence[Row]) -> Sequence[Row]:
+        for database in above:
+            finished = database.finished_among(rows)
+            if finished:
+                rows = [row for row in rows if stored_job_id(row) not in finished]
+        return rows
+
+    return keep
+
+
+def _page(found: Found, *, cursor: Cursor | None = None, gone: tuple[RowRef, ...] = ()) -> Page:
+    verdicts = found.verdicts
+    return Page(
+        jobs=tuple(verdicts.jobs),
+        skipped=tuple(verdicts.skipped),
+        open=tuple(verdicts.open),
+        gone=gone,
+        cursor=cursor,
+        rows_read=len(found.rows),
+    )
+
+
+def _gone(database: str, asked_for: Sequence[int], found: Found) -> tuple[RowRef, ...]:
+    """Rows that are not there any more, or whose job counts in another database."""
+    verdicts = found.verdicts
+    left = (
+        {job.row for job in verdicts.jobs} | {job.row for job in verdicts.skipped} | {row.row for row in verdicts.open}
+    )
+    rows = (RowRef(database=database, record_id=number) for number in asked_for)
+    return tuple(row for row in rows if row not in left)
+
+
+def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]
+
+
+def _paths(options: Options) -> list[str]:
+    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
+    found: list[str] = []
+    if options.control_dir is not None:
+        found += _below(options.control_dir)
+    for name in options.databases:
+        found += _matching(name)
+    distinct: dict[str, str] = {}
+    for path in found:
+        distinct.setdefault(os.path.realpath(path), path)
+    return list(distinct.values())
+
+
+def _below(control_dir: Path) -> list[str]:
+    present = []
+    for name in _BELOW_CONTROL_DIR:
+        path = str(control_dir / name)
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            check_readable(path)  # says why
+        present.append(path)
+    if not present:
+        raise SourceError(
+            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
+            "(arc.conf has it as controldir), or name the files in source.databases"
+        )
+    return present
+
+
+def _matching(name: str) -> list[str]:
+    if os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
+    if not matching:
+        raise SourceError(
+            f"{name}: no accounting database matches this pattern; correct source.databases, "
+            f"or let user {os.geteuid()} search the directory"
+        )
+    return matching

@@ -1,0 +1,191 @@
+"""One A-REX accounting database, open for one call: its schema, and its rows page by page."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from publisher.errors import SourceError
+from publisher.model.job import JobId
+from publisher.model.text import arex_escape
+from publisher.sources import arex_sql as sql
+from publisher.sources.arex_rows import Asked, Row, RowReader, Verdicts
+from publisher.sources.arex_values import anchor_text, text_of, tolerant_text
+from publisher.sources.base import Cursor, SourceFacts
+from publisher.sources.local_time import LocalTime
+from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf, ReadOnlyFile
+
+Answer = TypeVar("Answer")
+Keep = Callable[[Sequence[Row]], Sequence[Row]]
+
+BEFORE_ALL: Final = -(2**63)
+LAST_SECOND: Final = 2**63 - 1
+_LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a site's databases are to be read."""
+
+    clock: LocalTime
+    hold_off_s: int
+    unescape: bool
+    busy_timeout_s: float = BUSY_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Rows of AAR, and the verdicts on those that were kept."""
+
+    rows: Sequence[Row]
+    verdicts: Verdicts = field(default_factory=Verdicts)
+
+
+class AccountingDatabase:
+    """The questions to one file. `keep` of a question takes out rows that belong to another database."""
+
+    def __init__(self, path: str, shelf: CopyShelf, reading: Reading) -> None:
+        """Raises: SourceError when it is no accounting database that we know, or cannot be read."""
+        self.name = path
+        self._reading = reading
+        self._reader: tuple[sqlite3.Connection, RowReader] | None = None
+        self._file = ReadOnlyFile(path, shelf, busy_timeout_s=reading.busy_timeout_s)
+        try:
+            self.schema = self._ask(lambda _, reader: reader.schema)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        self._reader = None
+        self._file.close()
+
+    def fits(self, cursor: Cursor) -> bool:
+        """Whether the cursor's row still is the job that it was."""
+        found = self._ask(
+            lambda connection, _: connection.execute(sql.JOB_OF_ROW, {"row": cursor.record_id}).fetchone()
+        )
+        return found is not None and anchor_text(found[0]) == cursor.anchor
+
+    def after(self, record_id: int, limit: int, asked: Asked, keep: Keep) -> Found:
+        return self._page(sql.SINCE, {"after": record_id, "limit": limit}, asked, keep, span=True)
+
+    def ended(self, after: tuple[float, int], last: int, limit: int, asked: Asked, keep: Keep) -> Found:
+        """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
+        parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
+        return self._page(sql.WINDOW, parameters, asked, keep)
+
+    def rows(self, record_ids: Sequence[int], asked: Asked, keep: Keep) -> Found:
+        return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, keep)
+
+    def job(self, job_id: JobId, asked: Asked) -> Found:
+        """The row of a job, in whichever spelling it is stored."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> Found:
+            spellings = {"job": _bytes(job_id), "escaped": _bytes(arex_escape(job_id))}
+            rows = connection.execute(sql.BY_JOB[reader.schema], spellings).fetchall()
+            rows = [row for row in rows if reader.text(row[1]) == job_id]
+            return Found(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
+
+        return self._ask(read)
+
+    def finished_among(self, rows: Sequence[Row]) -> set[bytes]:
+        """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here, complete or not."""
+        job_ids = [stored_job_id(row) for row in rows if row[1]]
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> set[bytes]:
+            finished: set[bytes] = set()
+            for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
+                chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
+                finished.update(found for (found,) in connection.execute(sql.finished_among(len(chunk)), chunk))
+            return finished
+
+        return self._ask(read) if job_ids else set()
+
+    def facts(self) -> SourceFacts:
+        notes = [self._file.why] if self._file.why else []
+        return SourceFacts(
+            path=self.name, schema=self.schema, journal_mode=self._file.journal_mode(), notes=tuple(notes)
+        )
+
+    def _page(
+        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: Asked, keep: Keep, span: bool = False
+    ) -> Found:
+        def read(connection: sqlite3.Connection, reader: RowReader) -> Found:
+            rows = connection.execute(query[reader.schema], parameters).fetchall()
+            kept = keep(rows)
+            whole = span and len(kept) == len(rows)
+            return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+
+        return self._ask(read)
+
+    def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
+        """One question in one short transaction; again with a tolerant eye where some text is not UTF-8."""
+
+        def ask(connection: sqlite3.Connection) -> Answer:
+            reader = self._reader_of(connection)
+            try:
+                return question(connection, reader)
+            except sqlite3.OperationalError as error:
+                if "decode to UTF-8" not in str(error):
+                    raise
+            # Only such pages pay for it: a text factory in Python makes reading three times as slow.
+            connection.text_factory = tolerant_text
+            try:
+                return question(connection, reader)
+            finally:
+                connection.text_factory = str
+
+        return self._file.ask(ask)
+
+    def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
+        """What is known of the file behind this connection; another connection may be to another file."""
+        if self._reader is None or self._reader[0] is not connection:
+            schema, converted = _inspect(self.name, connection)
+            reader = RowReader(
+                self.name,
+                schema,
+                unescape=self._reading.unescape and not converted,
+                clock=self._reading.clock,
+                hold_off_s=self._reading.hold_off_s,
+            )
+            self._reader = connection, reader
+        return self._reader[1]
+
+
+def stored_job_id(row: Row) -> bytes:
+    return _bytes(text_of(row[1]))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
+    """Schema, and whether one of our own importers wrote it (text as it is). Raises: SourceError, sqlite3.Error."""
+    layout: dict[str, set[str]] = {}
+    for table, column in connection.execute(sql.LAYOUT):
+        layout.setdefault(table, set()).add(column)
+    if "dbconfig" not in layout or "aar" not in layout:
+        raise SourceError(f"{path}: holds no accounting tables; name A-REX's accounting database")
+    configuration = dict(connection.execute(sql.CONFIGURATION).fetchall())
+    version = text_of(configuration.get("DBSCHEMA_VERSION"))
+    schema = int(version) if version in ("1", "2") else None
+    if schema is None:
+        raise SourceError(
+            f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
+        )
+    lacking = [
+        f"{table}.{column}"
+        for table, columns in sql.tables(schema).items()
+        for column in columns
+        if column.lower() not in layout.get(table.lower(), ())
+    ]
+    if lacking:
+        raise SourceError(
+            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
+        )
+    return schema, "PUBLISHER_IMPORTER" in configuration

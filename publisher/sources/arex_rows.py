@@ -1,0 +1,258 @@
+"""Rows of an A-REX accounting database to job records: which are done, which are not yet, which cannot be read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from publisher.errors import Unfit
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
+from publisher.model.text import arex_unescape
+from publisher.sources.arex_names import NameTables
+from publisher.sources.arex_sides import Sides, read_sides
+from publisher.sources.arex_values import (
+    exit_code,
+    hosts_of,
+    is_undecodable,
+    mandatory,
+    positive,
+    text_of,
+    tolerant_text,
+    transfer,
+    unsigned,
+)
+from publisher.sources.base import OpenRow
+from publisher.sources.local_time import LocalTime
+
+Fqans = tuple[str, ...]
+Attributes = tuple[tuple[str, str], ...]
+Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
+
+# Without knowing when a row was first seen finished, its side rows are taken to be all there a day after its end:
+# A-REX writes them within seconds of each other, but may do so hours after EndTime.
+SURELY_WRITTEN_S: Final = 86_400
+_IN_PROGRESS: Final = "in-progress"
+_FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
+_NOTHING: Final[Mapping[str, object]] = {}
+_REMEMBERED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
+
+    `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
+    """
+
+    needs: frozenset[Side]
+    now: Epoch
+    first_seen: Mapping[int, Epoch] = field(default_factory=dict)
+    remembers: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdicts:
+    """What became of some rows, each in one of the three lists."""
+
+    jobs: list[JobRecord] = field(default_factory=list)
+    skipped: list[SkippedJob] = field(default_factory=list)
+    open: list[OpenRow] = field(default_factory=list)
+
+
+class RowReader:
+    """Reads the rows of one open database. Good for one connection: another file may number its names otherwise."""
+
+    def __init__(self, database: str, schema: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
+        self.schema = schema
+        self._database = database
+        self._unescape = unescape
+        self._clock = clock
+        self._hold_off_s = hold_off_s
+        self._names = NameTables(schema, arex_unescape if unescape else str)
+        self._tokens: dict[Row, tuple[Fqans, Attributes]] = {}
+        self._doubtful = False  # some text of this page is not UTF-8
+
+    def read(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: Asked, *, span: bool) -> Verdicts:
+        """Verdicts on rows of AAR, inside the transaction that found them. `span`: they are all rows from first to last.
+
+        Raises: sqlite3.Error.
+        """
+        verdicts = Verdicts()
+        if not rows:
+            return verdicts
+        self._doubtful = connection.text_factory is tolerant_text
+        self._names.fill(connection, rows)
+        sides = read_sides(connection, rows, span, asked.needs)
+        for row in rows:
+            try:
+                opened = self._still_open(row, sides, asked)
+                if opened is None:
+                    verdicts.jobs.append(self._job(row, sides))
+                else:
+                    verdicts.open.append(opened)
+            except Unfit as unfit:
+                verdicts.skipped.append(self._skip(row, unfit))
+        return verdicts
+
+    def _still_open(self, row: Row, sides: Sides, asked: Asked) -> OpenRow | None:
+        """None when the job is finished and all of it is there. Raises: Unfit."""
+        record_id, status_id, end = row[0], row[8], row[12]
+        status = self._names.statuses.get(status_id, "")
+        if status == _IN_PROGRESS or (not status and not end):
+            return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None)
+        ended_at = end if end.__class__ is int else mandatory("EndTime", end)
+        if ended_at <= 0:
+            raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
+        if not status:
+            known = "is the empty one" if status_id in self._names.statuses else f"{status_id!r} is unknown"
+            raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
+        if record_id in sides.finished:
+            return None
+        return self._incomplete(record_id, ended_at, sides, asked)
+
+    def _incomplete(self, record_id: int, ended_at: int, sides: Sides, asked: Asked) -> OpenRow | None:
+        """A row without its FINISHED event: open until it was held off long enough."""
+        first_seen = asked.first_seen.get(record_id)
+        if first_seen is not None and asked.now - first_seen >= self._hold_off_s:
+            return None
+        if record_id not in sides.eventful:
+            enough = self._hold_off_s  # converted, or another system's: it never had events
+        elif asked.remembers:
+            enough = None
+        else:
+            enough = max(self._hold_off_s, SURELY_WRITTEN_S)
+        if enough is not None and asked.now - ended_at >= enough:
+            return None
+        row = RowRef(database=self._database, record_id=record_id)
+        return OpenRow(row=row, finished_seen_at=asked.now if first_seen is None else first_seen)
+
+    def _job(self, row: Row, sides: Sides) -> JobRecord:
+        """The record of a finished job. Raises: Unfit."""
+        # fmt: off
+        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
+         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out) = row
+        # fmt: on
+        submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
+        text, names = self.text, self._names
+        try:
+            interface, endpoint = names.endpoints[endpoint_id]
+            main_fqan, benchmark = names.fqans[fqan_id], names.benchmarks[benchmark_id]
+            queue, user, vo = names.queues[queue_id], names.users[user_id], names.vos[vo_id]
+        except KeyError:
+            raise names.dangling(row) from None
+        fqans, attributes = self._token_texts(main_fqan, sides.tokens.get(record_id))
+        extra = sides.extra.get(record_id, _NOTHING).get
+        local_user, _, local_group = text(extra("localuser")).partition(":")
+        started = sides.started.get(record_id)
+        job = JobRecord(
+            row=RowRef(database=self._database, record_id=record_id),
+            job_id=JobId(text(job_id)),
+            local_id=text(local_id),
+            status=names.statuses[status_id],
+            exit_code=exit_code(status_code),
+            submitted_at=submitted_at,
+            started_at=self._clock.epoch(text_of(started), ended_at=ended_at, wall_s=wall_s) if started else None,
+            ended_at=ended_at,
+            wall_s=wall_s,
+            cpu_user_s=cpu_user_s,
+            cpu_kernel_s=cpu_kernel_s,
+            node_count=positive(nodes),
+            cpu_count=positive(cpus),
+            memory_kib=unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
+            virtual_memory_kib=unsigned(virtual) or None,
+            scratch_bytes=unsigned(scratch),
+            stage_in_bytes=unsigned(stage_in),
+            stage_out_bytes=unsigned(stage_out),
+            interface=interface,
+            endpoint=endpoint,
+            queue=queue,
+            user=user,
+            vo=vo,
+            fqans=fqans,
+            attributes=attributes,
+            benchmark=benchmark or text(extra("benchmark")),
+            job_name=text(extra("jobname")),
+            lrms=text(extra("lrms")),
+            client_host=text(extra("clienthost")),
+            projects=self._distinct(sides.projects.get(record_id)),
+            hosts=hosts_of(text(extra("nodenames") or extra("nodename"))),
+            local_user=local_user,
+            local_group=local_group,
+            wn_instance=text(extra("wninstance")),
+            runtime_environments=self._distinct(sides.environments.get(record_id)),
+            transfers=self._transfers(sides.transfers.get(record_id)),
+            escaped=self._unescape,
+        )
+        if self._doubtful or names.undecodable:
+            _check_identity(job)
+        return job
+
+    def text(self, stored: object) -> str:
+        """Stored text as it was before A-REX escaped it."""
+        text = stored if isinstance(stored, str) else text_of(stored)
+        return arex_unescape(text) if self._unescape and "%" in text else text
+
+    def _distinct(self, stored: Iterable[object] | None) -> tuple[str, ...]:
+        """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
+        return tuple(dict.fromkeys(filter(None, map(self.text, stored)))) if stored else ()
+
+    def _transfers(self, stored: Iterable[tuple[Any, ...]] | None) -> tuple[Transfer, ...]:
+        if not stored:
+            return ()
+        read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
+        return tuple(each for each in read if each is not None)
+
+    def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes]:
+        """FQANs, the main one first, and the other attributes of a job's token. Few different ones, so remembered."""
+        if not stored:
+            return ((main_fqan,) if main_fqan else (), ())
+        known = self._tokens.get((main_fqan, *stored))
+        if known is None:
+            if len(self._tokens) >= _REMEMBERED:
+                self._tokens.clear()
+            pairs = [(self.text(key), self.text(value)) for key, value in stored]
+            # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
+            first = [main_fqan, *(value for key, value in pairs if key == "mainfqan")]
+            others = [value for key, value in pairs if key == "vomsfqan"]
+            fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
+            attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
+            known = self._tokens[main_fqan, *stored] = fqans, attributes
+        return known
+
+    def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
+        ended_at = positive(row[12])
+        return SkippedJob(
+            row=RowRef(database=self._database, record_id=row[0]),
+            job_id=JobId(self.text(row[1])),
+            local_id=self.text(row[2]),
+            ended_at=None if ended_at is None else Epoch(ended_at),
+            rule=unfit.rule,
+            reason=unfit.reason,
+            fingerprint=values_fingerprint(*row[1:]),
+        )
+
+
+def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
+    """Submission, end, wall time, CPU time of user and kernel. Raises: Unfit, also when there is no job id."""
+    if not row[1]:
+        raise Unfit("no-job-id", "JobID is empty")
+    submitted, ended, wall, user, kernel = row[11], row[12], row[17], row[18], row[19]
+    if not (submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int):
+        submitted, ended = mandatory("SubmitTime", submitted), mandatory("EndTime", ended)
+        wall, user = mandatory("UsedWalltime", wall), mandatory("UsedCPUUserTime", user)
+        kernel = mandatory("UsedCPUKernelTime", kernel)
+    if wall < 0 or user < 0 or kernel < 0:
+        raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
+    return Epoch(submitted), Epoch(ended), wall, user, kernel
+
+
+def _check_identity(job: JobRecord) -> None:
+    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8: no receiver would know it."""
+    for name in ("job_id", "local_id", "user", "vo", "endpoint", "interface"):
+        if is_undecodable(getattr(job, name)):
+            raise Unfit("undecodable-text", f"{name} is not UTF-8: {getattr(job, name)!r}")
+    for fqan in job.fqans:
+        if is_undecodable(fqan):
+            raise Unfit("undecodable-text", f"FQAN is not UTF-8: {fqan!r}")

@@ -1,0 +1,263 @@
+"""Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written beside it.
+
+Three ways, in this order (tried with SQLite 3.40 as another user; users facts, section 0.6):
+
+- shared: `mode=ro`, with SQLite's own locks. Right whenever it works. In WAL mode it needs `-wal` and `-shm`, and would
+  create them where it may: files that A-REX could not write if they were ours. So it is not tried there.
+- unlocked: `immutable=1`, only while no `-wal` or `-journal` holds anything. A writer may start at any moment, so the
+  file is looked at before and after each question, and the question is asked again when it changed.
+- copy: the file and its `-wal` (or hot `-journal`) together, to a private directory. Never `immutable` past a WAL: that
+  misses its rows silently.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from threading import Lock
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from publisher.errors import SourceError
+from publisher.sources.sqlite_copy import PrivateCopy, copy_database
+
+Answer = TypeVar("Answer")
+Marks = tuple[tuple[int, int, int, int] | None, ...]
+
+BUSY_TIMEOUT_S: Final = 30.0
+_ATTEMPTS: Final = 5
+_BESIDE: Final = ("", "-wal", "-journal")
+_CANNOT_SHARE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
+_WAL_FORMAT: Final = b"\x02\x02"  # bytes 18 and 19 of the header: SQLite file format, section 1.3.3
+_ADVICE: Final = {
+    sqlite3.SQLITE_BUSY: "another process holds it locked; try again, and look for that process with fuser if it stays so",
+    sqlite3.SQLITE_LOCKED: "another process holds it locked; try again, and look for that process with fuser if it stays so",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; correct the path, or restore the file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged or truncated; restore a backup, or rescue what is left with sqlite3's .recover",
+    sqlite3.SQLITE_IOERR: "the disk failed; look into the kernel's log",
+    sqlite3.SQLITE_FULL: "the disk for temporary files is full; make room there, or set TMPDIR",
+    sqlite3.SQLITE_CANTOPEN: "it could not be opened; check the rights on it and on its directory",
+    sqlite3.SQLITE_READONLY: "it needs recovery by a process that may write; check the rights on it and on its directory",
+}
+
+
+class Way(StrEnum):
+    """How a file is read."""
+
+    SHARED = "shared"
+    UNLOCKED = "unlocked"
+    COPY = "copy"
+
+
+class CopyShelf:
+    """The private copies of one source, kept from call to call while the original stays as it was."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._copies: dict[str, tuple[Marks, PrivateCopy]] = {}
+
+    def take(self, path: str) -> PrivateCopy:
+        """A copy of the file as it is now; to be given back with its `release`. Raises: SourceError."""
+        for _ in range(_ATTEMPTS):
+            marks = file_marks(path)
+            kept_marks, kept = self._copies.get(path, (None, None))
+            if kept is not None and kept_marks == marks:
+                return kept.acquire()
+            if kept is not None:
+                del self._copies[path]
+                kept.release()
+            fresh = copy_database(path, self._directory)
+            # What changed while it was copied may be half old, half new.
+            if file_marks(path) == marks:
+                self._copies[path] = (marks, fresh)
+                return fresh.acquire()
+            fresh.release()
+        raise SourceError(f"{path}: changed {_ATTEMPTS} times while it was being copied; try again when it is quieter")
+
+    def close(self) -> None:
+        for _, kept in self._copies.values():
+            kept.release()
+        self._copies.clear()
+
+
+class ReadOnlyFile:
+    """One SQLite file, open for reading; `way` and `why` say how and for what reason.
+
+    A file that is replaced under us is noticed at the next opening (shared, copy) or question (unlocked).
+    """
+
+    def __init__(self, path: str, shelf: CopyShelf, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Raises: SourceError when no way leads to all rows."""
+        self.path = path
+        self.way = Way.SHARED
+        self.why = ""
+        self._shelf = shelf
+        self._busy_timeout_s = busy_timeout_s
+        self._connection: sqlite3.Connection | None = None
+        self._copy: PrivateCopy | None = None
+        self._marks: Marks = ()
+        self._lock = Lock()
+        self._open()
+
+    def ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """The answer to a question, asked in one short read transaction.
+
+        It may be asked again, of another connection, when the file was changed meanwhile. Raises: SourceError.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    connection = self._connection
+                    if connection is None or (self.way is Way.UNLOCKED and not self._unchanged()):
+                        connection = self._open()
+                    answer = _in_one_transaction(connection, question)
+                except sqlite3.Error as error:
+                    again = self.way is Way.UNLOCKED or primary_code(error) in _CANNOT_SHARE
+                    if not again or (self.way is Way.UNLOCKED and self._unchanged()):
+                        raise source_error(self.path, error) from error
+                    self._open()
+                    continue
+                if self.way is not Way.UNLOCKED or self._unchanged():
+                    return answer
+            raise SourceError(f"{self.path}: changes faster than it can be read, {_ATTEMPTS} times; try again")
+
+    def journal_mode(self) -> str:
+        """`wal`, or the journal mode that SQLite reports. Raises: SourceError."""
+        if self.way is Way.SHARED:
+            return str(self.ask(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()[0]))
+        return "wal" if _is_wal(self.path) else "delete"
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.release()
+        elif connection is not None:
+            connection.close()
+
+    def _unchanged(self) -> bool:
+        return file_marks(self.path) == self._marks
+
+    def _open(self) -> sqlite3.Connection:
+        self.close()
+        check_readable(self.path)
+        try:
+            if not _sharing_would_create_files(self.path):
+                try:
+                    return self._open_by_uri("mode=ro", Way.SHARED, "")
+                except sqlite3.Error as error:
+                    if primary_code(error) not in _CANNOT_SHARE:
+                        raise
+            self._marks = file_marks(self.path)
+            if not any(mark and mark[1] for mark in self._marks[1:]):
+                return self._open_by_uri("mode=ro&immutable=1", Way.UNLOCKED, "read without locks: nobody has it open")
+        except sqlite3.Error as error:
+            raise source_error(self.path, error) from error
+        self._copy = self._shelf.take(self.path)
+        self._connection = self._copy.connection
+        self.way = Way.COPY
+        self.why = (
+            "opened a private copy: its -wal or -journal holds data that this user cannot read in place; "
+            "the writer died, or is starting"
+        )
+        return self._connection
+
+    def _open_by_uri(self, mode: str, way: Way, why: str) -> sqlite3.Connection:
+        connection = connect(self.path, mode, self._busy_timeout_s)
+        try:
+            # The first read finds out whether the file can be read at all, and binds its -wal and -shm.
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self.way, self.why = connection, way, why
+        return connection
+
+
+def connect(path: str, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection in autocommit, by URI; the path may hold any byte but NUL. Raises: sqlite3.Error."""
+    # An empty authority keeps a path that begins with two slashes from being taken for a host.
+    uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?{mode}"
+    return sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+
+
+def check_readable(path: str) -> None:
+    """Raises: SourceError with the reason when the file is missing, out of reach or no file."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: there is no such file; correct source.control_dir or source.databases") from error
+    except PermissionError as error:
+        raise SourceError(
+            f"{path}: its directory may not be searched by user {os.geteuid()}; add this user to the group of the "
+            "directory, or grant it with setfacl"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: cannot be looked at: {error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise SourceError(f"{path}: is not a regular file; name an accounting database")
+    if not os.access(path, os.R_OK, effective_ids=True):
+        raise SourceError(f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group")
+
+
+def file_marks(path: str) -> Marks:
+    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where there is no such file.
+
+    Raises: SourceError when they cannot be looked at.
+    """
+    real = os.path.realpath(path)  # SQLite keeps them beside the file that a link points to
+    return tuple(_mark(real + suffix) for suffix in _BESIDE)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; -1 for errors of the Python module itself."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return -1 if code is None else code & 0xFF
+
+
+def source_error(path: str, error: sqlite3.Error) -> SourceError:
+    """An error of SQLite in words that an administrator can act on."""
+    advice = _ADVICE.get(primary_code(error))
+    return SourceError(f"{path}: {advice} ({error})" if advice else f"{path}: cannot be read: {error}")
+
+
+def _mark(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be looked at: {error}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _in_one_transaction(connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    connection.execute("BEGIN")
+    try:
+        return question(connection)
+    finally:
+        # Nothing was written: rolling back just ends the snapshot. Some errors have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _sharing_would_create_files(path: str) -> bool:
+    """Whether `mode=ro` would make `-wal` or `-shm`: a WAL database that nobody has open, in a directory we may write."""
+    real = os.path.realpath(path)
+    return (
+        not (os.path.exists(real + "-wal") and os.path.exists(real + "-shm"))
+        and os.access(os.path.dirname(real), os.W_OK, effective_ids=True)
+        and _is_wal(real)
+    )
+
+
+def _is_wal(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(20)[18:] == _WAL_FORMAT
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error}") from error
