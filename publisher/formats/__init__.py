@@ -1,4 +1,7 @@
-"""Formats of usage records, by name. A new one is one file here and one line in `FORMATS`."""
+"""Formats of usage records, by name. A new one is one file here and its names in the registry of its kind.
+
+A module may make several formats: `create(name)` makes the one of that name, on first use.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,39 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from publisher.formats.base import JobFormat
+from publisher.formats.base import JobFormat, SummaryFormat, SyncFormat
 
-FORMATS: Final[Mapping[str, str]] = {
+JOB_FORMATS: Final[Mapping[str, str]] = {
     "car": "publisher.formats.car",
+    "apel-job-0.2": "publisher.formats.apel_job",
+    "apel-job-0.3": "publisher.formats.apel_job",
+    "apel-job-0.4": "publisher.formats.apel_job",
 }
+SUMMARY_FORMATS: Final[Mapping[str, str]] = {
+    "apel-summary-0.2": "publisher.formats.apel_summary",
+    "apel-summary-0.3": "publisher.formats.apel_summary",
+    "apel-summary-0.4": "publisher.formats.apel_summary",
+    "apel-normalised-summary-0.4": "publisher.formats.apel_summary",
+}
+SYNC_FORMATS: Final[Mapping[str, str]] = {
+    "apel-sync-0.1": "publisher.formats.apel_sync",
+}
+FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
 
 
 def job_format(name: str) -> JobFormat:
-    """The format of that name, loaded on first use. Raises: KeyError for a name that is not in `FORMATS`."""
-    made: JobFormat = import_module(FORMATS[name]).create()
+    """The format of that name, one record a job. Raises: KeyError for a name that is not in `JOB_FORMATS`."""
+    made: JobFormat = import_module(JOB_FORMATS[name]).create(name)
+    return made
+
+
+def summary_format(name: str) -> SummaryFormat:
+    """The format of that name, one record a group of jobs. Raises: KeyError for a name not in `SUMMARY_FORMATS`."""
+    made: SummaryFormat = import_module(SUMMARY_FORMATS[name]).create(name)
+    return made
+
+
+def sync_format(name: str) -> SyncFormat:
+    """The format of that name, one record a count. Raises: KeyError for a name that is not in `SYNC_FORMATS`."""
+    made: SyncFormat = import_module(SYNC_FORMATS[name]).create(name)
     return made

@@ -1,4 +1,4 @@
-"""What every format of job records offers, and the frame that a batch of rendered records travels in."""
+"""What every format of records offers, and the frame that a batch of rendered records travels in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import ClassVar, Protocol
 
 from publisher.model.job import Side
 from publisher.model.policy import PublishedJob
+from publisher.model.summary import Grouping, SummaryGroup
+from publisher.model.sync_count import SyncCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,4 +41,48 @@ class JobFormat(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own schema of the format. Raises: Unfit naming the first fault."""
+        ...
+
+
+class SummaryFormat(Protocol):
+    """Says which jobs a summary can count, and renders the groups that an `Accumulator` of its grouping makes of them."""
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[Side]]
+    frame: ClassVar[Frame]
+    grouping: ClassVar[Grouping]
+
+    def admit(self, job: PublishedJob, made_at: datetime) -> None:
+        """Asked for each job before it is added. Raises: Unfit when the receiver would refuse what comes of it."""
+        ...
+
+    def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
+        """One record, ready to stand in the frame. Raises: Unfit when the receiver would refuse it, now or ever."""
+        ...
+
+    def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
+        """The key under which the receiver keeps the record; groups of one accumulator never share it."""
+        ...
+
+    def check(self, payload: bytes) -> None:
+        """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
+        ...
+
+
+class SyncFormat(Protocol):
+    """Renders counts per submit host and month."""
+
+    name: ClassVar[str]
+    frame: ClassVar[Frame]
+
+    def render(self, count: SyncCount) -> bytes:
+        """One record, ready to stand in the frame. Raises: Unfit when the receiver would refuse it."""
+        ...
+
+    def receiver_key(self, count: SyncCount) -> tuple[object, ...]:
+        """The key under which the receiver keeps the count."""
+        ...
+
+    def check(self, payload: bytes) -> None:
+        """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
         ...

@@ -21,6 +21,7 @@ from publisher.errors import Unfit
 from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.fqan import parse_fqan
 from publisher.model.job import Epoch, JobRecord
+from publisher.model.jura_spelling import jura_group, jura_role, jura_submit_host
 from publisher.model.text import arex_escape, ascii_text
 
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
@@ -68,19 +69,24 @@ class Identity:
     """How users are named. `secret` and `period` (month, quarter or year of the end time) are for pseudonyms."""
 
     mode: IdentityMode = IdentityMode.PLAIN
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
     period: str = "year"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Who:
-    """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it."""
+    """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it.
+
+    Group and role of summaries, where they are part of the receiver's key, are spelt in the site's key style.
+    """
 
     user: str
     vo: str
     vo_issuer: str
     group: str
     role: str
+    spelt_group: str
+    spelt_role: str
     fqans: tuple[str, ...]
     extra_groups: tuple[str, ...]
     origins: tuple[tuple[str, str], ...]
@@ -101,12 +107,16 @@ class Who:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one."""
+    """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one.
+
+    `spelt_host` is the same in the site's key style, for summaries and sync.
+    """
 
     site: str
     infrastructure: str  # grid | local
     description: str
     submit_host: str
+    spelt_host: str
     interface: str
     machine_name: str
     queue: str
@@ -186,12 +196,15 @@ class RecordPolicy:
 
     def _describe_user(self, job: JobRecord, period: str) -> Who:
         vo, issuer, group, role, vo_origin = self._vo(job)
+        jura = self.key_style is KeyStyle.JURA
         return Who(
             user=self._name(self.spell(job, job.user), period),
             vo=self.spell(job, vo),
             vo_issuer=issuer,
             group=self.spell(job, group),
             role=self.spell(job, role),
+            spelt_group=self.spell(job, jura_group(vo, group) if jura else group),
+            spelt_role=self.spell(job, jura_role(role) if jura else role),
             fqans=tuple(self.spell(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
             origins=(
@@ -244,13 +257,16 @@ class RecordPolicy:
         else:
             machine, machine_origin = self.host_name, "this host's name: the endpoint names none that the schema allows"
         local = self.infrastructure == "local"
+        submit_host = self.batch_server if local else job.endpoint
+        jura = self.key_style is KeyStyle.JURA and not local
         if local and not self.batch_server:
             raise Unfit("batch-server-unknown", "a local job needs records.batch_server as its SubmitHost")
         return Where(
             site=self.site,
             infrastructure=self.infrastructure,
             description=f"JURA-ARC-{(job.lrms or 'fork').upper()}",
-            submit_host=self.batch_server if local else job.endpoint,
+            submit_host=submit_host,
+            spelt_host=jura_submit_host(job.interface, job.endpoint) if jura else submit_host,
             interface=job.interface,
             machine_name=machine,
             queue=job.queue,

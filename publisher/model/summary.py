@@ -1,0 +1,293 @@
+"""Monthly totals: jobs added one by one into the rows that APEL keeps, in memory for one entry a row.
+
+The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of the first. Groups are
+therefore made on its own keys, after its own normalisation: texts without case, accents and trailing blanks, what means
+none as none, benchmarks at three decimals, and of several benchmarks the one that it keeps (apel facts, 4.5 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from publisher.errors import Unfit
+from publisher.model.benchmark import AppliedBenchmark, Benchmark
+from publisher.model.job import Epoch
+from publisher.model.policy import PublishedJob, Where, Who
+from publisher.model.row_keys import column, month_number, month_number_of, said, year_and_month
+from publisher.model.when import Month
+
+# The server refuses a month that its own clock has not begun; ours may be ahead of it by this.
+MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
+
+_MICRO: Final = 1_000_000
+_SHORT_CUTS: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
+_PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several (apel facts, 4.5)
+
+# Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make (1, 12) of (11, 2).
+GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """What a table of the server has in its key beyond what all summaries share.
+
+    `by_level`: the benchmark's value, as Summaries has it; NormalisedSummaries has only its type.
+    `several`: all benchmarks of a job travel, and the server keeps one by preference; else the main one travels.
+    """
+
+    by_level: bool
+    several: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryGroup:
+    """What one row of the server says of a UTC calendar month. Texts are ASCII, '' where nothing is known.
+
+    `benchmarks` are those that all jobs of the group have, the one that the server keeps first. The normalised times are
+    exact, in millionths of a HEPSPEC (or HEPscore23) second.
+    """
+
+    year: int
+    month: int
+    site: str
+    user: str
+    vo: str
+    vo_group: str
+    role: str
+    submit_host: str
+    infrastructure: str
+    kind: str  # type of the benchmark
+    benchmarks: tuple[Benchmark, ...]
+    node_count: int
+    cpu_count: int
+    earliest_end: Epoch
+    latest_end: Epoch
+    wall_s: int
+    cpu_s: int
+    normalised_wall_micro: int
+    normalised_cpu_micro: int
+    jobs: int
+
+    @property
+    def normalised_wall_s(self) -> int:
+        """Wall seconds on the benchmark, rounded here and nowhere else; half a second goes up."""
+        return rounded(self.normalised_wall_micro)
+
+    @property
+    def normalised_cpu_s(self) -> int:
+        return rounded(self.normalised_cpu_micro)
+
+    def has_begun(self, now: datetime) -> bool:
+        """Whether the server surely takes the month for begun; a group that waits for that is complete later."""
+        return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
+
+
+@dataclass(slots=True)
+class _Sums:
+    """A group in the making; `spelling` is the first of its spellings in sort order, whatever came first."""
+
+    spelling: tuple[str, ...]
+    benchmarks: tuple[Benchmark, ...]
+    earliest_end: Epoch
+    latest_end: Epoch
+    wall_s: int = 0
+    cpu_s: int = 0
+    normalised_wall_micro: int = 0
+    normalised_cpu_micro: int = 0
+    jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _ShortCut:
+    """Where jobs with these shared objects go. It holds on to them, so that their ids cannot come to mean others."""
+
+    sums: _Sums
+    micro: int  # of a second, normalised
+    shared: tuple[Who, Where, AppliedBenchmark]
+
+
+class Accumulator:
+    """Adds jobs to their groups. Memory: one entry a group, and a bounded number of short cuts to them."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
+        self._groups: dict[GroupKey, _Sums] = {}
+        self._short_cuts: dict[tuple[int, ...], _ShortCut] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def add(self, job: PublishedJob) -> None:
+        """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
+        run, ended_at = job.job, job.ended_at
+        nodes, cores = run.node_count or 0, run.cpu_count or 0
+        month = month_number(ended_at)
+        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
+        known = self._short_cuts.get(at)
+        if known is None:
+            known = self._find(job, month, nodes, cores)
+            if len(self._short_cuts) >= _SHORT_CUTS:
+                self._short_cuts.clear()
+            self._short_cuts[at] = known
+        sums = known.sums
+        cpu_s = run.cpu_user_s + run.cpu_kernel_s
+        sums.jobs += 1
+        sums.wall_s += run.wall_s
+        sums.cpu_s += cpu_s
+        sums.normalised_wall_micro += run.wall_s * known.micro
+        sums.normalised_cpu_micro += cpu_s * known.micro
+        if ended_at < sums.earliest_end:
+            sums.earliest_end = ended_at
+        elif ended_at > sums.latest_end:
+            sums.latest_end = ended_at
+
+    def add_group(self, group: SummaryGroup) -> None:
+        """Count what was summed up before, with the same grouping."""
+        sums = self._group(
+            month=month_number_of(group.year, group.month),
+            spelling=_texts(group),
+            kind=group.kind,
+            benchmarks=group.benchmarks,
+            nodes=group.node_count,
+            cores=group.cpu_count,
+            ended_at=group.earliest_end,
+        )
+        sums.jobs += group.jobs
+        sums.wall_s += group.wall_s
+        sums.cpu_s += group.cpu_s
+        sums.normalised_wall_micro += group.normalised_wall_micro
+        sums.normalised_cpu_micro += group.normalised_cpu_micro
+        sums.earliest_end = min(sums.earliest_end, group.earliest_end)
+        sums.latest_end = max(sums.latest_end, group.latest_end)
+
+    def merge(self, other: Accumulator) -> None:
+        """Count everything that another one counted, with the same grouping."""
+        for group in other.groups():
+            self.add_group(group)
+
+    def groups(self) -> Iterator[SummaryGroup]:
+        """All groups, by month and key; the same jobs in any order give the same groups in the same order."""
+        for key in sorted(self._groups):
+            yield _finished(key, self._groups[key])
+
+    def _find(self, job: PublishedJob, month: int, nodes: int, cores: int) -> _ShortCut:
+        who, where = job.who, job.where
+        benchmarks = self._benchmarks(job.benchmark)
+        texts = (
+            where.site, who.user, who.vo, who.spelt_group, who.spelt_role, where.spelt_host, where.infrastructure,
+        )  # fmt: skip
+        sums = self._group(
+            month=month,
+            spelling=tuple(said(text) for text in texts),
+            kind=benchmarks[0].kind,
+            benchmarks=benchmarks,
+            nodes=nodes,
+            cores=cores,
+            ended_at=job.ended_at,
+        )
+        return _ShortCut(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
+
+    def _group(
+        self,
+        *,
+        month: int,
+        spelling: tuple[str, ...],
+        kind: str,
+        benchmarks: tuple[Benchmark, ...],
+        nodes: int,
+        cores: int,
+        ended_at: Epoch,
+    ) -> _Sums:
+        """The group with that key, made if need be."""
+        key = _key(self._grouping, month, spelling, kind, benchmarks, nodes, cores)
+        sums = self._groups.get(key)
+        if sums is None:
+            sums = self._groups[key] = _Sums(spelling, benchmarks, ended_at, ended_at)
+            return sums
+        sums.spelling = min(sums.spelling, spelling)
+        if sums.benchmarks != benchmarks:
+            sums.benchmarks = tuple(one for one in sums.benchmarks if one in benchmarks)
+        return sums
+
+    def _benchmarks(self, applied: AppliedBenchmark) -> tuple[Benchmark, ...]:
+        """What travels, the one that the server keeps first."""
+        if not applied.benchmarks:
+            raise Unfit("benchmark-missing", f"no benchmark: {applied.origin}")
+        return by_preference(applied.benchmarks) if self._grouping.several else applied.benchmarks[:1]
+
+
+def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
+    """The key of the group's row at the server, after its normalisation."""
+    number = month_number_of(group.year, group.month)
+    return _key(grouping, number, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count)
+
+
+def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
+    """Benchmarks of a dictionary, the one that the server keeps first; of two with one type, which it refuses, the first."""
+    by_kind: dict[str, Benchmark] = {}
+    for benchmark in benchmarks:
+        by_kind.setdefault(benchmark.kind, benchmark)
+    return tuple(by_kind[kind] for kind in _PREFERENCE if kind in by_kind)
+
+
+def micro_of_a_second(benchmark: Benchmark) -> int:
+    """What a second on it is worth in millionths of a normalised one; exact, because values have three decimals.
+
+    Spec: apel facts, section 7: Si2k counts a 250th, every other type as it is.
+    """
+    micro = int(benchmark.value * _MICRO)
+    return micro // 250 if benchmark.kind == "Si2k" else micro
+
+
+def rounded(micro: int) -> int:
+    """Whole seconds of millionths; half a second goes up."""
+    return (micro + _MICRO // 2) // _MICRO
+
+
+def _texts(group: SummaryGroup) -> tuple[str, ...]:
+    return group.site, group.user, group.vo, group.vo_group, group.role, group.submit_host, group.infrastructure
+
+
+def _key(
+    grouping: Grouping,
+    month: int,
+    texts: tuple[str, ...],
+    kind: str,
+    benchmarks: tuple[Benchmark, ...],
+    nodes: int,
+    cores: int,
+) -> GroupKey:
+    level = benchmarks[0].value if grouping.by_level else Decimal(0)
+    return month, tuple(map(column, texts)), kind, level, nodes, cores
+
+
+def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
+    number, _, kind, _, nodes, cores = key
+    year, month = year_and_month(number)
+    site, user, vo, vo_group, role, submit_host, infrastructure = sums.spelling
+    return SummaryGroup(
+        year=year,
+        month=month,
+        site=site,
+        user=user,
+        vo=vo,
+        vo_group=vo_group,
+        role=role,
+        submit_host=submit_host,
+        infrastructure=infrastructure,
+        kind=kind,
+        benchmarks=sums.benchmarks,
+        node_count=nodes,
+        cpu_count=cores,
+        earliest_end=sums.earliest_end,
+        latest_end=sums.latest_end,
+        wall_s=sums.wall_s,
+        cpu_s=sums.cpu_s,
+        normalised_wall_micro=sums.normalised_wall_micro,
+        normalised_cpu_micro=sums.normalised_cpu_micro,
+        jobs=sums.jobs,
+    )
