@@ -1,0 +1,52 @@
+"""A publisher that ends itself with SIGKILL at a chosen step: `python -m tests.crash_walk CONFIG STEP`.
+
+Run as a child process by the tests. Step numbers count what the observer is told, across all messages of the round; the
+number of steps of a whole round is printed when none was fatal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from publisher import commands, config
+from publisher.wiring import Site, Surroundings
+
+
+class FatalObserver:
+    """Counts steps, and kills its process at one of them."""
+
+    def __init__(self, fatal: int) -> None:
+        self.steps = 0
+        self._fatal = fatal
+
+    def __getattr__(self, name: str) -> Any:
+        return self._step
+
+    def _step(self, *told: object, **also: object) -> None:
+        self.steps += 1
+        if self.steps == self._fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(path: Path, fatal: int) -> None:
+    settings = config.load(path, {}, host_name="ce01.example.org")
+    surroundings = Surroundings(
+        environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
+    )
+    observer = FatalObserver(fatal)
+    outcomes = commands.publish(
+        Site(settings=settings, surroundings=surroundings), targets=[], observer=observer, force=True
+    )
+    print(observer.steps)
+    sys.exit(commands.exit_status(outcomes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,104 @@
+"""A site with some thousand jobs publishes them twice; what arrived is verified and shown."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.arex_databases import Writer, generate
+from tests.fake_ams.service import FakeAMS
+from tests.pki import PKI
+from tests.sites import Row, SiteUnderTest
+
+JOBS = 3_000
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def fill_arex(site: SiteUnderTest) -> int:
+    """October 2026 on one CE, as A-REX writes it (schema 2)."""
+    jobs = list(generate(1, JOBS, START, END))
+    with Writer(site.database(), schema=2) as arex:
+        for job in jobs:
+            arex.write(job)
+    return len(jobs)
+
+
+SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {"arex": fill_arex}
+
+
+def show(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    """A plain table."""
+    texts = [columns, *(tuple(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
+    for row in texts:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def by_vo(rows: list[Row]) -> list[tuple[object, ...]]:
+    """Jobs and hours of each VO as they arrived."""
+    jobs: Counter[str] = Counter()
+    wall: Counter[str] = Counter()
+    cpu: Counter[str] = Counter()
+    for row in rows:
+        vo = row["VO"] or "(none)"
+        jobs[vo] += 1
+        wall[vo] += row["WallDuration"]
+        cpu[vo] += row["CpuDuration"]
+    return [(vo, jobs[vo], wall[vo] // 3600, cpu[vo] // 3600) for vo, _ in jobs.most_common()]
+
+
+def demo(folder: Path, source: str) -> int:
+    print(
+        "1. A throw-away PKI, a stand-in for the ARGO Messaging Service over mutual TLS, a sample accounting database"
+    )
+    pki = PKI.create(folder / "pki")
+    with FakeAMS(pki) as fake:
+        site = SiteUnderTest(folder, pki, fake)
+        jobs = SOURCES[source](site)
+        site.save()
+        print(f"   {jobs:,} finished jobs; AMS at {fake.url}; configuration in {site.path.name}:\n")
+        print("   " + site.path.read_text().replace("\n", "\n   ").rstrip())
+
+        print("\n2. publisher publish")
+        first = site.run("publish", "--force")
+        print(first.out)
+        print("3. publisher publish, again: everything was delivered, so there is nothing to do")
+        second = site.run("publish", "--force")
+        print(second.out)
+        print("4. publisher status")
+        print(site.run("status").out)
+
+        verified = (
+            "the openssl command" if shutil.which("openssl") else "an own verification (there is no openssl command)"
+        )
+        print(f"5. What arrived, every signature verified with {verified}, read as APEL's loader reads it")
+        rows = site.received()
+        show(("VO", "jobs", "wall hours", "CPU hours"), by_vo(rows))
+        last = rows[-1]["LocalJobId"]
+        messages = len(fake.messages("accounting", "gLite-APEL"))
+        print(f"\n   {len(rows):,} records in {messages} messages; the last one is batch job {last}")
+    good = first.status == 0 and second.status == 0 and len(rows) == jobs
+    print(
+        "\nAll of them arrived, once."
+        if good
+        else f"\nSomething is wrong: {jobs} jobs, {len(rows)} records.\n{first.err}"
+    )
+    return 0 if good else 1
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    arguments.add_argument("--source", choices=sorted(SOURCES), default="arex")
+    chosen = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="publisher-demo-") as folder:
+        return demo(Path(folder), chosen.source)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

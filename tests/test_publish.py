@@ -1,0 +1,391 @@
+"""The main job, end to end: real databases, the real command line, real mutual TLS, an independent receiver."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.arex_databases import SampleJob, Writer, generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.pki import PKI
+from tests.sites import SiteUnderTest, told, truth
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    return SiteUnderTest(tmp_path, pki, fake_ams)
+
+
+def jobs(count: int, seed: int = 1) -> list[SampleJob]:
+    return list(generate(seed, count, START, END))
+
+
+def fill(site: SiteUnderTest, *batch: SampleJob, schema: int = 2) -> None:
+    with site.arex(2 if schema == 2 else 1) as arex:
+        for job in batch:
+            arex.write(job)
+
+
+def assert_received(site: SiteUnderTest, *expected: SampleJob) -> None:
+    """Every job arrived, with its numbers, once."""
+    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in expected)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: SiteUnderTest, schema: int) -> None:
+    batch = jobs(700)
+    fill(site, *batch, schema=schema)
+    first = site.publish()
+    assert first.status == 0, first.err
+    assert first.json["targets"]["egi"]["records"] == 700
+    assert first.json["targets"]["egi"]["outcome"] == "ok"
+    second = site.publish()
+    assert (second.status, second.json["targets"]["egi"]["outcome"]) == (0, "nothing")
+    assert_received(site, *batch)
+    status = site.run("status", "--json").json["targets"]["egi"]
+    assert status["delivered"] == 700
+    assert (status["pending"], status["late"], status["in_doubt"], status["quarantined"]) == (0, 0, 0, 0)
+    latest = max(job.end_time for job in batch)
+    assert status["last_published_end_time"] == datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_what_arrived_verifies_with_the_openssl_command(site: SiteUnderTest) -> None:
+    batch = jobs(120)
+    fill(site, *batch)
+    assert site.publish().status == 0
+    assert len(site.received(with_openssl=True)) == 120
+
+
+def test_late_rows_and_rows_of_one_second_are_delivered(site: SiteUnderTest) -> None:
+    """Defects 4 and 18 of ARC's publisher: a time watermark loses both for ever."""
+    middle = datetime(2026, 10, 16, tzinfo=UTC)
+    batch, late = list(generate(1, 40, middle, END)), list(generate(2, 20, START, middle))
+    moment = max(job.end_time for job in batch)
+    same_second, rest = [job.moved_to(moment) for job in batch[:20]], batch[20:]
+    fill(site, *same_second[:10], *rest)
+    assert site.publish().status == 0
+    fill(site, *same_second[10:], *late)
+    waiting = site.run("status", "--json").json["targets"]["egi"]
+    assert waiting["pending"] == 30
+    assert waiting["late"] == 20
+    again = site.publish()
+    assert again.json["targets"]["egi"]["records"] == 30
+    assert_received(site, *same_second, *late, *rest)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+def test_both_schemas_side_by_side_count_a_migrated_job_once(site: SiteUnderTest) -> None:
+    batch = jobs(90)
+    fill(site, *batch[:60], schema=1)
+    assert site.publish().json["targets"]["egi"]["records"] == 60
+    fill(site, *batch[30:], schema=2)  # 30 of them migrated, 30 new
+    assert site.publish().json["targets"]["egi"]["records"] == 30
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert_received(site, *batch)
+
+
+def test_jobs_that_run_are_delivered_when_they_finish(site: SiteUnderTest) -> None:
+    first, second, third = jobs(3)
+    with site.arex() as arex:
+        arex.accept(first)
+        arex.accept(second)
+        arex.write(third)
+        assert site.publish().json["targets"]["egi"]["records"] == 1
+        arex.finish(second)
+        assert site.publish().json["targets"]["egi"]["records"] == 1
+        arex.finish(first)
+        assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert_received(site, first, second, third)
+
+
+def test_a_job_whose_side_rows_are_still_to_come_waits(site: SiteUnderTest) -> None:
+    """Defect 19: ARC publishes such a record with benchmark HEPSPEC 1.0 and user nobody."""
+    (job,) = jobs(1)
+    with site.arex() as arex:
+        arex.accept(job)
+        arex.finish(job, stop_after="aar")
+        assert site.publish().json["targets"]["egi"]["records"] == 0
+        arex.complete(job)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert_received(site, job)
+
+
+def test_a_run_under_another_local_id_is_another_run(site: SiteUnderTest) -> None:
+    (job,) = jobs(1)
+    job = replace(job, local_job_id="1001")
+    with site.arex() as arex:
+        arex.write(job)
+        assert site.publish().status == 0
+        again = arex.finish_again(job, end_time=job.end_time + 4_000, local_job_id="1002")
+    forget_the_sweep(site)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert {row["LocalJobId"] for row in site.received()} == {"1001", "1002"}
+    traced = site.run("trace", "--json", again.job_id).json
+    assert len(traced["deliveries"]) == 2
+    assert len({one["run"] for one in traced["deliveries"]}) == 2
+
+
+def test_the_same_run_with_other_values_replaces_what_was_delivered(site: SiteUnderTest) -> None:
+    """Defect 20: published again with a new end time, both would count at the receiver."""
+    (job,) = jobs(1)
+    job = replace(job, local_job_id="1001")
+    with site.arex() as arex:
+        arex.write(job)
+        assert site.publish().status == 0
+        arex.finish_again(replace(job, wall_s=job.wall_s + 77), end_time=job.end_time + 4_000)
+    forget_the_sweep(site)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    (row,) = site.table().rows("JobRecords")
+    assert (row["EndTime"], row["WallDuration"]) == (job.end_time, job.wall_s + 77)
+    forget_the_sweep(site)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    status = site.run("status", "--json").json["targets"]["egi"]
+    assert status["delivered"] == 1
+
+
+def test_renumbered_rows_are_recognised(site: SiteUnderTest) -> None:
+    """`rotate` and `migrate` give other RecordIDs; what was delivered is known by job."""
+    batch = jobs(50)
+    fill(site, *batch)
+    assert site.publish().json["targets"]["egi"]["records"] == 50
+    site.database().unlink()
+    shuffled = batch[10:]
+    random.Random(3).shuffle(shuffled)
+    new = list(generate(99, 5, START, END))
+    fill(site, *new, *shuffled)
+    assert site.publish().json["targets"]["egi"]["records"] == 5
+    assert_received(site, *batch, *new)
+
+
+def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:
+    """Defect 9: one job that ends in 2036 stops ARC's publisher until then."""
+    batch = jobs(30)
+    ahead = batch[0].moved_to(int(datetime(2036, 1, 1, tzinfo=UTC).timestamp()))
+    fill(site, ahead, *batch[1:])
+    run = site.publish()
+    assert run.status == 65
+    assert (run.json["targets"]["egi"]["records"], run.json["targets"]["egi"]["quarantined"]) == (29, 1)
+    (held,) = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert (held["job"], held["rule"]) == (ahead.job_id, "end-in-future")
+    status = site.run("status", "--json").json["targets"]["egi"]
+    assert status["last_published_end_time"] < "2026-12"
+    assert site.publish().status == 0, "it is not set aside anew in every round"
+    late = list(generate(7, 3, START, END))
+    fill(site, *late)
+    assert site.publish().json["targets"]["egi"]["records"] == 3
+
+
+def test_a_missing_benchmark_is_set_aside_and_goes_out_once_configured(site: SiteUnderTest) -> None:
+    site.config["records"] = {}
+    batch = [replace(job, benchmark="HEPSPEC:10.5") for job in jobs(20)]
+    bare = [replace(job, benchmark=None) for job in batch[:5]]
+    fill(site, *bare, *batch[5:])
+    run = site.publish()
+    assert run.status == 65
+    assert run.json["targets"]["egi"]["records"] == 15
+    assert {held["rule"] for held in site.run("quarantine", "list", "--json").json["quarantined"]} == {
+        "benchmark-missing"
+    }
+    site.config["records"] = {"benchmark": {"type": "HEPscore23", "value": 9}}
+    site.save()
+    assert site.publish().json["targets"]["egi"]["records"] == 5
+    assert site.run("quarantine", "list", "--json").json["quarantined"] == []
+    assert_received(site, *batch)
+
+
+def test_arex_default_benchmark_is_sent_counted_and_reported(site: SiteUnderTest) -> None:
+    batch = [replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)]
+    fill(site, *batch)
+    run = site.publish()
+    assert run.json["targets"]["egi"]["arex_default_benchmarks"] == 4
+    assert {(row["ServiceLevelType"], float(row["ServiceLevel"])) for row in site.received()} == {("HEPSPEC", 1.0)}
+
+
+def test_a_distrusted_default_counts_as_missing(site: SiteUnderTest) -> None:
+    site.config["records"]["distrust_default"] = True
+    fill(site, *(replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)))
+    assert site.publish().json["targets"]["egi"]["arex_default_benchmarks"] == 0
+    assert {(row["ServiceLevelType"], float(row["ServiceLevel"])) for row in site.received()} == {("HEPscore23", 11.5)}
+
+
+def test_selection_by_vo_status_and_start(site: SiteUnderTest) -> None:
+    """Defect 7: a filter that names an unknown VO silences ARC's later targets."""
+    target = site.config["targets"]["egi"]
+    target |= {"vos": ["atlas", "nobody-has-this-vo"], "start": "2026-10-16"}
+    site.config["records"]["statuses"] = ["completed"]
+    site.config["targets"]["other"] = {**target, "topic": "other"}
+    del site.config["targets"]["other"]["vos"]
+    site.fake.allow(site.user, "other")
+    batch = jobs(200)
+    fill(site, *batch)
+    run = site.publish()
+    assert run.status == 0, run.err
+    since = int(datetime(2026, 10, 16, tzinfo=UTC).timestamp())
+    wanted = [job for job in batch if job.status == "completed" and job.end_time >= since]
+    assert run.json["targets"]["other"]["records"] == len(wanted)
+    assert_received(site, *(job for job in wanted if job.vo == "atlas"))
+
+
+def test_limit_counts_jobs_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
+    batch = jobs(30)
+    fill(site, *batch)
+    assert site.publish("--limit", "12").json["targets"]["egi"]["records"] == 12
+    assert site.publish("--limit", "12").json["targets"]["egi"]["records"] == 12
+    assert site.publish().json["targets"]["egi"]["records"] == 6
+    assert_received(site, *batch)
+
+
+def test_a_rehearsal_sends_nothing_and_remembers_nothing(site: SiteUnderTest) -> None:
+    batch = jobs(30)
+    fill(site, *batch)
+    rehearsed = site.publish("--dry-run")
+    assert rehearsed.json["targets"]["egi"]["records"] == 30
+    assert not site.state.exists()
+    assert len(site.fake.requests) == 0
+    assert site.publish().json["targets"]["egi"]["records"] == 30
+
+
+def test_messages_keep_both_limits_and_are_cut_between_records(site: SiteUnderTest) -> None:
+    """Defect of ARC: 500 records of ordinary length are over AMS's limit."""
+    site.config["targets"]["egi"] |= {"batch_records": 70, "batch_bytes": 60_000}
+    batch = jobs(200)
+    fill(site, *batch)
+    assert site.publish().status == 0
+    messages = site.fake.messages(PROJECT, TOPIC)
+    assert all(len(message.data) <= 60_000 for message in messages)
+    assert len(messages) > 200 / 70
+    assert_received(site, *batch)
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_under_the_same_id(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"batch_records": 20, "attempts": 1}
+    batch = jobs(60)
+    fill(site, *batch)
+    site.fake.faults.push(Fault.store_then_close())
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["outcome"]) == (75, "deferred")
+    status = site.run("status", "--json").json["targets"]["egi"]
+    assert (status["in_doubt"], status["delivered"]) == (20, 0)
+    assert site.publish().json["targets"]["egi"]["records"] == 60
+    ids = Counter(message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC))
+    assert sorted(ids.values()) == [1, 1, 2]
+    assert {truth(job) for job in batch} == {told(row) for row in site.received()}
+    assert len(site.table().rows("JobRecords")) == 60
+
+
+def test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"batch_records": 16}
+    batch = jobs(16)
+    fill(site, *batch)
+    no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
+    # The whole, its first half, quarter, eighth, and the first record; then the others get through; then that record again.
+    site.fake.faults.push(*[no] * 5, *[Fault.none()] * 4, no)
+    run = site.publish()
+    assert run.status == 65, run.err
+    assert (run.json["targets"]["egi"]["records"], run.json["targets"]["egi"]["quarantined"]) == (15, 1)
+    (held,) = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert held["rule"] == "refused-by-receiver"
+    assert "Invalid Message Arguments" in held["reason"]
+    assert site.publish().json["targets"]["egi"]["records"] == 0
+    assert site.run("quarantine", "release", held["job"]).status == 0
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert_received(site, *batch)
+
+
+def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
+    site.config["records"] = {}
+    (job,) = jobs(1)
+    fill(site, replace(job, benchmark=None))
+    assert site.publish().status == 65
+    assert site.run("quarantine", "drop", "--all").status == 0
+    site.config["records"] = {"benchmark": {"type": "HEPSPEC", "value": 9}}
+    site.save()
+    assert site.publish().json["targets"]["egi"]["records"] == 0
+    forget_the_sweep(site)
+    assert site.publish().json["targets"]["egi"]["records"] == 0
+
+
+def test_the_token_is_nowhere_but_in_its_header(site: SiteUnderTest) -> None:
+    """Defect 25: ARC's publisher has it in the URL and in its log."""
+    fill(site, *jobs(5))
+    run = site.run("-vv", "publish", "--force")
+    assert run.status == 0
+    token = next(user.token for user in site.fake.store.users.values() if user.name == site.user)
+    assert token not in run.out + run.err
+    assert all(token not in request.path for request in site.fake.requests)
+    assert token.encode() not in site.state.read_bytes()
+
+
+def test_every_step_of_a_round_may_be_the_last(site: SiteUnderTest) -> None:
+    """`kill -9` between any two steps: the next round mends it, and at most one message goes twice, under its id."""
+    site.config["targets"]["egi"] |= {"batch_records": 10, "attempts": 1}
+    batch = jobs(34)
+    bad = replace(batch[0], job_id="hopeless", benchmark="fast")
+    fill(site, *batch, bad)
+    site.save()
+    step = 0
+    while True:
+        step += 1
+        site.state.unlink(missing_ok=True)
+        for suffix in ("-wal", "-shm"):
+            site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
+        with FakeAMS(site.pki, port=0) as fake:
+            walked = SiteUnderTest.__new__(SiteUnderTest)
+            walked.__dict__ |= site.__dict__ | {"fake": fake}
+            fake.bind(site.host, site.user)
+            site.config["targets"]["egi"] |= {"url": fake.url, "auth_url": fake.auth_url}
+            site.save()
+            child = subprocess.run(
+                [sys.executable, "-m", "tests.crash_walk", str(site.path), str(step)],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            if child.returncode == -signal.SIGKILL:
+                repaired = walked.publish()
+                assert repaired.status in (0, 65), (step, repaired.err)
+            else:
+                assert child.returncode == 65, child.stderr
+            ids = Counter(message.attributes["empaid"] for message in fake.messages(PROJECT, TOPIC))
+            assert sum(count - 1 for count in ids.values()) <= 1, step
+            assert {told(row) for row in walked.received(with_openssl=False)} == {truth(job) for job in batch}, step
+            assert len(walked.table().rows("JobRecords")) == len(batch), step
+            status = walked.run("status", "--json").json["targets"]["egi"]
+            assert (status["delivered"], status["quarantined"], status["in_doubt"], status["pending"]) == (34, 1, 0, 0)
+        if child.returncode != -signal.SIGKILL:
+            break
+    assert step > 12, "the walk went through a whole round"
+
+
+def forget_the_sweep(site: SiteUnderTest) -> None:
+    """As if a day had passed."""
+    with sqlite3.connect(site.state) as connection:
+        connection.execute("UPDATE target SET swept = swept - 90000")
+    connection.close()
+
+
+def test_a_writer_on_the_accounting_database_is_not_disturbed(site: SiteUnderTest) -> None:
+    batch = jobs(40)
+    with Writer(site.database(), schema=2) as arex:
+        for job in batch[:20]:
+            arex.write(job)
+        arex.connection.execute("BEGIN IMMEDIATE")
+        assert site.publish().json["targets"]["egi"]["records"] == 20
+        arex.connection.execute("COMMIT")
+        for job in batch[20:]:
+            arex.write(job)
+    assert site.publish().json["targets"]["egi"]["records"] == 20
+    assert_received(site, *batch)
