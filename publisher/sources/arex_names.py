@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from publisher.errors import Unfit
 from publisher.sources import arex_sql as sql
-from publisher.sources.arex_values import is_undecodable, text_of
+from publisher.sources.arex_values import is_undecodable
 
 _REMEMBERED: Final = 200_000
 
@@ -17,8 +17,8 @@ _REMEMBERED: Final = 200_000
 class NameTables:
     """Texts by number, per column of AAR. Good for one connection: another file may number them otherwise."""
 
-    def __init__(self, schema: int, reads: Callable[[str], str]) -> None:
-        """`reads` undoes A-REX's escapes, or does nothing."""
+    def __init__(self, schema: int, reads: Callable[[object], str]) -> None:
+        """`reads` makes text of what is stored."""
         self._reads = reads
         known = sql.tables(schema)
         self._columns = [column for column, (_, table, _) in sql.NAMES.items() if table in known]
@@ -52,7 +52,7 @@ class NameTables:
             if not missing:
                 continue
             for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(missing)}):
-                read = tuple(self._reads(text_of(text)) for text in texts)
+                read = tuple(self._reads(text) for text in texts)
                 self.undecodable = self.undecodable or any(is_undecodable(text) for text in read)
                 known[number] = read if len(read) > 1 else read[0]
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from publisher.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
-from publisher.model.text import arex_unescape
 from publisher.sources.arex_names import NameTables
 from publisher.sources.arex_sides import Sides, read_sides
 from publisher.sources.arex_values import (
@@ -21,6 +20,7 @@ from publisher.sources.arex_values import (
     text_of,
     tolerant_text,
     transfer,
+    unescaped,
     unsigned,
 )
 from publisher.sources.base import OpenRow
@@ -70,7 +70,8 @@ class RowReader:
         self._unescape = unescape
         self._clock = clock
         self._hold_off_s = hold_off_s
-        self._names = NameTables(schema, arex_unescape if unescape else str)
+        self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
+        self._names = NameTables(schema, self.text)
         self._tokens: dict[Row, tuple[Fqans, Attributes]] = {}
         self._doubtful = False  # some text of this page is not UTF-8
 
@@ -144,7 +145,7 @@ class RowReader:
             raise names.dangling(row) from None
         fqans, attributes = self._token_texts(main_fqan, sides.tokens.get(record_id))
         extra = sides.extra.get(record_id, _NOTHING).get
-        local_user, _, local_group = text(extra("localuser")).partition(":")
+        local_user, _, local_group = text(extra("localuser", "")).partition(":")
         started = sides.started.get(record_id)
         job = JobRecord(
             row=RowRef(database=self._database, record_id=record_id),
@@ -172,15 +173,15 @@ class RowReader:
             vo=vo,
             fqans=fqans,
             attributes=attributes,
-            benchmark=benchmark or text(extra("benchmark")),
-            job_name=text(extra("jobname")),
-            lrms=text(extra("lrms")),
-            client_host=text(extra("clienthost")),
+            benchmark=benchmark or text(extra("benchmark", "")),
+            job_name=text(extra("jobname", "")),
+            lrms=text(extra("lrms", "")),
+            client_host=text(extra("clienthost", "")),
             projects=self._distinct(sides.projects.get(record_id)),
             hosts=hosts_of(text(extra("nodenames") or extra("nodename"))),
             local_user=local_user,
             local_group=local_group,
-            wn_instance=text(extra("wninstance")),
+            wn_instance=text(extra("wninstance", "")),
             runtime_environments=self._distinct(sides.environments.get(record_id)),
             transfers=self._transfers(sides.transfers.get(record_id)),
             escaped=self._unescape,
@@ -188,11 +189,6 @@ class RowReader:
         if self._doubtful or names.undecodable:
             _check_identity(job)
         return job
-
-    def text(self, stored: object) -> str:
-        """Stored text as it was before A-REX escaped it."""
-        text = stored if isinstance(stored, str) else text_of(stored)
-        return arex_unescape(text) if self._unescape and "%" in text else text
 
     def _distinct(self, stored: Iterable[object] | None) -> tuple[str, ...]:
         """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
@@ -240,12 +236,12 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
         raise Unfit("no-job-id", "JobID is empty")
     submitted, ended, wall, user, kernel = row[11], row[12], row[17], row[18], row[19]
     if not (submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int):
-        submitted, ended = mandatory("SubmitTime", submitted), mandatory("EndTime", ended)
+        submitted, ended = Epoch(mandatory("SubmitTime", submitted)), Epoch(mandatory("EndTime", ended))
         wall, user = mandatory("UsedWalltime", wall), mandatory("UsedCPUUserTime", user)
         kernel = mandatory("UsedCPUKernelTime", kernel)
     if wall < 0 or user < 0 or kernel < 0:
         raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
-    return Epoch(submitted), Epoch(ended), wall, user, kernel
+    return submitted, ended, wall, user, kernel
 
 
 def _check_identity(job: JobRecord) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from publisher.errors import Unfit
 from publisher.model.job import Epoch, Transfer
+from publisher.model.text import arex_unescape
 
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -39,12 +40,16 @@ def mandatory(column: str, value: object) -> int:
 
 def positive(value: object) -> int | None:
     """A number of nodes or cores, or a moment; None when it is not positive, which is how A-REX writes unknown."""
+    if isinstance(value, int) and value > 0:  # nearly always; the others cost a call more
+        return value
     number = whole(value)
     return number if number is not None and number > 0 else None
 
 
 def unsigned(value: object) -> int | None:
     """A size: negative ones went through a signed 32-bit integer. 0 stays 0."""
+    if isinstance(value, int) and value >= 0:
+        return value
     number = whole(value)
     if number is None or number >= 0:
         return number
@@ -53,10 +58,10 @@ def unsigned(value: object) -> int | None:
 
 def exit_code(value: object) -> int | None:
     """A signed 32-bit exit code; 4294967295 is -1."""
+    if isinstance(value, int) and -_INT32 <= value < _INT32:
+        return value
     number = whole(value)
-    if number is None or -_INT32 <= number < _INT32:
-        return number
-    return (number + _INT32) % 2**32 - _INT32
+    return None if number is None else (number + _INT32) % 2**32 - _INT32
 
 
 def text_of(value: object) -> str:
@@ -68,6 +73,12 @@ def text_of(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     return str(value)
+
+
+def unescaped(value: object) -> str:
+    """Stored text as it was before A-REX escaped it."""
+    text = value if isinstance(value, str) else text_of(value)
+    return arex_unescape(text) if "%" in text else text
 
 
 def tolerant_text(stored: bytes) -> str:
