@@ -69,14 +69,21 @@ def _meaning(
                 f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
             )
     if alert := _alert(causes):
-        return Failure.OUR_CERTIFICATE, f"{where.place}: refused our certificate in the TLS handshake ({alert.reason})"
+        return (
+            Failure.OUR_CERTIFICATE,
+            f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})",
+        )
     words = _words(error, causes)
     if sending:
         return Failure.MAYBE_SENT, f"{where.place}: no answer, the request may have arrived ({words})"
     if where.proxy:
         return _at_the_proxy(causes, where, words)
     if isinstance(error, ValueError):
-        return Failure.IMPOSSIBLE, f"{where.place}: cannot ask that ({words}); check the URLs of the target"
+        # Its text would quote the offending header or URL, in a spelling that no redaction knows.
+        return (
+            Failure.IMPOSSIBLE,
+            f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target",
+        )
     return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
 
 
@@ -90,9 +97,14 @@ def _at_the_proxy(causes: tuple[BaseException, ...], where: Where, words: str) -
 
 def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
     for cause in causes:
-        if isinstance(cause, ssl.SSLError) and str(cause.reason or "").endswith(_ABOUT_OUR_CERTIFICATE):
+        if isinstance(cause, ssl.SSLError) and _tls_reason(cause).endswith(_ABOUT_OUR_CERTIFICATE):
             return cause
     return None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    """OpenSSL's name for what happened; errors that Python makes by itself have none, not even the attribute."""
+    return str(getattr(error, "reason", None) or "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
