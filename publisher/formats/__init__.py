@@ -13,6 +13,7 @@ from publisher.formats.base import JobFormat, SummaryFormat, SyncFormat
 
 JOB_FORMATS: Final[Mapping[str, str]] = {
     "car": "publisher.formats.car",
+    "ogf-ur": "publisher.formats.ogf_ur",
     "apel-job-0.2": "publisher.formats.apel_job",
     "apel-job-0.3": "publisher.formats.apel_job",
     "apel-job-0.4": "publisher.formats.apel_job",

@@ -1,0 +1,178 @@
+"""OGF Usage Record 1.0 with the extensions that SGAS reads; in UTF-8, one record a line.
+
+`FIELDS` is the record in the order of the UR schema (head, group 1, group 2), then the elements of other namespaces: dropped,
+they leave a valid UR 1.0. Attributes carry a prefix (an unqualified one is invisible to SGAS); nothing empty is ever
+written, because an empty number, time or id crashes the server's parser and loses the batch.
+
+74,000 records/s on one core with the quality rules, for 20,000 typical jobs on Python 3.11; such a record is 1.68 kB.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from publisher import __version__
+from publisher.formats.base import Frame
+from publisher.formats.fields import MADE_AT, Field, Planner
+from publisher.formats.ogf_ur_parts import file_transfers, user_identity
+from publisher.formats.xml import Fragments, escape_unicode, instant
+from publisher.model import sgas
+from publisher.model.job import Side
+from publisher.model.policy import PublishedJob, Where
+from publisher.model.quality import latest_end, require
+from publisher.model.quality_sgas import SGAS_WHERE_RULES, require_sgas_run
+
+NAMESPACE: Final = "http://schema.ogf.org/urf/2003/09/urf"
+PREFIX: Final = "urf"
+EXTENSIONS: Final = {
+    "vo": "http://www.sgas.se/namespaces/2009/05/ur/vo",
+    "sgas": "http://www.sgas.se/namespaces/2009/07/ur",
+    "logger": "http://www.sgas.se/namespaces/2010/08/logger",
+    "tr": "http://www.sgas.se/namespaces/2010/10/filetransfer",
+    "deisa": "http://rmis.deisa.org/acct",
+    "arc": "http://www.nordugrid.org/ws/schemas/ur-arc",
+}
+_TRANSFERS_BEGIN: Final = b"<tr:FileTransfers>"
+_TRANSFERS_END: Final = b"</tr:FileTransfers>"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _time(moment: int | None) -> str:
+    return "" if moment is None else instant(moment)
+
+
+# Spec: GFD.98 as record-format facts, section 4, number its parts; SGAS's extensions by their namespaces.
+FIELDS: Final[tuple[Field, ...]] = (
+    Field(row="head 1", name="RecordIdentity", value=sgas.record_id, write=escape_unicode, value_in="recordId",
+          attributes=(("createTime", MADE_AT),), mandatory=True),
+    Field(row="head 2", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id,
+          write=escape_unicode, mandatory=True),
+    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=sgas.local_id, write=escape_unicode),
+    # LocalUserId, GlobalUserName, vo:VO
+    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
+    Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job.job_name), write=escape_unicode),
+    Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode, mandatory=True,
+          repeats=True),
+    # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
+    Field(row="group 1", name="Memory", value=lambda job: sgas.memory_kib(job.job.virtual_memory_kib), write=_number,
+          attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
+    Field(row="group 1", name="Memory", value=lambda job: sgas.memory_kib(job.job.memory_kib), write=_number,
+          attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "physical"))),
+    # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, and forks of the server may read them
+    Field(row="group 1", name="Disk", value=lambda job: sgas.positive(job.job.scratch_bytes), write=_number,
+          attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
+    Field(row="group 1", name="Network", value=lambda job: sgas.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
+          write=_number, attributes=(("storageUnit", "B"), ("metric", "total"))),
+    Field(row="group 1", name="ServiceLevel", value=lambda job: job.job.wn_instance, write=escape_unicode,
+          repeats=True),
+    Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS",
+          mandatory=True),
+    # SGAS sums all it finds, whatever their type: these two and no total
+    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
+          attributes=(("usageType", "user"),), mandatory=True),
+    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
+          attributes=(("usageType", "system"),), mandatory=True),
+    # NodeCount alone would be taken for Processors
+    Field(row="group 2", name="NodeCount", value=lambda job: sgas.node_count(job.job.node_count), write=_number,
+          repeats=True),
+    Field(row="group 2", name="Processors", value=lambda job: sgas.processors(job.job.cpu_count), write=str,
+          mandatory=True, repeats=True),
+    Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True),
+    Field(row="group 2", name="StartTime", value=sgas.start_time, write=_time),
+    Field(row="group 2", name="MachineName", value=lambda job: job.where.machine_name, write=escape_unicode,
+          mandatory=True, repeats=True),
+    Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.job.client_host),
+          write=escape_unicode, repeats=True),
+    Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, repeats=True),
+    Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.job.projects), write=escape_unicode,
+          each=True, repeats=True),
+    # SGAS keeps the last one only: the primary alone
+    Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=sgas.host,
+          attributes=(("primary", "true"),), each=True, repeats=True),
+    Field(row="deisa", name="deisa:SubmitTime", value=lambda job: sgas.known_time(job.job.submitted_at), write=_time),
+    Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
+          mandatory=True),
+    Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
+          mandatory=True),
+    Field(row="sgas", name="sgas:ExitCode", value=lambda job: sgas.exit_code(job.job.exit_code), write=_number,
+          repeats=True),
+    Field(row="logger", name="logger:LoggerName", value=lambda job: f"publisher {__version__}", write=escape_unicode,
+          mandatory=True, repeats=True),
+    Field(row="arc", name="arc:RuntimeEnvironment",
+          value=lambda job: sgas.runtime_environments(job.job.runtime_environments), write=escape_unicode, each=True,
+          repeats=True),
+    # The last, and without attributes: what `shed` takes away
+    Field(row="tr", name="tr:FileTransfers", value=lambda job: job.job.transfers, write=file_transfers),
+)  # fmt: skip
+
+
+class OgfUr:
+    """UR 1.0 for SGAS.
+
+    A record that is too large for a message is so by its file transfers: `shed` makes one without them, and the job still
+    counts. Whoever ships the record decides, and says so.
+    """
+
+    name: ClassVar[str] = "ogf-ur"
+    needs: ClassVar[frozenset[Side]] = frozenset((Side.TRANSFERS, Side.RUNTIME_ENVIRONMENTS))
+    # Declared once: on every record these would be 500 bytes of 2,000. Release 3.8.1 takes the encoding from the declaration.
+    frame: ClassVar[Frame] = Frame(
+        head=(
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}"'
+            + "".join(f' xmlns:{prefix}="{uri}"' for prefix, uri in EXTENSIONS.items())
+            + ">\n"
+        ).encode("ascii"),
+        separator=b"\n",
+        tail=b"\n</UsageRecords>\n",
+    )
+
+    def __init__(self) -> None:
+        self._plan = Planner(prefix=PREFIX, attribute=escape_unicode).plan("JobUsageRecord", FIELDS)
+        self._approve = Fragments(_approve)
+        self._now = self._begin(datetime(1970, 1, 1, tzinfo=UTC))
+
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+        """One element JobUsageRecord. `made_at` is its creation, and the clock that end times are held against."""
+        now = self._now
+        if now[0] is not made_at:
+            now = self._now = self._begin(made_at)
+        self._approve(job.where)
+        require_sgas_run(job, now[2])
+        return self._plan.fill(now[1], job).encode("utf-8")
+
+    def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
+        """recordId, the only key that SGAS has: the second record of a batch with the same would be discarded."""
+        return (sgas.record_id(job),)
+
+    def check(self, payload: bytes) -> None:
+        """Raises: Unfit naming the first fault and the record that has it."""
+        from publisher.formats.ogf_ur_check import check  # lxml only where something is checked
+
+        check(payload)
+
+    def shed(self, content: bytes) -> bytes | None:
+        """The record of `render` without its file transfers; None when it has none, so that nothing can be shed.
+
+        Text is escaped, so that the tags are found nowhere but where they stand.
+        """
+        begin = content.find(_TRANSFERS_BEGIN)
+        if begin < 0:
+            return None
+        return content[:begin] + content[content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END) :]
+
+    def _begin(self, made_at: datetime) -> tuple[datetime, str, int]:
+        return made_at, self._plan.made(instant(int(made_at.timestamp()))), latest_end(made_at)
+
+
+def _approve(where: Where) -> str:
+    """Nothing to write: the rules about a place, asked once for all its jobs. Raises: Unfit."""
+    require(SGAS_WHERE_RULES, where)
+    return ""
+
+
+def create(name: str = OgfUr.name) -> OgfUr:
+    return {OgfUr.name: OgfUr}[name]()

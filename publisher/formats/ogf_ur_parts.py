@@ -1,0 +1,68 @@
+"""The parts of a usage record that have structure of their own: the user with the VO, and the file transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from publisher.formats.xml import Fragments, escape_unicode, instant
+from publisher.model import sgas
+from publisher.model.job import Transfer
+from publisher.model.policy import PublishedJob, Who
+from publisher.model.quality import require
+from publisher.model.quality_sgas import SGAS_WHO_RULES
+
+_UPLOAD: Final = "upload"
+_CACHED: Final = "cached"
+
+
+def _element(name: str, escaped: str) -> str:
+    """The element around escaped text or elements; '' where there is none."""
+    return f"<{name}>{escaped}</{name}>" if escaped else ""
+
+
+def _global_identity(who: Who) -> str:
+    """GlobalUserName and vo:VO. Raises: Unfit when SGAS would refuse one of them."""
+    require(SGAS_WHO_RULES, who)
+    attributes = "".join(
+        _element(
+            "vo:Attribute", _element("vo:Group", escape_unicode(group)) + _element("vo:Role", escape_unicode(role))
+        )
+        for group, role in sgas.vo_attributes(who)
+    )
+    name = _element("vo:Name", escape_unicode(who.vo))
+    # Without a name the server drops the whole; another vo:type than jura-ng's would be another VO to it.
+    vo = f'<vo:VO vo:type="voms">{name}{_element("vo:Issuer", escape_unicode(who.vo_issuer))}{attributes}</vo:VO>'
+    return _element("GlobalUserName", escape_unicode(who.user)) + (vo if name else "")
+
+
+# By identity, for all records of this process: policy shares the users, and drops them as often.
+_global_identities: Final = Fragments(_global_identity)
+
+
+def user_identity(job: PublishedJob) -> str:
+    """What stands in UserIdentity, in the schema's order. Raises: Unfit.
+
+    jura-ng sends `user:group` as the local user where it knows a group; here it is the user alone.
+    """
+    return _element("LocalUserId", escape_unicode(job.job.local_user)) + _global_identities(job.who)
+
+
+def file_transfers(all_of_them: Iterable[Transfer]) -> str:
+    """What stands in tr:FileTransfers; URLs without passwords and signatures (see `sgas.public_url`)."""
+    return "".join([_transfer(transfer, url) for transfer, url in sgas.transfers(all_of_them)])
+
+
+def _transfer(transfer: Transfer, url: str) -> str:
+    size, began, ended = transfer.size_bytes, transfer.started_at, transfer.ended_at
+    said = [f"<tr:URL>{escape_unicode(url)}</tr:URL>"]
+    if size is not None and 0 <= size <= sgas.INT8_MAX:
+        said.append(f"<tr:Size>{size}</tr:Size>")
+    if began is not None and sgas.known_time(began):
+        said.append(f"<tr:StartTime>{instant(began)}</tr:StartTime>")
+    if ended is not None and sgas.known_time(ended):
+        said.append(f"<tr:EndTime>{instant(ended)}</tr:EndTime>")
+    if transfer.kind == _UPLOAD:
+        return f"<tr:FileUpload>{''.join(said)}</tr:FileUpload>"
+    cached = "true" if transfer.kind == _CACHED else "false"
+    return f"<tr:FileDownload>{''.join(said)}<tr:RetrievedFromCache>{cached}</tr:RetrievedFromCache></tr:FileDownload>"
