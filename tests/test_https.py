@@ -24,8 +24,6 @@ from publisher.errors import ConfigError, CredentialError
 from tests.fake_ams import CONNECT, FakeAMS, Fault
 from tests.pki import PKI, Credential
 
-pytest_plugins = ["tests.fake_ams.fixtures"]
-
 SECRET = "5ecret" * 10
 QUICK = Limits(connect_s=5, read_s=5, attempt_s=10)
 
