@@ -147,6 +147,11 @@ def test_the_environment_takes_no_trust_away(
             assert answered(trusting.exchange(*STATUS)).status == 200
 
 
+def test_only_the_proxy_that_is_handed_in_is_used(to_ams: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    assert answered(to_ams.exchange(*STATUS)).status == 200
+
+
 def test_a_private_authority_is_not_in_the_systems_store(fake_ams: FakeAMS, host: Credential) -> None:
     with session(fake_ams.url, host, None) as public:
         failure, reason = failed(public.exchange(*STATUS))
