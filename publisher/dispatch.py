@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.errors import Rejected, Unfit
-from publisher.formats.base import Frame, JobFormat
+from publisher.formats.base import Frame, JobFormat, SummaryFormat
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.model.job import SkippedJob
@@ -59,7 +59,7 @@ class Dispatch:
         self,
         *,
         target: str,
-        format: JobFormat,  # noqa: A002  # the field's word, as in the configuration
+        format: JobFormat | SummaryFormat,  # noqa: A002  # the field's word, as in the configuration
         transport: Transport,
         ledger: Ledger,
         policy_digest: str,

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 from publisher.errors import Unfit
-from publisher.formats.base import JobFormat
 from publisher.ledger.base import Hold, Known, Quarantined
-from publisher.model.job import JobRecord, SkippedJob
-from publisher.model.message import Entry, Rendered
-from publisher.model.policy import RecordPolicy
+from publisher.model.job import JobKey, JobRecord, SkippedJob
+from publisher.model.message import Entry
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.selection import Selection
 
 # These verdicts change with the clock, not with the row.
 _JUDGED_ANEW: Final = frozenset({"end-in-future"})
+
+
+class Changed(StrEnum):
+    """What becomes of a delivered run whose values changed: sent again in place of the first, counted anew, or kept.
+
+    SGAS discards whatever comes again under a record id that it has, and says so to nobody (sgas facts, section 5).
+    """
+
+    REPLACE = "replace"
+    RECOUNT = "recount"
+    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +36,48 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
+
+    published: PublishedJob
+    entry: Entry  # under the run's own end time
+    known: Known | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """What a target makes of a job."""
 
     selection: Selection
     policy: RecordPolicy
-    format: JobFormat
     policy_digest: str
+    changed: Changed
 
     def judge(
-        self, job: JobRecord, known: Known | None, held: Quarantined | None, now: datetime
-    ) -> Rendered | SkippedJob | PassedOver:
-        """The record to send, the job to set aside, or neither."""
+        self, job: JobRecord, key: JobKey, known: Known | None, held: Quarantined | None
+    ) -> Fit | SkippedJob | PassedOver:
+        """The job to publish, the job to set aside, or neither."""
         if not self.selection.wants(job):
             return PassedOver(left_quarantine=held is not None)
         fingerprint = job.fingerprint
         if known is not None:
             if known.fingerprint == fingerprint or not known.settled:
                 return PassedOver()
-            # The same run with other values: under the end time that was delivered it replaces the first at the receiver.
-            job = replace(job, ended_at=known.ended_at)
+            if self.changed is Changed.KEEP:
+                return PassedOver(left_quarantine=held is not None)
+            if self.changed is Changed.REPLACE:
+                # Under the end time that was delivered the changed run replaces the first at the receiver.
+                job = replace(job, ended_at=known.ended_at)
         if held is not None and self.stays_held(held, fingerprint):
             return PassedOver()
         try:
             published = self.policy.describe(job)
-            if not self.selection.wants_vo(published.who.vo):
-                return PassedOver(left_quarantine=held is not None)
-            return Rendered(
-                job=job,
-                content=self.format.render(published, now),
-                entry=Entry(key=job.key, ended_at=published.ended_at, fingerprint=fingerprint),
-                receiver_key=self.format.receiver_key(published),
-                first_time=known is None,
-                arex_default=published.benchmark.arex_default,
-            )
         except Unfit as unfit:
             return set_aside(job, unfit, fingerprint)
+        if not self.selection.wants_vo(published.who.vo):
+            return PassedOver(left_quarantine=held is not None)
+        entry = Entry(key=key, ended_at=published.ended_at, fingerprint=fingerprint)
+        return Fit(published=published, entry=entry, known=known)
 
     def stays_held(self, held: Quarantined, fingerprint: int) -> bool:
         """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""

@@ -1,6 +1,7 @@
-"""The journey, and nothing else: pages of job records, judged, packed, dispatched, settled; progress noted behind them.
+"""The journey, and nothing else: pages of job records, judged, taken, written down, sent; progress noted behind them.
 
-One `Round` works on one target. What a job needs is decided in `judge.py`, what becomes of a batch in `dispatch.py`.
+One `Round` works on one target. What a job needs is decided in `judge.py`; it goes on as a single record (`batching.py`) or
+as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'s business.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
+from publisher.batching import JobBatches
 from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import RecordError, Unfit, gravest
-from publisher.formats.base import JobFormat
-from publisher.judge import Judge, PassedOver, set_aside
+from publisher.formats.base import JobFormat, SummaryFormat
+from publisher.judge import Changed, Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
-from publisher.model.message import Rendered
+from publisher.model.months import HeldMonth
 from publisher.model.parcel import Packer
 from publisher.model.policy import RecordPolicy
 from publisher.model.progress import OpenRow, Progress
 from publisher.model.selection import Selection
 from publisher.sources.base import Page, Source
+from publisher.summing import MonthTotals, Scales
 
 SWEEP_EVERY: Final = timedelta(hours=24)
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
@@ -37,9 +40,11 @@ class Aim:
     start_rule: str
     start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
     policy: RecordPolicy
-    format: JobFormat
+    format: JobFormat | SummaryFormat
     transport: Transport
     batch_records: int  # 0: no limit by count
+    changed: Changed  # what becomes of a delivered run whose values changed
+    accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
 
@@ -56,6 +61,7 @@ class Outcome:
     bytes: int = 0
     quarantined: int = 0
     arex_default_benchmarks: int = 0
+    held: tuple[HeldMonth, ...] = ()
     exit_status: int = 0
 
 
@@ -64,6 +70,21 @@ class Observer(Watcher, Protocol):
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def page_read(self, target: str, page: Page) -> None: ...
+
+
+class Outlet(Protocol):
+    """Where fit jobs go: `JobBatches` or `MonthTotals`."""
+
+    def __contains__(self, key: JobKey) -> bool:
+        """Whether a run was taken and is not yet written down."""
+        ...
+
+    @property
+    def idle(self) -> bool: ...
+    def take(self, fit: Fit, now: datetime) -> None: ...
+    def mark(self, progress: Progress) -> None: ...
+    def write_down(self) -> None: ...
+    def conclude(self, now: datetime) -> None: ...
 
 
 class Round:
@@ -82,6 +103,7 @@ class Round:
         self._quiet_pages = 0
         self._looking_again = True
         self._counted_again: set[RowRef] = set()
+        self._held: list[HeldMonth] = []
 
     def run(self, limit: int | None = None) -> Outcome:
         """Publish up to `limit` jobs.
@@ -132,31 +154,53 @@ class Round:
 
     def _travel(self, state: TargetState, sweep: bool, limit: int | None, now: datetime) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did."""
-        window = replace(self._aim.selection.window, start=state.start)
-        judge = Judge(
-            selection=replace(self._aim.selection, window=window),
-            policy=self._aim.policy,
-            format=self._aim.format,
-            policy_digest=self._aim.policy_digest,
-        )
         try:
             self._dispatch.send_outstanding()
-            frame = self._aim.format.frame
-            packer = Packer(
-                most_records=self._aim.batch_records,
-                most_bytes=self._aim.transport.payload_limit(),
-                around=len(frame.head) + len(frame.tail),
-                between=len(frame.separator),
-            )
+            judge = self._judge(state)
+            outlet = self._outlet(judge)
             for page, progress in self._pages(sweep, now):
                 self._observer.page_read(self._aim.name, page)
-                if not self._take_page(page, progress, judge, packer, limit, now):
+                if not self._take_page(page, progress, judge, outlet, limit, now):
                     break
-            self._ship_rest(packer)
-            self._dispatch.conclude()
+            outlet.conclude(now)
         except Stopped as stopped:
             return stopped.receipt
         return None
+
+    def _judge(self, state: TargetState) -> Judge:
+        window = replace(self._aim.selection.window, start=state.start)
+        return Judge(
+            selection=replace(self._aim.selection, window=window),
+            policy=self._aim.policy,
+            policy_digest=self._aim.policy_digest,
+            changed=self._aim.changed,
+        )
+
+    def _outlet(self, judge: Judge) -> Outlet:
+        aim = self._aim
+        frame = aim.format.frame
+        if isinstance(aim.format, SummaryFormat):
+            totals = MonthTotals(
+                target=aim.name,
+                format=aim.format,
+                judge=judge,
+                source=self._source,
+                ledger=self._ledger,
+                dispatch=self._dispatch,
+                scales=Scales(most_records=aim.batch_records, most_bytes=aim.transport.payload_limit()),
+                basis=f"{aim.selection_digest}-{aim.policy_digest}",
+                accept_key_change=aim.accept_key_change,
+                clock=self._clock,
+            )
+            self._held = totals.held
+            return totals
+        packer = Packer(
+            most_records=aim.batch_records,
+            most_bytes=aim.transport.payload_limit(),
+            around=len(frame.head) + len(frame.tail),
+            between=len(frame.separator),
+        )
+        return JobBatches(aim.format, packer, self._dispatch)
 
     # Reading
 
@@ -189,9 +233,9 @@ class Round:
     # Taking
 
     def _take_page(
-        self, page: Page, progress: Progress, judge: Judge, packer: Packer, limit: int | None, now: datetime
+        self, page: Page, progress: Progress, judge: Judge, outlet: Outlet, limit: int | None, now: datetime
     ) -> bool:
-        """Judge a page's jobs and pack them; False when the limit was reached before its end."""
+        """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
         keys = [job.key for job in page.jobs]
         known = self._ledger.known(self._aim.name, keys)
         held = self._ledger.held(self._aim.name, keys + [skipped.key for skipped in page.skipped])
@@ -203,31 +247,30 @@ class Round:
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 return False
-            if key in packer:
+            if key in outlet:
                 continue
-            verdict = judge.judge(job, known.get(key), held.get(key), now)
-            skipped_job = self._pack(verdict, packer) if isinstance(verdict, Rendered) else verdict
-            if isinstance(skipped_job, SkippedJob):
-                self._set_aside(skipped_job, held.get(key), aside)
-            elif isinstance(skipped_job, PassedOver) and skipped_job.left_quarantine:
+            verdict = judge.judge(job, key, known.get(key), held.get(key))
+            if isinstance(verdict, Fit):
+                verdict = self._take(verdict, outlet, now)
+            if isinstance(verdict, SkippedJob):
+                self._set_aside(verdict, held.get(key), aside)
+            elif verdict.left_quarantine:
                 left.append(key)
-        packer.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+        outlet.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
         self._quiet_pages += 1
-        if packer.idle and self._quiet_pages >= _QUIET_PAGES:
-            self._ship_rest(packer)
+        if outlet.idle and self._quiet_pages >= _QUIET_PAGES:
+            self._quiet_pages = 0
+            outlet.write_down()
         return True
 
-    def _pack(self, record: Rendered, packer: Packer) -> SkippedJob | None:
+    def _take(self, fit: Fit, outlet: Outlet, now: datetime) -> SkippedJob | PassedOver:
         try:
-            batches = packer.add(record)
+            outlet.take(fit, now)
         except Unfit as unfit:
-            return set_aside(record.job, unfit, record.entry.fingerprint)
+            return set_aside(fit.published.job, unfit, fit.entry.fingerprint)
         self._taken += 1
-        self._arex_default += record.arex_default
-        for batch in batches:
-            self._quiet_pages = 0
-            self._dispatch.ship(batch)
-        return None
+        self._arex_default += fit.published.benchmark.arex_default
+        return PassedOver()
 
     def _set_aside(self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob]) -> None:
         if held is not None and held.hold is Hold.DROPPED:
@@ -240,26 +283,40 @@ class Round:
                 self._counted_again.add(skipped.row)
         aside.append(skipped)
 
-    def _ship_rest(self, packer: Packer) -> None:
-        self._quiet_pages = 0
-        for batch in packer.rest():
-            self._dispatch.ship(batch)
-
     def _outcome(self, receipt: Receipt | None) -> Outcome:
         tally = self._dispatch.tally
-        statuses = [receipt.exit_status if receipt else 0, RecordError.exit_status if tally.quarantined else 0]
-        if receipt is None:
-            outcome = "ok" if tally.messages or tally.quarantined else "nothing"
-        else:
+        statuses = [
+            receipt.exit_status if receipt else 0,
+            RecordError.exit_status if tally.quarantined or self._held else 0,
+        ]
+        if receipt is not None:
             outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+        elif self._held:
+            outcome = "rejected"
+        else:
+            outcome = "ok" if tally.messages or tally.quarantined else "nothing"
         return Outcome(
             target=self._aim.name,
             outcome=outcome,
-            reason=receipt.reason if receipt else "",
+            reason=receipt.reason if receipt else held_reason(self._held),
             messages=tally.messages,
             records=tally.records,
             bytes=tally.bytes,
             quarantined=tally.quarantined,
             arex_default_benchmarks=self._arex_default,
+            held=tuple(self._held),
             exit_status=gravest(statuses),
         )
+
+
+def held_reason(held: Sequence[HeldMonth]) -> str:
+    """Why months are held back, in one line; '' when none is."""
+    if not held:
+        return ""
+    names = ", ".join(month.name for month in held)
+    stale = sum(len(month.stale) for month in held)
+    lost = sum(month.lost_jobs for month in held)
+    return (
+        f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
+        f"{lost} jobs would be lost there; --accept-key-change sends all the same"
+    )

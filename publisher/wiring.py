@@ -13,7 +13,8 @@ from publisher.config import Settings, TargetSettings
 from publisher.delivery import transport_plugin
 from publisher.delivery.base import Circumstances, Credentials, Transport
 from publisher.delivery.rehearsal import RehearsalTransport
-from publisher.formats import job_format
+from publisher.formats import job_format, summary_format
+from publisher.judge import Changed
 from publisher.ledger.base import Ledger
 from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
@@ -61,7 +62,7 @@ class Site:
         """Raises: LedgerError."""
         return open_to_read(self.settings.state)
 
-    def aim(self, target: TargetSettings, *, rehearsal: bool = False) -> Aim:
+    def aim(self, target: TargetSettings, *, rehearsal: bool = False, accept_key_change: bool = False) -> Aim:
         """A target, live. Raises: CredentialError."""
         now = self.surroundings.clock()
         transport = self._transport(target)
@@ -71,9 +72,11 @@ class Site:
             start_rule=str(target.start),
             start=None if (begin := target.start.begin(now)) is None else epoch(begin),
             policy=target.policy,
-            format=job_format(target.format),
+            format=summary_format(target.format) if target.summary else job_format(target.format),
             transport=RehearsalTransport(transport) if rehearsal else transport,
             batch_records=target.batch_records or 0,
+            changed=_changed(target),
+            accept_key_change=accept_key_change,
             selection_digest=_digest(
                 sorted(target.records.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
             ),
@@ -95,6 +98,12 @@ class Site:
                 wait=self.surroundings.wait,
             ),
         )
+
+
+def _changed(target: TargetSettings) -> Changed:
+    if target.summary:
+        return Changed.RECOUNT
+    return Changed.KEEP if target.type == "sgas" else Changed.REPLACE
 
 
 def _digest(*parts: object) -> str:

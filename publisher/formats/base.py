@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from publisher.model.job import Side
 from publisher.model.policy import PublishedJob
@@ -44,6 +44,7 @@ class JobFormat(Protocol):
         ...
 
 
+@runtime_checkable
 class SummaryFormat(Protocol):
     """Says which jobs a summary can count, and renders the groups that an `Accumulator` of its grouping makes of them."""
 

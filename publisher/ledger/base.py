@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
-from publisher.model.message import Message, MessageId, Rendered
+from publisher.model.message import Entry, Message, MessageId, Rendered
 from publisher.model.progress import Cursor, OpenRow, Progress
+from publisher.model.summary import SummaryGroup
 
 
 class MessageState(StrEnum):
@@ -23,6 +24,7 @@ class MessageState(StrEnum):
     IN_DOUBT = "in doubt"  # sent, and the answer was lost
     SENT = "sent"  # accepted by the receiver
     REJECTED = "rejected"  # refused for good; its records are in quarantine
+    COUNTED = "counted"  # jobs added to their months; the months' messages follow
 
 
 class Hold(StrEnum):
@@ -117,6 +119,29 @@ class Delivery:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthState:
+    """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, '' before the first."""
+
+    month: int
+    jobs: int
+    digest: str
+    basis: str
+    dirty: bool
+    accepted_jobs: int
+    accepted_digest: str
+    on_its_way: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthMessage:
+    """A message that says (part of) some months whole, and the names of its groups for quarantine."""
+
+    message: Message
+    months: tuple[int, ...]
+    records: tuple[Carried, ...]
+
+
 class Ledger(Protocol):
     """What was sent, to whom, what is in doubt, what was set aside."""
 
@@ -148,6 +173,16 @@ class Ledger(Protocol):
         """Every message that carried the job, all runs, oldest first."""
         ...
 
+    def months(self, target: str) -> Sequence[MonthState]: ...
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups of all jobs counted so far."""
+        ...
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that the receiver accepted last."""
+        ...
+
     # Moves
 
     def working_on(self, target: str) -> AbstractContextManager[None]:
@@ -166,6 +201,26 @@ class Ledger(Protocol):
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
+        ...
+
+    def count(
+        self,
+        target: str,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Collection[int],
+        clean: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        """Jobs counted, the months they made, which of those must be summed up anew, and how far was read."""
+        ...
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        """Write the messages of whole months down, all at once, before the first is sent."""
         ...
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:

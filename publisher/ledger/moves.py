@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-from publisher.ledger import rows, sqlite_file, stretches
-from publisher.ledger.base import Carried, Hold, Outstanding, TargetState
+from publisher.ledger import months, rows, sqlite_file, stretches
+from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, TargetState
 from publisher.ledger.membership import pack, unpack
 from publisher.ledger.sqlite import LedgerQuestions
-from publisher.model.job import Epoch, SkippedJob
+from publisher.model.job import Epoch, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Rendered
 from publisher.model.progress import Progress
+from publisher.model.summary import SummaryGroup
 
 _SENT, _REJECTED = 2, 3  # numbers of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
@@ -55,6 +56,7 @@ class SqliteLedger(LedgerQuestions):
         target = self._known_number(message.target)
         with self._atomic():
             number = rows.enter(self._connection, target, message, carried, place=None, narrowing=False)
+            rows.remember(self._connection, target, number, [record.entry for record in records])
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
             self._connection.executemany(
                 rows.LEAVE_QUARANTINE, [{"target": target, "key": record.entry.key} for record in records]
@@ -66,6 +68,41 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             rows.advance(self._connection, number, progress, policy_digest, now)
 
+    def count(
+        self,
+        target: str,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Collection[int],
+        clean: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        number = self._known_number(target)
+        with self._atomic():
+            months.count(self._connection, number, contents, dirty, clean, basis)
+            rows.advance(self._connection, number, progress, policy_digest, now)
+            leaving = [{"target": number, "key": entry.key} for entry in entries]
+            self._connection.executemany(rows.LEAVE_QUARANTINE, leaving)
+            if entries:
+                counted = rows.enter_counted(self._connection, number, len(entries), now)
+                rows.remember(self._connection, number, counted, entries)
+        if entries:
+            self._remember(number, counted, entries)
+        self._compact_when_many(number)
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        number = self._known_number(target)
+        with self._atomic():
+            for month in {month for one in messages for month in one.months}:
+                months.send(self._connection, number, month)
+            for one in messages:
+                entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
+                months.link(self._connection, number, entered, one.months)
+
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
         with self._atomic():
@@ -75,6 +112,10 @@ class SqliteLedger(LedgerQuestions):
             number = int(found[0])
             records = rows.outbox_records(self._connection, number)
             rows.settle(self._connection, number, _SENT, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
+            if months.settle(self._connection, target, number, now, accepted=True):
+                leaving = [{"target": target, "key": job_key(str(one[2]), str(one[3]))} for one in records]
+                self._connection.executemany(rows.LEAVE_QUARANTINE, leaving)
+                return
             self._connection.execute(
                 _DELIVERED,
                 {
@@ -83,8 +124,7 @@ class SqliteLedger(LedgerQuestions):
                     "last_end": max((int(str(record[4])) for record in records), default=0),
                 },
             )
-        if len(self._fresh_of(target)) >= stretches.FRESH_ENTRIES:
-            self._compact(target)
+        self._compact_when_many(target)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._atomic():
@@ -102,11 +142,17 @@ class SqliteLedger(LedgerQuestions):
             (following,) = self._connection.execute(
                 "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place", {"place": place}
             ).fetchone()
+            of_months = months.months_of(self._connection, whole.number)
             rows.forget(self._connection, whole.number)
+            self._connection.execute("DELETE FROM month_message WHERE message = ?", (whole.number,))
             self._connection.execute("DELETE FROM message WHERE id = ?", (whole.number,))
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
-                rows.enter(self._connection, target, message, records, place=where, narrowing=narrowing)
+                number = rows.enter(self._connection, target, message, records, place=where, narrowing=narrowing)
+                if of_months:
+                    months.link(self._connection, target, number, of_months)
+                else:
+                    rows.remember(self._connection, target, number, map(rows.entry_of, records))
         self._fresh.pop(target, None)
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
@@ -114,6 +160,7 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             rows.forget(self._connection, whole.number)
             rows.settle(self._connection, whole.number, _REJECTED, now, reason=reason)
+            months.settle(self._connection, target, whole.number, now, accepted=False)
             rows.set_aside(
                 self._connection,
                 target,
@@ -157,7 +204,9 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             return sum(self._connection.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
 
-    def _compact(self, target: int) -> None:
+    def _compact_when_many(self, target: int) -> None:
+        if len(self._fresh_of(target)) < stretches.FRESH_ENTRIES:
+            return
         with self._atomic():
             stretches.settle_fresh(self._connection, target)
         sqlite_file.give_back_pages(self._connection)

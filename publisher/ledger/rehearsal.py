@@ -6,10 +6,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
-from publisher.ledger.base import Carried, Delivery, Known, Ledger, Outstanding, Quarantined, TargetState
+from publisher.ledger import month_text
+from publisher.ledger.base import (
+    Carried,
+    Delivery,
+    Known,
+    Ledger,
+    MessageState,
+    MonthMessage,
+    MonthState,
+    Outstanding,
+    Quarantined,
+    TargetState,
+)
 from publisher.model.job import Epoch, JobId, JobKey
-from publisher.model.message import Message, MessageId, Rendered
+from publisher.model.message import Entry, Message, MessageId, Rendered
 from publisher.model.progress import Cursor, OpenRow, Progress
+from publisher.model.summary import SummaryGroup
 
 
 class RehearsalLedger:
@@ -18,6 +31,9 @@ class RehearsalLedger:
     def __init__(self, asked: Ledger) -> None:
         self._asked = asked
         self._sent: set[MessageId] = set()
+        self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
+        self._dirty: set[int] = set()
+        self._waiting: list[Outstanding] = []
 
     def target(self, target: str) -> TargetState | None:
         return self._asked.target(target)
@@ -29,7 +45,9 @@ class RehearsalLedger:
         return self._asked.held(target, keys)
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
-        return self._asked.outstanding(target, {*besides, *self._sent})
+        passed = {*besides, *self._sent}
+        waiting = (one for one in self._waiting if one.message.target == target and one.message.id not in passed)
+        return self._asked.outstanding(target, passed) or next(waiting, None)
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         return self._asked.cursor(target, database)
@@ -42,6 +60,56 @@ class RehearsalLedger:
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         return self._asked.trace(job_id)
+
+    def months(self, target: str) -> Sequence[MonthState]:
+        counted = self._counted.get(target, {})
+        states = {state.month: state for state in self._asked.months(target)}
+        for month, (groups, basis) in counted.items():
+            text = month_text.encode(groups)
+            before = states.get(month)
+            states[month] = MonthState(
+                month=month,
+                jobs=sum(group.jobs for group in groups),
+                digest=month_text.digest(text),
+                basis=basis,
+                dirty=month in self._dirty,
+                accepted_jobs=before.accepted_jobs if before else 0,
+                accepted_digest=before.accepted_digest if before else "",
+                on_its_way=False,
+            )
+        return [states[month] for month in sorted(states)]
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        counted = self._counted.get(target, {})
+        return counted[month][0] if month in counted else self._asked.counted(target, month)
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        return self._asked.accepted(target, month)
+
+    def count(
+        self,
+        target: str,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Collection[int],
+        clean: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        self._counted.setdefault(target, {}).update({month: (groups, basis) for month, groups in contents.items()})
+        self._dirty |= set(dirty)
+        self._dirty -= set(clean)
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        self._waiting += [
+            Outstanding(
+                number=0, message=one.message, state=MessageState.PREPARED, records=one.records, narrowing=False
+            )
+            for one in messages
+        ]
 
     def working_on(self, target: str) -> AbstractContextManager[None]:
         return nullcontext()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from publisher.ledger.base import Carried
@@ -17,6 +17,9 @@ from publisher.model.progress import Progress
 _ENTER_MESSAGE = """
 INSERT INTO message (target, message_id, state, format, records, digest, made_at)
 VALUES (:target, :message_id, 0, :format, :records, :digest, :made_at)"""
+_ENTER_COUNTED = """
+INSERT INTO message (target, message_id, state, format, records, digest, made_at, settled_at)
+VALUES (:target, '', 4, '', :jobs, x'', :now, :now)"""
 _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
 VALUES (:message, :place, :narrowing, :payload, :records)"""
@@ -72,21 +75,23 @@ def enter(
             "records": carried_text(records),
         },
     )
-    packed = sorted(
-        pack(
-            Entry(
-                key=job_key(record.job_id, record.local_id),
-                ended_at=record.ended_at,
-                fingerprint=record.fingerprint,
-            ),
-            number,
-        )
-        for record in records
-    )
-    connection.execute(
-        "INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, b"".join(packed))
-    )
     return number
+
+
+def enter_counted(connection: sqlite3.Connection, target: int, jobs: int, now: datetime) -> int:
+    """The number that jobs counted into months refer to."""
+    cursor = connection.execute(_ENTER_COUNTED, {"target": target, "jobs": jobs, "now": epoch(now)})
+    return int(cursor.lastrowid or 0)
+
+
+def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> None:
+    """The runs that a message carries; known from now on."""
+    packed = b"".join(sorted(pack(entry, number) for entry in entries))
+    connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, packed))
+
+
+def entry_of(record: Carried) -> Entry:
+    return Entry(key=job_key(record.job_id, record.local_id), ended_at=record.ended_at, fingerprint=record.fingerprint)
 
 
 def advance(connection: sqlite3.Connection, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:

@@ -32,7 +32,7 @@ CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to
     target     INTEGER NOT NULL REFERENCES target (id),
     message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
-    state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected
+    state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
     format     TEXT NOT NULL,
     records    INTEGER NOT NULL,
     digest     BLOB NOT NULL,               -- SHA-256 of the payload
@@ -82,6 +82,32 @@ CREATE TABLE open_row (
     finished_at INTEGER,                    -- first seen finished, with side rows missing
     PRIMARY KEY (target, file, record_id)
 );
+CREATE TABLE month (
+    target          INTEGER NOT NULL REFERENCES target (id),
+    month           INTEGER NOT NULL,       -- 12 x year + month - 1, UTC by end time
+    counted         BLOB NOT NULL,          -- the groups of all jobs counted so far (month_text.py)
+    jobs            INTEGER NOT NULL,
+    last_end        INTEGER,
+    digest          TEXT NOT NULL,
+    basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
+    dirty           INTEGER NOT NULL,       -- a counted job changed: sum up anew
+    sending         BLOB,                   -- what the outstanding messages say
+    sending_digest  TEXT,
+    sending_jobs    INTEGER,
+    sending_end     INTEGER,
+    accepted        BLOB,                   -- what the receiver has
+    accepted_digest TEXT,
+    accepted_jobs   INTEGER,
+    accepted_at     INTEGER,
+    PRIMARY KEY (target, month)
+);
+CREATE TABLE month_message (
+    message INTEGER NOT NULL REFERENCES message (id),
+    target  INTEGER NOT NULL,
+    month   INTEGER NOT NULL,
+    PRIMARY KEY (message, month)
+) WITHOUT ROWID;
+CREATE INDEX message_of_month ON month_message (target, month, message);
 CREATE TABLE quarantine (
     id            INTEGER PRIMARY KEY,
     target        INTEGER NOT NULL REFERENCES target (id),

@@ -10,15 +10,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.ledger import sqlite_file, stretches
-from publisher.ledger.base import Carried, Delivery, Hold, Known, MessageState, Outstanding, Quarantined, TargetState
+from publisher.ledger import months, sqlite_file, stretches
+from publisher.ledger.base import (
+    Carried,
+    Delivery,
+    Hold,
+    Known,
+    MessageState,
+    MonthState,
+    Outstanding,
+    Quarantined,
+    TargetState,
+)
 from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import Membership, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
 from publisher.model.progress import Cursor, OpenRow
+from publisher.model.row_keys import month_number
+from publisher.model.summary import SummaryGroup
 
-STATES: Final = (MessageState.PREPARED, MessageState.IN_DOUBT, MessageState.SENT, MessageState.REJECTED)
+STATES: Final = (
+    MessageState.PREPARED,
+    MessageState.IN_DOUBT,
+    MessageState.SENT,
+    MessageState.REJECTED,
+    MessageState.COUNTED,
+)
 
 _TARGET = "SELECT id FROM target WHERE name = :name"
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
@@ -42,6 +60,9 @@ SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, 
 FROM quarantine JOIN target ON target.id = quarantine.target"""
 _QUARANTINE = _QUARANTINED + " WHERE :name IS NULL OR target.name = :name ORDER BY quarantine.id"
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
+_OF_MONTH = """
+SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
+WHERE month_message.target = :target AND month = :month AND made_at >= :made_at ORDER BY message.id"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _CARRIER = """
 SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason FROM message WHERE id = :id"""
@@ -128,10 +149,23 @@ class LedgerQuestions:
         digest = job_digest(job_id)
         with self._reading():
             return [
-                self._delivery(name, entry)
+                delivery
                 for number, name in self._connection.execute(_TARGETS).fetchall()
                 for entry in stretches.trace(self._connection, number, digest)
+                for delivery in self._deliveries(number, name, entry)
             ]
+
+    def months(self, target: str) -> Sequence[MonthState]:
+        with self._reading():
+            return months.states(self._connection, self._number(target))
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.content(self._connection, self._number(target), month)[0]
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.content(self._connection, self._number(target), month)[1]
 
     def working_on(self, target: str) -> AbstractContextManager[None]:
         return target_lock(self._path, target)
@@ -139,9 +173,23 @@ class LedgerQuestions:
     def close(self) -> None:
         self._connection.close()
 
-    def _delivery(self, target: str, entry: bytes) -> Delivery:
+    def _deliveries(self, number: int, target: str, entry: bytes) -> list[Delivery]:
+        """The message that an entry names; of a job that was counted, every message of its month since then."""
         membership = unpack(entry)
-        row = self._connection.execute(_CARRIER, {"id": membership.message}).fetchone()
+        first = self._delivery(target, entry, membership.message)
+        if first.state is not MessageState.COUNTED:
+            return [first]
+        since = {
+            "target": number,
+            "month": month_number(membership.ended_at),
+            "made_at": int(first.made_at.timestamp()),
+        }
+        followed = self._connection.execute(_OF_MONTH, since).fetchall()
+        return [first, *(self._delivery(target, entry, message) for (message,) in followed)]
+
+    def _delivery(self, target: str, entry: bytes, message: int) -> Delivery:
+        membership = unpack(entry)
+        row = self._connection.execute(_CARRIER, {"id": message}).fetchone()
         return Delivery(
             target=target,
             run=entry[JOB_DIGEST_BYTES : JOB_DIGEST_BYTES + 3],
@@ -169,7 +217,11 @@ class LedgerQuestions:
 
     def _as_known(self, membership: Membership) -> Known:
         row = self._connection.execute(_MESSAGE_STATE, {"id": membership.message}).fetchone()
-        return Known(ended_at=membership.ended_at, fingerprint=membership.fingerprint, settled=row[0] == 2)
+        return Known(
+            ended_at=membership.ended_at,
+            fingerprint=membership.fingerprint,
+            settled=STATES[row[0]] in (MessageState.SENT, MessageState.COUNTED),
+        )
 
     def _reading(self) -> AbstractContextManager[None]:
         return sqlite_file.translated(self._path)

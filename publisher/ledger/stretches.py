@@ -20,7 +20,7 @@ _RATIO: Final = 4
 _FRESH = "SELECT message, entries FROM fresh WHERE target = :target ORDER BY message"
 _SETTLED_FRESH = """
 SELECT fresh.message, fresh.entries FROM fresh JOIN message ON message.id = fresh.message
-WHERE fresh.target = :target AND message.state = 2"""
+WHERE fresh.target = :target AND message.state IN (2, 4)"""
 _STRETCHES = "SELECT id, entries FROM stretch WHERE target = :target ORDER BY id"
 _LEAF_AT = """
 SELECT id, first, entries FROM leaf WHERE stretch = :stretch AND first <= :key ORDER BY first DESC, id DESC LIMIT 1"""

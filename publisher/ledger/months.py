@@ -1,0 +1,117 @@
+"""Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from publisher.ledger import month_text
+from publisher.ledger.base import MonthState
+from publisher.model.summary import SummaryGroup
+
+_MONTHS = """
+SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, sending IS NOT NULL FROM month
+WHERE target = :target ORDER BY month"""
+_CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
+_COUNT = """
+INSERT INTO month (target, month, counted, jobs, last_end, digest, basis, dirty)
+VALUES (:target, :month, :counted, :jobs, :last_end, :digest, :basis, 0)
+ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs,
+    last_end = excluded.last_end, digest = excluded.digest, basis = excluded.basis"""
+_DIRTY = "UPDATE month SET dirty = :dirty WHERE target = :target AND month = :month"
+_SENDING = """
+UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_end = last_end
+WHERE target = :target AND month = :month"""
+_LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
+_MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
+_STILL_OUT = """
+SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_message.message
+               WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
+_ACCEPT = """
+UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
+    accepted_at = :now, sending = NULL, sending_digest = NULL
+WHERE target = :target AND month = :month AND sending IS NOT NULL"""
+_GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
+_TOTALS = """
+UPDATE target SET
+    delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target),
+    last_end = (SELECT max(sending_end) FROM month WHERE target = :target AND accepted IS NOT NULL)
+WHERE id = :target"""
+
+
+def states(connection: sqlite3.Connection, target: int | None) -> list[MonthState]:
+    return [
+        MonthState(
+            month=row[0],
+            jobs=row[1],
+            digest=row[2],
+            basis=row[3],
+            dirty=bool(row[4]),
+            accepted_jobs=row[5] or 0,
+            accepted_digest=row[6] or "",
+            on_its_way=bool(row[7]),
+        )
+        for row in connection.execute(_MONTHS, {"target": target})
+    ]
+
+
+def content(
+    connection: sqlite3.Connection, target: int | None, month: int
+) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
+    """The groups counted and the groups accepted."""
+    row = connection.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None)
+    return month_text.decode(row[0]), month_text.decode(row[1])
+
+
+def count(
+    connection: sqlite3.Connection,
+    target: int,
+    contents: Mapping[int, Sequence[SummaryGroup]],
+    dirty: Collection[int],
+    clean: Collection[int],
+    basis: str,
+) -> None:
+    """Write the counted groups of months, and which of them must be summed up anew."""
+    for month, groups in contents.items():
+        text = month_text.encode(groups)
+        connection.execute(
+            _COUNT,
+            {
+                "target": target,
+                "month": month,
+                "counted": text,
+                "jobs": sum(group.jobs for group in groups),
+                "last_end": max((group.latest_end for group in groups), default=None),
+                "digest": month_text.digest(text),
+                "basis": basis,
+            },
+        )
+    for months, flag in ((dirty, 1), (clean, 0)):
+        connection.executemany(_DIRTY, [{"target": target, "month": month, "dirty": flag} for month in months])
+
+
+def send(connection: sqlite3.Connection, target: int, month: int) -> None:
+    """What is counted now is what the messages to come say."""
+    connection.execute(_SENDING, {"target": target, "month": month})
+
+
+def link(connection: sqlite3.Connection, target: int, message: int, months: Collection[int]) -> None:
+    connection.executemany(_LINK, [{"message": message, "target": target, "month": month} for month in months])
+
+
+def months_of(connection: sqlite3.Connection, message: int) -> list[int]:
+    return [month for (month,) in connection.execute(_MONTHS_OF, {"message": message})]
+
+
+def settle(connection: sqlite3.Connection, target: int, message: int, now: datetime, *, accepted: bool) -> bool:
+    """After a message of months was settled: a month is accepted with its last one. False for other messages."""
+    months = months_of(connection, message)
+    for month in months:
+        if not accepted:
+            connection.execute(_GIVE_UP, {"target": target, "month": month})
+        elif not connection.execute(_STILL_OUT, {"target": target, "month": month}).fetchone()[0]:
+            connection.execute(_ACCEPT, {"target": target, "month": month, "now": int(now.timestamp())})
+    if months:
+        connection.execute(_TOTALS, {"target": target})
+    return bool(months)

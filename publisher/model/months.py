@@ -1,0 +1,57 @@
+"""Months of summaries: their windows, the rows that would be left behind at the receiver, and whole messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from publisher.model.row_keys import year_and_month
+from publisher.model.selection import Window
+from publisher.model.summary import SummaryGroup
+from publisher.model.when import Month, epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMonth:
+    """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose."""
+
+    month: int
+    stale: tuple[SummaryGroup, ...]
+    lost_jobs: int
+
+    @property
+    def name(self) -> str:
+        year, month = year_and_month(self.month)
+        return f"{year}-{month:02}"
+
+
+def month_window(number: int) -> Window:
+    """The end times of a month, by its number (12 x year + month - 1), UTC."""
+    year, month = year_and_month(number)
+    following = year_and_month(number + 1)
+    return Window(start=epoch(Month(year, month).start), end=epoch(Month(*following).start))
+
+
+def left_behind(
+    key: Callable[[SummaryGroup], object], accepted: Iterable[SummaryGroup], new: Iterable[SummaryGroup]
+) -> list[SummaryGroup]:
+    """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
+    replaced = {key(group) for group in new}
+    return [group for group in accepted if key(group) not in replaced]
+
+
+def whole_messages(
+    rendered: Iterable[tuple[int, SummaryGroup, bytes]], *, most_records: int, most_bytes: int, between: int
+) -> Iterator[Sequence[tuple[int, SummaryGroup, bytes]]]:
+    """Rendered groups in order, cut into messages that keep both limits; `most_records` 0 is none by count."""
+    batch: list[tuple[int, SummaryGroup, bytes]] = []
+    size = 0
+    for one in rendered:
+        more = len(one[2]) + between
+        if batch and (size + more > most_bytes or (most_records and len(batch) >= most_records)):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += more
+    if batch:
+        yield batch

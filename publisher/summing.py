@@ -1,0 +1,245 @@
+"""Jobs on their way as monthly totals: counted into their months, and every month that changed sent, always whole.
+
+A job is counted once, by the ledger's membership, in the same transaction as the month that it made; nothing that was summed
+before is summed again. A month is summed up anew from its rows when a counted job changed, or when another selection
+or policy applies. What is sent replaces rows at the receiver by their keys and deletes none, so two things are held back
+until an administrator says so: a month that would leave rows behind, and one that lost jobs since it was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from publisher.dispatch import Dispatch
+from publisher.errors import Unfit
+from publisher.formats.base import SummaryFormat
+from publisher.judge import Fit, Judge
+from publisher.ledger.base import Carried, Ledger, MonthMessage, MonthState
+from publisher.model.job import JobId, JobKey, RowRef, SkippedJob
+from publisher.model.message import Entry, Message, message_id
+from publisher.model.months import HeldMonth, left_behind, month_window, whole_messages
+from publisher.model.progress import Progress
+from publisher.model.row_keys import month_number
+from publisher.model.summary import Accumulator, SummaryGroup
+from publisher.sources.base import Source
+
+_FLUSH_JOBS: Final = 50_000  # entries that wait for their transaction: some 10 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """What bounds the messages of a summary target."""
+
+    most_records: int  # 0: no limit by count
+    most_bytes: int
+
+
+class MonthTotals:
+    """What a round does with jobs when its format has monthly totals."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        format: SummaryFormat,  # noqa: A002  # the field's word
+        judge: Judge,
+        source: Source,
+        ledger: Ledger,
+        dispatch: Dispatch,
+        scales: Scales,
+        basis: str,
+        accept_key_change: bool,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._target = target
+        self._format = format
+        self._judge = judge
+        self._source = source
+        self._ledger = ledger
+        self._dispatch = dispatch
+        self._scales = scales
+        self._basis = basis
+        self._accept_key_change = accept_key_change
+        self._clock = clock
+        self._months: dict[int, Accumulator] = {}
+        self._entries: dict[JobKey, Entry] = {}
+        self._dirty: set[int] = set()
+        self._progress = Progress()
+        self.held: list[HeldMonth] = []
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._entries
+
+    @property
+    def idle(self) -> bool:
+        """Progress can always be written down with what was counted."""
+        return True
+
+    def take(self, fit: Fit, now: datetime) -> None:
+        """Count a job into its month; one that was counted before with other values has its months summed up anew.
+
+        Raises: Unfit.
+        """
+        self._format.admit(fit.published, now)
+        month = month_number(fit.entry.ended_at)
+        if fit.known is None:
+            self._accumulator(month).add(fit.published)
+        else:
+            self._dirty |= {month, month_number(fit.known.ended_at)}
+        self._entries[fit.entry.key] = fit.entry
+
+    def mark(self, progress: Progress) -> None:
+        self._progress += progress
+        if len(self._entries) >= _FLUSH_JOBS:
+            self.write_down()
+
+    def write_down(self) -> None:
+        """Everything counted so far, with how far was read, in one transaction."""
+        contents = {month: list(totals.groups()) for month, totals in self._months.items()}
+        self._count(list(self._entries.values()), contents, dirty=self._dirty, clean=(), progress=self._progress)
+        self._months.clear()
+        self._entries.clear()
+        self._dirty.clear()
+        self._progress = Progress()
+
+    def conclude(self, now: datetime) -> None:
+        """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
+        self.write_down()
+        for state in self._ledger.months(self._target):
+            if state.dirty or state.basis != self._basis:
+                self._sum_up_anew(state, now)
+        changed = [state for state in self._ledger.months(self._target) if state.digest != state.accepted_digest]
+        self._send([one for state in changed for one in self._rendered(state, self._judged(state, now), now)], now)
+        self._dispatch.send_outstanding()
+        self._dispatch.conclude()
+
+    def _accumulator(self, month: int) -> Accumulator:
+        totals = self._months.get(month)
+        if totals is None:
+            totals = self._months[month] = Accumulator(self._format.grouping)
+            for group in self._ledger.counted(self._target, month):
+                totals.add_group(group)
+        return totals
+
+    def _sum_up_anew(self, state: MonthState, now: datetime) -> None:
+        """One month from its rows. Rows that are gone (`cleanup`, `rotate`) must not shrink it: then it stays as it was."""
+        totals = Accumulator(self._format.grouping)
+        entries: list[Entry] = []
+        for page in self._source.window(month_window(state.month), self._format.needs, now):
+            keys = [job.key for job in page.jobs]
+            known = self._ledger.known(self._target, keys)
+            for job, key in zip(page.jobs, keys, strict=True):
+                fit = self._judge.judge(job, key, None, None)
+                if not isinstance(fit, Fit) or not self._admitted(fit, now):
+                    continue
+                totals.add(fit.published)
+                if key not in known or known[key].fingerprint != fit.entry.fingerprint:
+                    entries.append(fit.entry)
+        groups = list(totals.groups())
+        if sum(group.jobs for group in groups) < state.jobs and state.basis == self._basis and not state.dirty:
+            groups = list(self._ledger.counted(self._target, state.month))
+        self._count(entries, {state.month: groups}, dirty=(), clean=[state.month], progress=Progress())
+
+    def _admitted(self, fit: Fit, now: datetime) -> bool:
+        try:
+            self._format.admit(fit.published, now)
+        except Unfit:
+            return False
+        return True
+
+    def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
+        """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
+        groups = self._ledger.counted(self._target, state.month)
+        if not all(group.has_begun(now) for group in groups):
+            return ()
+        stale = left_behind(self._format.receiver_key, self._ledger.accepted(self._target, state.month), groups)
+        lost = state.accepted_jobs - state.jobs
+        if (stale or lost > 0) and not self._accept_key_change:
+            self.held.append(HeldMonth(month=state.month, stale=tuple(stale), lost_jobs=max(lost, 0)))
+            return ()
+        return groups
+
+    def _rendered(
+        self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
+    ) -> list[tuple[int, SummaryGroup, bytes]]:
+        """A month's records; none at all when one cannot be said, because a month goes out whole or not."""
+        try:
+            return [(state.month, group, self._format.render(group, now)) for group in groups]
+        except Unfit as unfit:
+            aside = SkippedJob(
+                row=RowRef(database="", record_id=0),
+                job_id=JobId(f"summary {HeldMonth(month=state.month, stale=(), lost_jobs=0).name}"),
+                local_id="",
+                ended_at=None,
+                rule=unfit.rule,
+                reason=unfit.reason,
+                fingerprint=0,
+            )
+            self._dispatch.count_aside(aside)
+            policy_digest = self._judge.policy_digest
+            self._ledger.note(self._target, Progress(skipped=(aside,)), policy_digest, self._clock())
+            return []
+
+    def _send(self, rendered: Iterable[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
+        frame = self._format.frame
+        batches = whole_messages(
+            rendered,
+            most_records=self._scales.most_records,
+            most_bytes=self._scales.most_bytes - len(frame.head) - len(frame.tail),
+            between=len(frame.separator),
+        )
+        self._ledger.prepare_months(self._target, [self._month_message(batch, now) for batch in batches])
+
+    def _month_message(self, batch: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> MonthMessage:
+        payload = self._format.frame.join([content for _, _, content in batch])
+        self._format.check(payload)
+        message = Message(
+            id=message_id(now, payload),
+            target=self._target,
+            format=self._format.name,
+            payload=payload,
+            records=len(batch),
+            made_at=now,
+        )
+        records = tuple(_carried(group, content) for _, group, content in batch)
+        return MonthMessage(message=message, months=tuple(sorted({month for month, _, _ in batch})), records=records)
+
+    def _count(
+        self,
+        entries: Sequence[Entry],
+        contents: dict[int, list[SummaryGroup]],
+        *,
+        dirty: Iterable[int],
+        clean: Iterable[int],
+        progress: Progress,
+    ) -> None:
+        self._ledger.count(
+            self._target,
+            entries,
+            contents,
+            dirty=set(dirty),
+            clean=set(clean),
+            progress=progress,
+            basis=self._basis,
+            policy_digest=self._judge.policy_digest,
+            now=self._clock(),
+        )
+
+
+def _carried(group: SummaryGroup, content: bytes) -> Carried:
+    """A group under the name by which `quarantine list` shows it, should it be refused."""
+    about = (
+        f"{group.vo or 'no VO'}, {group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
+    )
+    return Carried(
+        row=RowRef(database="", record_id=0),
+        job_id=JobId(f"summary {group.year}-{group.month:02} of {about}"),
+        local_id="",
+        ended_at=group.latest_end,
+        fingerprint=0,
+        content_bytes=len(content),
+        first_time=False,
+    )
