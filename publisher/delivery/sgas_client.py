@@ -1,0 +1,213 @@
+"""Delivery to SGAS: one batch a request over one kept-alive connection, and the right reaction to every answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
+from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
+from publisher.delivery.hostcert import load_certificate, load_key, validity
+from publisher.delivery.https import Limits, Session, https_url, proxy_url
+from publisher.delivery.retry import Schedule, asked_wait_s
+from publisher.delivery.sgas import Options
+from publisher.delivery.sgas_names import spellings
+from publisher.delivery.sgas_replies import said, service_paths
+from publisher.delivery.sgas_verdicts import CONFIGURATION, CREDENTIALS, REFUSED, Sent, judge
+from publisher.delivery.tls import client_context, trust_described
+from publisher.errors import CredentialError
+from publisher.model.message import Message
+
+_log: Final = logging.getLogger("publisher.delivery")
+
+# A limit learnt from a refusal is never taken for smaller than this: what is larger than a limit is set aside when it is a
+# single record, and that shall be the service's word, not a guess.
+SMALLEST_LIMIT: Final = 65_536
+_BASE: Final = "/sgas"
+_INSERT: Final = "/ur"
+_REGISTRATION: Final = "Registration"  # the service of job records; its siblings take storage and the like
+_NO_RECORDS: Final = b'<UsageRecords xmlns="http://schema.ogf.org/urf/2003/09/urf"/>'
+_HEADERS: Final = {"Content-Type": "text/xml; charset=utf-8"}
+_PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One question of the pre-flight check and its answer for people; `exit_status` is 0 when all is well."""
+
+    name: str
+    answer: str
+    exit_status: int = 0
+
+
+class SgasTransport:
+    """A `Transport` to one SGAS server."""
+
+    def __init__(
+        self, options: Options, credentials: Credentials, circumstances: Circumstances, *, allow_open_key: bool
+    ) -> None:
+        """Raises: CredentialError, ConfigError"""
+        self._base, self._insert = _paths(options.url)
+        self._listed = False
+        self._options = options
+        self._world = circumstances
+        self._path = credentials.certificate
+        certificate = load_certificate(credentials.certificate)
+        load_key(credentials.key, certificate, allow_open=allow_open_key)
+        self._begins, self._ends = validity(certificate)
+        self._subject = spellings(certificate.subject)
+        self._schedule = Schedule(attempts=options.attempts, budget_s=options.retry_budget_s)
+        self._lost_s = 0.0
+        self._limit = options.batch_bytes
+        parts = urlsplit(options.url)
+        place = https_url(f"{parts.scheme}://{parts.netloc}", "url")
+        self._session = Session(
+            place,
+            client_context(credentials),
+            trust=trust_described(credentials),
+            limits=Limits(
+                connect_s=options.connect_timeout_s,
+                read_s=options.read_timeout_s,
+                attempt_s=options.attempt_timeout_s,
+            ),
+            clock=circumstances.clock,
+            proxy=proxy_url(place, options.proxy, circumstances.environment),
+        )
+        self._check(circumstances.now())
+
+    def payload_limit(self) -> int:
+        """The option, or less once the service has refused a size. The payload travels as it is."""
+        return self._limit
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        """Hand a batch over, and say what became of it.
+
+        Raises: CredentialError before anything is sent, when the certificate has ended.
+        """
+        self._check(now)
+        size = len(message.payload)
+        if size > self._options.batch_bytes:
+            reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
+            return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
+        sent = Sent(payload=message.payload, subject=self._subject)
+        attempts = bytes_sent = 0
+        doubt = False
+        while True:
+            began = self._world.clock()
+            attempts += 1
+            answer = self._insert_answer(message.payload)
+            if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
+                bytes_sent += size * answer.tries
+            receipt = judge(answer, sent)
+            # Of two tries on two connections, the first may have been stored whatever the second one met.
+            doubt = doubt or receipt.doubt or answer.tries > 1
+            if receipt.verdict not in _PASSING:
+                break
+            self._lost_s += self._world.clock() - began
+            if not self._patience(answer, receipt, attempts, message):
+                verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
+                receipt = replace(receipt, verdict=verdict)
+                break
+        if receipt.verdict is Verdict.TOO_LARGE:
+            self._limit = min(self._limit, max(SMALLEST_LIMIT, size // 2))
+        delivered = receipt.verdict is Verdict.DELIVERED
+        return replace(receipt, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt and not delivered)
+
+    def preflight(self) -> tuple[Step, ...]:
+        """Certificate, service list, right to insert, in this order up to the first that fails; stores nothing.
+
+        An empty document proves the right, but not for the MachineName: SGAS looks at that only in records.
+        """
+        nothing = Sent(payload=_NO_RECORDS, subject=self._subject)
+        answer = self._session.exchange("GET", self._base)
+        if not isinstance(answer, Answer) or answer.status != 200:
+            receipt = judge(answer, nothing)
+            return (Step(name="certificate", answer=receipt.reason, exit_status=receipt.exit_status),)
+        steps = [Step(name="certificate", answer=f"accepted, as {self._subject.comma} or {self._subject.slash}")]
+        found = service_paths(answer.body) or {}
+        if _REGISTRATION not in found:
+            names = ", ".join(sorted(found)) or f'none: "{said(answer.body).words}"'
+            reason = f"{self._base} lists no service {_REGISTRATION} ({plain(names, 200)}); check `url` of the target"
+            return (*steps, Step(name="services", answer=reason, exit_status=CONFIGURATION))
+        steps.append(Step(name="services", answer=plain(", ".join(sorted(found)))))
+        receipt = judge(self._insert_answer(_NO_RECORDS), nothing)
+        if receipt.verdict is Verdict.DELIVERED:
+            return (*steps, Step(name="right to insert", answer=f"proved with an empty document at {self._insert}"))
+        reason, exit_status = receipt.reason, receipt.exit_status
+        if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault
+            exit_status = CREDENTIALS
+            reason = (
+                f"{reason}, even to an empty document; ask its administrator about the entry of {self._subject.comma}"
+            )
+        return (*steps, Step(name="right to insert", answer=plain(reason), exit_status=exit_status))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _check(self, now: datetime) -> None:
+        """Raises: CredentialError"""
+        who = f"the certificate {self._path} ({self._subject.slash})"
+        if now >= self._ends:
+            raise CredentialError(
+                f"{who} expired on {self._ends:%Y-%m-%d %H:%M} UTC; get a new one from your CA and put it in place, "
+                "nothing was sent"
+            )
+        if now < self._begins:
+            raise CredentialError(
+                f"{who} is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; check this machine's clock, nothing was sent"
+            )
+
+    def _insert_answer(self, payload: bytes) -> Answer | NoAnswer:
+        """The answer to a POST; where nothing is at the usual address, the service list is asked once for the right one."""
+        answer = self._session.exchange("POST", self._insert, payload, _HEADERS)
+        if self._listed or not isinstance(answer, Answer) or answer.status not in (404, 405):
+            return answer
+        self._listed = True
+        path = self._listed_path()
+        if path in ("", self._insert):
+            return answer
+        _log.info("nothing takes records at %s; the service list names %s", self._insert, path)
+        self._insert = path
+        return self._session.exchange("POST", self._insert, payload, _HEADERS)
+
+    def _listed_path(self) -> str:
+        """Where the service list says that job records go, or an empty string."""
+        answer = self._session.exchange("GET", self._base)
+        found: Mapping[str, str] | None = None
+        if isinstance(answer, Answer) and answer.status == 200:
+            found = service_paths(answer.body)
+        return (found or {}).get(_REGISTRATION, "")
+
+    def _patience(self, answer: Answer | NoAnswer, receipt: Receipt, attempts: int, message: Message) -> bool:
+        """Wait for the next attempt; False when there shall be none."""
+        asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
+        wait_s = self._schedule.wait_s(
+            attempts_made=attempts,
+            spent_s=self._lost_s,
+            chance=self._world.chance(),
+            asked_s=asked_wait_s(asked, self._world.now()),
+        )
+        if wait_s is None:
+            return False
+        _log.info(
+            "message %s: attempt %d of %d failed, the next in %.1f s: %s",
+            message.id,
+            attempts,
+            self._schedule.attempts,
+            wait_s,
+            receipt.reason,
+        )
+        self._lost_s += wait_s
+        return not self._world.wait(wait_s)
+
+
+def _paths(url: str) -> tuple[str, str]:
+    """Path of the service list and path for inserts; operators write either."""
+    path = urlsplit(url).path.rstrip("/") or _BASE
+    base = path.removesuffix(_INSERT) or _BASE
+    return base, f"{base}{_INSERT}"

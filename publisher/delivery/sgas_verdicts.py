@@ -1,0 +1,260 @@
+"""What an answer of SGAS means: one pure function over tables, with a comment a row.
+
+One POST is one transaction, so there is no half success, and status 500 covers everything from a bad record to a database
+that restarts: who speaks and in which words decides. Only SGAS's own words may condemn a record or this host's rights;
+nginx and balancers in front of it may not.
+
+Spec: sgas facts sections 3 and 4, measured on luts3-service 3.8.1 and its head of development.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
+from publisher.delivery.base import Receipt, Verdict
+from publisher.delivery.sgas_names import Spellings
+from publisher.delivery.sgas_replies import Said, SentRecord, Voice, said, sent_records
+
+LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
+_MOST_NAMES: Final = 3
+
+
+class Advice(StrEnum):
+    """What helps. `RIGHT` names the DN in both spellings and the MachineName, which is what SGAS's administrator needs."""
+
+    NONE = ""
+    RIGHT = "right"
+    CERTIFICATE = "certificate"
+    URL = "url"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """The verdict of a row, and what the administrator is told."""
+
+    verdict: Verdict
+    exit_status: int
+    certain: bool = True
+    advice: Advice = Advice.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What was asked: the payload, and who asked."""
+
+    payload: bytes
+    subject: Spellings
+
+
+_AGAIN: Final = Ruling(verdict=Verdict.RETRY_LATER, exit_status=LATER)
+_DOUBT: Final = Ruling(verdict=Verdict.IN_DOUBT, exit_status=LATER)
+_BAD_RECORD: Final = Ruling(verdict=Verdict.REFUSED, exit_status=REFUSED)
+_UNKNOWN: Final = Ruling(verdict=Verdict.REFUSED, exit_status=REFUSED, certain=False)
+_TOO_LARGE: Final = Ruling(verdict=Verdict.TOO_LARGE, exit_status=REFUSED)
+
+
+def _stop(exit_status: int, advice: Advice) -> Ruling:
+    return Ruling(verdict=Verdict.STOP_TARGET, exit_status=exit_status, advice=advice)
+
+
+# No answer at all. What nobody can repair by trying again stops the target before anything leaves.
+SILENCES: Final[Mapping[Failure, Ruling]] = {
+    Failure.NOT_SENT: _AGAIN,
+    Failure.MAYBE_SENT: _DOUBT,  # SGAS finishes an insert whether or not the client waits
+    Failure.OUR_CERTIFICATE: _stop(CREDENTIALS, Advice.CERTIFICATE),
+    Failure.THEIR_CERTIFICATE: _stop(CREDENTIALS, Advice.NONE),
+    Failure.PROXY: _stop(CONFIGURATION, Advice.NONE),
+    Failure.IMPOSSIBLE: _stop(CONFIGURATION, Advice.NONE),
+}
+
+# Status and voice; a row without a voice is for all that have none of their own.
+STATUSES: Final[Mapping[tuple[int, Voice | None], Ruling]] = {
+    # nginx demands a certificate and does so over HTTP: TLS itself succeeds
+    (400, Voice.NGINX): _stop(CREDENTIALS, Advice.CERTIFICATE),
+    (400, None): _stop(REFUSED, Advice.FOREIGN),
+    (401, None): _stop(CREDENTIALS, Advice.FOREIGN),
+    # no `jobinsert` right at all
+    (403, Voice.PLAIN): _stop(CREDENTIALS, Advice.RIGHT),
+    # a firewall, or nginx with a list of addresses
+    (403, None): _stop(REFUSED, Advice.FOREIGN),
+    # a wrong path (also: a trailing slash, another case), or the service list in place of the insert URL
+    (404, None): _stop(CONFIGURATION, Advice.URL),
+    (405, None): _stop(CONFIGURATION, Advice.URL),
+    # a right, but not for a MachineName of the batch
+    (406, None): _stop(CREDENTIALS, Advice.RIGHT),
+    (408, None): _DOUBT,
+    (413, None): _TOO_LARGE,
+    (425, None): _AGAIN,
+    (429, None): _AGAIN,
+    # nginx itself, which has no room to keep the body for instance
+    (500, Voice.NGINX): _AGAIN,
+    # a balancer or a proxy: not SGAS's words, so no record is to blame
+    (500, Voice.FOREIGN): _DOUBT,
+    (500, Voice.SILENCE): _DOUBT,
+    # Twisted 19.7 and newer keep the traceback to themselves
+    (500, Voice.BARE): _UNKNOWN,
+    # SGAS is down, or was killed at work: before its commit as a rule, but nobody knows
+    (502, None): _DOUBT,
+    # SGAS cannot reach its database
+    (503, None): _AGAIN,
+    # an insert of more than 60 s, which is committed all the same (measured)
+    (504, None): _DOUBT,
+}
+
+_TRANSIENT_WORDS: Final = re.compile(
+    r"FATAL|PANIC|connection|canceling statement|too many|deadlock detected|could not (?:serialize|extend)|read-only|"
+    r"No space left|out of memory|shutting down|starting up"
+)
+# Voice, words and ruling for a 500 of SGAS itself; the first row that matches counts.
+WORDS: Final[tuple[tuple[Voice, re.Pattern[str], Ruling], ...]] = (
+    # 3.8.1 at the first insert after its database restarted; the next one works
+    (Voice.PLAIN, re.compile("insertJobUsageRecords"), _AGAIN),
+    # PostgreSQL about a value. Before the transient words, for it quotes the value, which may hold any word.
+    (
+        Voice.PLAIN,
+        re.compile(
+            r"value too long|null value|out of range|violates|invalid (?:input syntax|byte sequence)|exceeds btree"
+        ),
+        _BAD_RECORD,
+    ),
+    # a number too wide for its column has another type, and there is no function for such arguments
+    (Voice.PLAIN, re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"), _BAD_RECORD),
+    # the same without such a type may as well be a server without its functions: then every record fails
+    (Voice.PLAIN, re.compile(r"function urcreate\("), _UNKNOWN),
+    # Memory that is no number, in a unit or with a metric that is not known
+    (Voice.PLAIN, re.compile(r"for \*: 'NoneType'|SgasMemory"), _BAD_RECORD),
+    # the database is up but unwilling: too many connections, a wrong password, a standby, a statement timeout
+    (Voice.PLAIN, _TRANSIENT_WORDS, _AGAIN),
+    # the right is there, but the CN of this host's DN is no host name that SGAS can take out
+    (
+        Voice.TRACEBACK,
+        re.compile(r"\bFQDN\b|[Cc]ould not extract|(?<!['\"])\bidentity\b(?!['\"])"),
+        _stop(CREDENTIALS, Advice.RIGHT),
+    ),
+    # the parser fell over an empty element, a missing createTime, an impossible number; or found no MachineName
+    (
+        Voice.TRACEBACK,
+        re.compile(
+            r"^(?:ParseError|ExpatError|TypeError|AttributeError|OverflowError|ValueError|KeyError|Unicode\w+Error):|faulty URs"
+        ),
+        _BAD_RECORD,
+    ),
+    # words that nobody has met yet: the record or the server, narrowing down will tell
+    (Voice.TRACEBACK, re.compile(""), _UNKNOWN),
+    (Voice.PLAIN, re.compile(""), _UNKNOWN),
+)
+
+
+def judge(answer: Answer | NoAnswer, sent: Sent) -> Receipt:
+    """What became of a batch. The reason is one line of at most 500 characters, and never empty but for a plain success."""
+    if isinstance(answer, NoAnswer):
+        ruling = SILENCES[answer.failure]
+        return _receipt(ruling, f"{answer.reason or 'no answer'}{_advice(ruling.advice, sent, None)}")
+    if answer.status == 200:
+        return _accepted(answer, sent)
+    heard = said(answer.body)
+    if 300 <= answer.status < 400:
+        where = plain(answer.headers.get("location", "")) or "nowhere"
+        return _receipt(
+            _stop(CONFIGURATION, Advice.URL),
+            f"SGAS answered {answer.status} and points to {where[:200]}; redirects are not followed, correct `url`",
+        )
+    ruling = _ruling(answer.status, heard)
+    words, advice = f'"{heard.words}"' if heard.words else "without a word", _advice(ruling.advice, sent, heard)
+    if ruling.advice is Advice.RIGHT:  # long, and worth more than the server's words, which name the same
+        return _receipt(ruling, f"SGAS answered {answer.status}{advice}; it said {words}")
+    return _receipt(ruling, f"SGAS answered {answer.status} {words}{advice}")
+
+
+def _ruling(status: int, heard: Said) -> Ruling:
+    ruling = STATUSES.get((status, heard.voice)) or STATUSES.get((status, None))
+    if ruling is not None:
+        return ruling
+    if status == 500:
+        return next(row[2] for row in WORDS if row[0] is heard.voice and row[1].search(heard.words))
+    if 400 <= status < 500:
+        return _stop(REFUSED, Advice.FOREIGN)
+    return _DOUBT  # other 5xx are somebody's in between; other 2xx are nobody's receipt
+
+
+def _receipt(ruling: Ruling, reason: str) -> Receipt:
+    return Receipt(
+        verdict=ruling.verdict,
+        exit_status=ruling.exit_status,
+        certain=ruling.certain,
+        reason=plain(reason),
+        doubt=ruling.verdict is Verdict.IN_DOUBT,
+    )
+
+
+def _advice(advice: Advice, sent: Sent, heard: Said | None) -> str:
+    subject = sent.subject
+    match advice:
+        case Advice.RIGHT:
+            names = sorted({record.machine_name for record in sent_records(sent.payload)})
+            shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+            machines = f" for MachineName {shown}" if names else ""
+            return (
+                f'; its administrator must allow jobinsert{machines} to "{subject.comma}" or, as older nginx spell it, '
+                f'"{subject.slash}"'
+            )
+        case Advice.CERTIFICATE:
+            return f"; the certificate of {subject.slash} is not accepted: is it expired, or its CA unknown there?"
+        case Advice.URL:
+            return "; is `url` of the target the insert URL (https://HOST:6143/sgas/ur) or the one above it?"
+        case Advice.FOREIGN:
+            who = heard.voice if heard else Voice.SILENCE
+            return f" ({who}), which is not what SGAS says; something in between refuses, nothing was set aside"
+        case _:
+            return ""
+
+
+# Success
+
+
+def _accepted(answer: Answer, sent: Sent) -> Receipt:
+    """200 says that the transaction is committed, if it is SGAS that says so."""
+    try:
+        reply = json.loads(answer.body) if answer.complete else ...
+    except (ValueError, RecursionError):
+        reply = ...
+    if reply is None:
+        # The head of development after its database came back: stored, but the ids are lost on the way (measured).
+        return Receipt(verdict=Verdict.DELIVERED)
+    if not isinstance(reply, dict):
+        how = "something else than a receipt" if answer.complete else "an answer that broke off"
+        heard = said(answer.body)
+        return _receipt(_DOUBT, f'SGAS answered 200 with {how}: "{heard.words}" ({heard.voice})')
+    return _matched({str(name): str(row) for name, row in reply.items()}, sent_records(sent.payload))
+
+
+def _matched(reply: Mapping[str, str], records: tuple[SentRecord, ...]) -> Receipt:
+    """Row ids by the ids that we sent. The server renames records with a strange LocalJobId to their GlobalJobId.
+
+    Copies of one record share a key. A record that is missing while no key is left over was not stored.
+    """
+    row_ids: dict[str, str] = {}
+    renamed = missing = 0
+    left = set(reply)
+    for record in records:
+        name = next((name for name in (record.record_id, record.global_job_id) if name in reply), None)
+        if name is None:
+            missing += 1
+            continue
+        left.discard(name)
+        row_ids[record.record_id] = reply[name]
+        renamed += name != record.record_id
+    if missing and not left:
+        ruling = Ruling(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
+        return _receipt(ruling, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
+    row_ids |= {name: reply[name] for name in sorted(left)}
+    strange = renamed + missing
+    note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
+    return Receipt(verdict=Verdict.DELIVERED, row_ids=row_ids, reason=note)
