@@ -60,15 +60,17 @@ class Line:
     def write(self, subject: object) -> str:
         """The line, or ''. Raises: Unfit when the server would refuse it."""
         value = self.value(subject)
+        if self.kind is Kind.WHOLE and value is not None:
+            if 0 <= value <= self.limit:
+                return f"{self.key}: {value}\n"
+            raise Unfit("number-out-of-range", f"{self.key} {value} is not in 0 to {self.limit}")
         if self.kind is Kind.TEXT:
             value = self._text(value)
-        elif self.kind is Kind.WHOLE and value is not None and not 0 <= value <= self.limit:
-            raise Unfit("number-out-of-range", f"{self.key} {value} is not in 0 to {self.limit}")
-        if value is None or value == "":
-            if self.mandatory:
-                raise Unfit("value-missing", f"{self.key} is empty or means none to APEL")
-            return ""
-        return f"{self.key}: {value}\n"
+        if value:
+            return f"{self.key}: {value}\n"
+        if self.mandatory:
+            raise Unfit("value-missing", f"{self.key} is empty or means none to APEL")
+        return ""
 
     def _text(self, text: str) -> str:
         text = ascii_text(text)
