@@ -68,6 +68,11 @@ def _publish(commands: Any) -> None:
     _with_targets(command)
     command.add_argument("--force", action="store_true", help="also targets that are not due yet")
     command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    command.add_argument(
+        "--accept-key-change",
+        action="store_true",
+        help="send months although rows under other keys stay at the receiver (its team must delete them)",
+    )
     command.add_argument("--limit", type=_count, metavar="N", help="at most N jobs a target (not for summaries)")
     _with_json(command)
 
@@ -110,14 +115,16 @@ def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import commands, results, terminal
 
     report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
+    site = _site(arguments, stop)
     try:
         outcomes = commands.publish(
-            _site(arguments, stop),
+            site,
             targets=arguments.target,
             observer=report,
             force=arguments.force,
             dry_run=arguments.dry_run,
             limit=arguments.limit,
+            accept_key_change=arguments.accept_key_change,
         )
     finally:
         report.done()
@@ -126,7 +133,7 @@ def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
     else:
         terminal.print_table(results.PUBLISH_COLUMNS, results.publish_rows(outcomes), sys.stdout)
         for outcome in outcomes:
-            for note in results.publish_notes(outcome):
+            for note in [*results.publish_notes(outcome), *results.ticket(site.settings.site, outcome)]:
                 print(note)
         if arguments.dry_run:
             print("a rehearsal: nothing was sent, nothing was written down")

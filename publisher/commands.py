@@ -56,6 +56,7 @@ def publish(
     force: bool = False,
     dry_run: bool = False,
     limit: int | None = None,
+    accept_key_change: bool = False,
 ) -> list[Outcome]:
     """One regular round of every target that is due. One target's trouble never stops another.
 
@@ -70,7 +71,18 @@ def publish(
             if waiting:
                 outcomes.append(Outcome(target=target.name, outcome="nothing", reason=waiting))
                 continue
-            outcomes.append(_attempt(site, target, source, ledger, observer, dry_run=dry_run, limit=limit))
+            outcomes.append(
+                _attempt(
+                    site,
+                    target,
+                    source,
+                    ledger,
+                    observer,
+                    dry_run=dry_run,
+                    limit=limit,
+                    accept_key_change=accept_key_change,
+                )
+            )
     return outcomes
 
 
@@ -160,10 +172,13 @@ def _attempt(
     *,
     dry_run: bool,
     limit: int | None,
+    accept_key_change: bool,
 ) -> Outcome:
     try:
-        aim = site.aim(target, rehearsal=dry_run)
+        aim = site.aim(target, rehearsal=dry_run, accept_key_change=accept_key_change)
         with closing(aim.transport):
+            for warning in aim.transport.warnings(site.surroundings.clock()):
+                log.warning("target %s: %s", target.name, warning)
             return Round(aim, source, ledger, observer, site.surroundings.clock).run(limit)
     except PublisherError as error:
         outcome = "deferred" if error.exit_status == 75 else "error"
@@ -193,6 +208,10 @@ def _waiting(
     start = state.start if state else _start(target, now)
     selection = target.selection(Window(start=start))
     pending = state.prepared if state else 0
+    if target.summary:
+        # Jobs, not rows: those counted into months whose last content the receiver has not accepted.
+        months = [month for month in ledger.months(target.name) if month.digest != month.accepted_digest]
+        pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
     late = 0
     pages = [source.look_again(ledger.open_rows(target.name), frozenset(), now)]
     pages += [

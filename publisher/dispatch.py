@@ -161,6 +161,8 @@ class Dispatch:
                 self._ledger.in_doubt(message, receipt.reason)
                 raise Stopped(receipt)
             case Verdict.RETRY_LATER | Verdict.STOP_TARGET:
+                if receipt.doubt:  # an earlier attempt of this run may have been stored
+                    self._ledger.in_doubt(message, receipt.reason)
                 raise Stopped(receipt)
             case Verdict.TOO_LARGE | Verdict.REFUSED:
                 self._narrow(outstanding or self._written_down(message), receipt)

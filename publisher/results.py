@@ -9,6 +9,7 @@ from typing import Any
 from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
+from publisher.model.months import HeldMonth
 from publisher.pipeline import Outcome
 
 Json = Mapping[str, Any]
@@ -25,11 +26,58 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
                 "outcome": outcome.outcome,
                 "reason": outcome.reason or None,
+                "held": [held_json(month) for month in outcome.held],
             }
             for outcome in outcomes
         },
         "exit": exit_status(outcomes),
     }
+
+
+def held_json(held: HeldMonth) -> Json:
+    return {
+        "month": held.name,
+        "lost_jobs": held.lost_jobs,
+        "stale": [
+            {
+                "user": group.user,
+                "vo": group.vo,
+                "vo_group": group.vo_group,
+                "vo_role": group.role,
+                "submit_host": group.submit_host,
+                "infrastructure": group.infrastructure,
+                "benchmarks": {one.kind: one.text for one in group.benchmarks},
+                "nodes": group.node_count,
+                "processors": group.cpu_count,
+                "jobs": group.jobs,
+                "wall_s": group.wall_s,
+                "cpu_s": group.cpu_s,
+            }
+            for group in held.stale
+        ],
+    }
+
+
+def ticket(site: str, outcome: Outcome) -> list[str]:
+    """What to write to the accounting team, so that they delete the rows that would stay behind."""
+    stale = [(held.name, group) for held in outcome.held for group in held.stale]
+    if not stale:
+        return []
+    lines = [
+        "",
+        f"Text for a ticket to the APEL team, to be sent before --accept-key-change ({outcome.target}):",
+        "",
+        f"  Site {site} is about to republish {', '.join(held.name for held in outcome.held)} under other keys.",
+        "  Please delete these rows, which the new ones do not replace:",
+    ]
+    lines += [
+        f"  {month}: VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
+        f"user {group.user or 'None'}, SubmitHost {group.submit_host}, {group.infrastructure}, "
+        f"{' '.join(f'{one.kind} {one.text}' for one in group.benchmarks)}, {group.node_count} nodes, "
+        f"{group.cpu_count} processors: {group.jobs} jobs, {group.wall_s} s wall, {group.cpu_s} s CPU"
+        for month, group in stale
+    ]
+    return [*lines, ""]
 
 
 def publish_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:

@@ -129,6 +129,10 @@ class AmsTransport:
         decision = publish_verdict(0, answer)
         raise _ERRORS[decision.exit_status](self._clean(decision.reason))
 
+    def warnings(self, now: datetime) -> list[str]:
+        """An expiry of the certificate within 30 days."""
+        return list(self.signer.warnings(now))
+
     def close(self) -> None:
         """Close the connections and forget the token."""
         self._token = ""

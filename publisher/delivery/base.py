@@ -90,6 +90,10 @@ class Transport(Protocol):
         """
         ...
 
+    def warnings(self, now: datetime) -> list[str]:
+        """What will stop this target before long, such as a certificate that ends within 30 days."""
+        ...
+
     def close(self) -> None: ...
 
 

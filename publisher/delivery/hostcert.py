@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from base64 import b64decode
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from publisher.errors import CredentialError
+
+WARN_BEFORE: Final = timedelta(days=30)
 
 SigningKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -190,3 +192,15 @@ def _go_escape(value: str) -> str:
     if len(value) > 1 and value.endswith(" "):
         text = f"{text[:-1]}\\ "
     return text
+
+
+def ends_soon(path: Path, subject: str, ends: datetime, now: datetime) -> tuple[str, ...]:
+    """A warning for a certificate that ends within 30 days; none for one that has longer."""
+    left = ends - now
+    if left >= WARN_BEFORE:
+        return ()
+    days = max(0, left.days)
+    return (
+        f"the certificate {path} ({subject}) expires in {days} day{'' if days == 1 else 's'}, "
+        f"on {ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected",
+    )

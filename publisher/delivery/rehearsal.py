@@ -20,5 +20,8 @@ class RehearsalTransport:
     def deliver(self, message: Message, now: datetime) -> Receipt:
         return Receipt(verdict=Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=len(message.payload), attempts=0)
 
+    def warnings(self, now: datetime) -> list[str]:
+        return self._real.warnings(now)
+
     def close(self) -> None:
         self._real.close()

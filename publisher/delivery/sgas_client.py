@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
-from publisher.delivery.hostcert import load_certificate, load_key, validity
+from publisher.delivery.hostcert import ends_soon, load_certificate, load_key, validity
 from publisher.delivery.https import Limits, Session, https_url, proxy_url
 from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.sgas import Options
@@ -144,6 +144,10 @@ class SgasTransport:
                 f"{reason}, even to an empty document; ask its administrator about the entry of {self._subject.comma}"
             )
         return (*steps, Step(name="right to insert", answer=plain(reason), exit_status=exit_status))
+
+    def warnings(self, now: datetime) -> list[str]:
+        """An expiry of the certificate within 30 days."""
+        return list(ends_soon(self._path, self._subject.slash, self._ends, now))
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,7 +9,7 @@ Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured o
 from __future__ import annotations
 
 import base64
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
 
 from publisher.delivery.base import Credentials
-from publisher.delivery.hostcert import authn_dn, load_certificate, load_key, slash_dn, validity
+from publisher.delivery.hostcert import authn_dn, ends_soon, load_certificate, load_key, slash_dn, validity
 from publisher.errors import CredentialError
 
-WARN_BEFORE: Final = timedelta(days=30)
 # Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0, measured).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 
@@ -89,14 +88,7 @@ class Signer:
 
     def warnings(self, now: datetime) -> tuple[str, ...]:
         """What to tell the administrator in good time: an expiry less than 30 days away."""
-        left = self._ends - now
-        if left >= WARN_BEFORE:
-            return ()
-        days = max(0, left.days)
-        return (
-            f"the certificate {self._path} ({self.subject_slash()}) expires in {days} day{'' if days == 1 else 's'}, "
-            f"on {self._ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected",
-        )
+        return ends_soon(self._path, self.subject_slash(), self._ends, now)
 
     def subject_slash(self) -> str:
         """The subject as GOCDB and APEL's list of senders spell it: /DC=org/O=site/CN=host."""
