@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -629,6 +629,15 @@ def test_credentials_are_looked_at_before_anything_is_sent(world: SgasWorld, pki
     world.make(opened, allow_open_key=True).close()
     world.environment["CREDENTIALS_DIRECTORY"] = str(opened.key.parent)
     world.make(opened).close()
+
+
+def test_warnings_begin_thirty_days_before_the_end(world: SgasWorld, pki: PKI) -> None:
+    transport = world.make(pki.host("long.example.org", days=60))
+    assert transport.warnings(NOW) == []
+    (text,) = transport.warnings(NOW + timedelta(days=58.5))
+    assert "expires in 1 day," in text
+    assert "/CN=long.example.org" in text
+    transport.close()
 
 
 @pytest.mark.parametrize(
