@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from struct import Struct
 from typing import Final
 
 from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
@@ -23,6 +24,7 @@ LEAF_ENTRIES: Final = 180
 LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
 _HIGHEST: Final = b"\xff" * (ENTRY_BYTES - KEY_BYTES)
+_ENTRY: Final = Struct(f">{KEY_BYTES}sIIHB")  # the fingerprint's three bytes are the last two numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,25 +37,18 @@ class Membership:
 
 
 def pack(entry: Entry, message: int) -> bytes:
-    return (
-        entry.key
-        + message.to_bytes(4, "big")
-        + max(0, min(entry.ended_at, LATEST_END)).to_bytes(4, "big")
-        + entry.fingerprint.to_bytes(3, "big")
-    )
+    ended_at = max(0, min(entry.ended_at, LATEST_END))
+    return _ENTRY.pack(entry.key, message, ended_at, entry.fingerprint >> 8, entry.fingerprint & 0xFF)
 
 
 def unpack(packed: bytes) -> Membership:
-    return Membership(
-        message=int.from_bytes(packed[11:15], "big"),
-        ended_at=Epoch(int.from_bytes(packed[15:19], "big")),
-        fingerprint=int.from_bytes(packed[19:22], "big"),
-    )
+    _, message, ended_at, high, low = _ENTRY.unpack(packed)
+    return Membership(message=message, ended_at=Epoch(ended_at), fingerprint=high << 8 | low)
 
 
-def entries(leaf: bytes) -> Iterator[bytes]:
+def entries(leaf: bytes) -> list[bytes]:
     """The packed entries of a leaf, in order."""
-    return (leaf[at : at + ENTRY_BYTES] for at in range(0, len(leaf), ENTRY_BYTES))
+    return [leaf[at : at + ENTRY_BYTES] for at in range(0, len(leaf), ENTRY_BYTES)]
 
 
 def ceiling(prefix: bytes) -> bytes:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from publisher.ledger import months, rows, sqlite_file, stretches
 from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, TargetState
-from publisher.ledger.membership import pack, unpack
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Rendered
@@ -56,12 +55,10 @@ class SqliteLedger(LedgerQuestions):
         target = self._known_number(message.target)
         with self._atomic():
             number = rows.enter(self._connection, target, message, carried, place=None, narrowing=False)
-            rows.remember(self._connection, target, number, [record.entry for record in records])
+            packed = rows.remember(self._connection, target, number, [record.entry for record in records])
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
-            self._connection.executemany(
-                rows.LEAVE_QUARANTINE, [{"target": target, "key": record.entry.key} for record in records]
-            )
-        self._remember(target, number, [record.entry for record in records])
+            rows.leave_quarantine(self._connection, target, [record.entry.key for record in records])
+        stretches.add_fresh(self._fresh_of(target), packed)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)
@@ -85,13 +82,12 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             months.count(self._connection, number, contents, dirty, clean, basis)
             rows.advance(self._connection, number, progress, policy_digest, now)
-            leaving = [{"target": number, "key": entry.key} for entry in entries]
-            self._connection.executemany(rows.LEAVE_QUARANTINE, leaving)
+            rows.leave_quarantine(self._connection, number, [entry.key for entry in entries])
+            packed = []
             if entries:
                 counted = rows.enter_counted(self._connection, number, len(entries), now)
-                rows.remember(self._connection, number, counted, entries)
-        if entries:
-            self._remember(number, counted, entries)
+                packed = rows.remember(self._connection, number, counted, entries)
+        stretches.add_fresh(self._fresh_of(number), packed)
         self._compact_when_many(number)
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
@@ -113,8 +109,8 @@ class SqliteLedger(LedgerQuestions):
             records = rows.outbox_records(self._connection, number)
             rows.settle(self._connection, number, _SENT, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
             if months.settle(self._connection, target, number, now, accepted=True):
-                leaving = [{"target": target, "key": job_key(str(one[2]), str(one[3]))} for one in records]
-                self._connection.executemany(rows.LEAVE_QUARANTINE, leaving)
+                leaving = [job_key(str(one[2]), str(one[3])) for one in records]
+                rows.leave_quarantine(self._connection, target, leaving)
                 return
             self._connection.execute(
                 _DELIVERED,
@@ -208,14 +204,10 @@ class SqliteLedger(LedgerQuestions):
         if len(self._fresh_of(target)) < stretches.FRESH_ENTRIES:
             return
         with self._atomic():
-            stretches.settle_fresh(self._connection, target)
+            absences = stretches.settle_fresh(self._connection, target, self._absences)
+        self._absences = absences
         sqlite_file.give_back_pages(self._connection)
         self._fresh.pop(target, None)
-
-    def _remember(self, target: int, number: int, new: Sequence[Entry]) -> None:
-        fresh = self._fresh_of(target)
-        for entry in new:
-            fresh[entry.key] = unpack(pack(entry, number))
 
     def _known_number(self, target: str) -> int:
         number = self._number(target)

@@ -10,7 +10,7 @@ from datetime import datetime
 from publisher.ledger.base import Carried
 from publisher.ledger.membership import pack
 from publisher.ledger.sqlite import carried_text
-from publisher.model.job import SkippedJob, job_key
+from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message
 from publisher.model.progress import Progress
 
@@ -34,7 +34,8 @@ VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, 
 ON CONFLICT (target, key) DO UPDATE SET
     file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
     reason = excluded.reason, fingerprint = excluded.fingerprint, hold = 'held', policy_digest = excluded.policy_digest"""
-LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+_ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
+_LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
 _READ_TO = """
 INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
 ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
@@ -84,10 +85,18 @@ def enter_counted(connection: sqlite3.Connection, target: int, jobs: int, now: d
     return int(cursor.lastrowid or 0)
 
 
-def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> None:
-    """The runs that a message carries; known from now on."""
-    packed = b"".join(sorted(pack(entry, number) for entry in entries))
-    connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, packed))
+def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
+    """The runs that a message carries, known from now on; gives them packed."""
+    packed = sorted([pack(entry, number) for entry in entries])
+    blob = b"".join(packed)
+    connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, blob))
+    return packed
+
+
+def leave_quarantine(connection: sqlite3.Connection, target: int, keys: Iterable[JobKey]) -> None:
+    """Runs that are no longer held, for whatever reason; dropped ones stay dropped."""
+    if connection.execute(_ANY_HELD, {"target": target}).fetchone()[0]:
+        connection.executemany(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
 
 
 def entry_of(record: Carried) -> Entry:
@@ -116,7 +125,7 @@ def advance(connection: sqlite3.Connection, target: int, progress: Progress, pol
         ],
     )
     execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
-    execute(LEAVE_QUARANTINE, [{"target": target, "key": key} for key in progress.left_quarantine])
+    leave_quarantine(connection, target, progress.left_quarantine)
     set_aside(connection, target, progress.skipped, policy_digest, now)
 
 

@@ -57,7 +57,7 @@ CREATE TABLE fresh (
 );
 CREATE INDEX fresh_of_target ON fresh (target);
 CREATE TABLE stretch (
-    id      INTEGER PRIMARY KEY,
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what is known of a stretch stays true
     target  INTEGER NOT NULL REFERENCES target (id),
     entries INTEGER NOT NULL                -- how many
 );

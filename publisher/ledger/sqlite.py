@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.ledger import months, sqlite_file, stretches
+from publisher.ledger.absence import Absence
 from publisher.ledger.base import (
     Carried,
     Delivery,
@@ -74,7 +75,8 @@ class LedgerQuestions:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
-        self._fresh: dict[int, dict[JobKey, Membership]] = {}
+        self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
+        self._absences: dict[int, Absence] = {}  # by stretch, of those that this process wrote
 
     def target(self, target: str) -> TargetState | None:
         with self._reading():
@@ -104,8 +106,9 @@ class LedgerQuestions:
             return {}
         with self._reading():
             fresh = self._fresh_of(number)
-            found = {key: fresh[key] for key in keys if key in fresh}
-            found |= stretches.look_up(self._connection, number, [key for key in keys if key not in found])
+            found = {key: unpack(fresh[key]) for key in keys if key in fresh}
+            others = [key for key in keys if key not in found]
+            found |= stretches.look_up(self._connection, number, others, self._absences)
             return {key: self._as_known(membership) for key, membership in found.items()}
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
@@ -210,7 +213,7 @@ class LedgerQuestions:
             row = self._connection.execute(_TARGET, {"name": target}).fetchone()
         return None if row is None else int(row[0])
 
-    def _fresh_of(self, number: int) -> dict[JobKey, Membership]:
+    def _fresh_of(self, number: int) -> dict[JobKey, bytes]:
         if number not in self._fresh:
             self._fresh[number] = stretches.fresh_entries(self._connection, number)
         return self._fresh[number]
