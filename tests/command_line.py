@@ -1,0 +1,75 @@
+"""The command line as documents speak of it: its commands with their options and arguments, and shell lines that use it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from publisher import cli
+
+_SHELL_ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ">>/dev/null"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command (`config` or, nested, `job info`): every option in each spelling, and the words that an argument may be.
+
+    `arguments` are names such as JOB and the choices of the others, such as list, release and drop.
+    """
+
+    path: str
+    options: frozenset[str]
+    arguments: frozenset[str]
+
+
+def top_options() -> frozenset[str]:
+    """The options that stand before the command."""
+    return _options(cli.parser())
+
+
+def commands() -> dict[str, Command]:
+    """Every command, by its path."""
+    return {command.path: command for command in _below(cli.parser(), ())}
+
+
+def publisher_words(line: str) -> list[str] | None:
+    """The arguments of `publisher` in a shell line, whatever program starts it; None when it is not run there."""
+    words = shlex.split(line, comments=True)
+    at = next((at for at in range(len(words)) if _is_publisher(words, at)), None)
+    if at is None:
+        return None
+    rest = words[at + 1 :]
+    end = next((index for index, word in enumerate(rest) if word in _SHELL_ENDS or word[:1] in "<>"), len(rest))
+    return rest[:end]
+
+
+def _is_publisher(words: list[str], at: int) -> bool:
+    """The program itself, not a user or a directory of that name: first on the line, or after a starter's `--`."""
+    named_so = words[at] == "publisher" or words[at].endswith("/bin/publisher")
+    return named_so and (not at or words[at - 1] == "--")
+
+
+def _below(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Command]:
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in nested:
+        for name, child in action.choices.items():
+            yield from _below(child, (*path, name))
+    if path and not nested:
+        yield Command(path=" ".join(path), options=_options(parser), arguments=_arguments(parser))
+
+
+def _options(parser: argparse.ArgumentParser) -> frozenset[str]:
+    """All but --help, which every command has."""
+    spelt = {spelling for action in parser._actions for spelling in action.option_strings}
+    return frozenset(spelt - {"-h", "--help"})
+
+
+def _arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
+    words: set[str] = set()
+    for action in parser._actions:
+        if action.option_strings:
+            continue
+        words |= {str(word) for word in action.choices or (action.metavar or action.dest,)}
+    return frozenset(words)
