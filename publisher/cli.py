@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import random
 import signal
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"publisher {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _publish(commands)
+    _republish(commands)
     _status(commands)
     _trace(commands)
     _quarantine(commands)
@@ -74,6 +76,26 @@ def _publish(commands: Any) -> None:
         help="send months although rows under other keys stay at the receiver (its team must delete them)",
     )
     command.add_argument("--limit", type=_count, metavar="N", help="at most N jobs a target (not for summaries)")
+    _with_json(command)
+
+
+def _republish(commands: Any) -> None:
+    command = _command(commands, "republish", run_republish, "a window again, whatever was delivered; resumable")
+    command.add_argument(
+        "--from", dest="start", required=True, metavar="WHEN", help="2026-03, 2026-03-05T14:00, last-month"
+    )
+    command.add_argument("--to", dest="end", required=True, metavar="WHEN", help="a named period ends at its end")
+    _with_targets(command)
+    command.add_argument("--format", metavar="F", help="another format than the target's own")
+    command.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
+    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    command.add_argument(
+        "--accept-key-change",
+        action="store_true",
+        help="send months although rows under other keys stay at the receiver",
+    )
     _with_json(command)
 
 
@@ -112,7 +134,7 @@ def _count(text: str) -> int:
 
 
 def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, results, terminal
+    from publisher import commands, terminal
 
     report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
     site = _site(arguments, stop)
@@ -128,16 +150,63 @@ def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
         )
     finally:
         report.done()
+    _tell_outcomes(arguments, site, outcomes)
+    return commands.exit_status(outcomes)
+
+
+def run_republish(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import commands, republishing, results, terminal
+    from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+    from publisher.model import when
+
+    site = _site(arguments, stop)
+    now = site.surroundings.clock()
+    if arguments.format and arguments.format not in {**JOB_FORMATS, **SUMMARY_FORMATS}:
+        raise UsageError(
+            f"no format is called {arguments.format!r}; there are {', '.join({**JOB_FORMATS, **SUMMARY_FORMATS})}"
+        )
+    wish = republishing.Wish(
+        window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
+        exact=arguments.exact,
+        format=arguments.format,
+        accept_key_change=arguments.accept_key_change,
+        brake=not arguments.no_brake,
+    )
+    targets = commands.choose(site.settings, arguments.target)
+    plans = republishing.plan(site, targets, wish)
+    for line in results.plan_lines(plans, exact=arguments.exact):
+        sys.stderr.write(line + "\n")
+    if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
+        terminal.error_line("nothing was sent")
+        return 0
+    report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
+    report.expect(sum(plan.rows for plan in plans))
+    try:
+        outcomes = republishing.carry_out(site, targets, plans, wish, report, dry_run=arguments.dry_run)
+    finally:
+        report.done()
+    _tell_outcomes(arguments, site, outcomes)
+    return commands.exit_status(outcomes)
+
+
+def _confirmed() -> bool:
+    sys.stderr.write("Send this? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _tell_outcomes(arguments: argparse.Namespace, site: Any, outcomes: Sequence[Any]) -> None:
+    from publisher import results, terminal
+
     if arguments.json:
         terminal.print_json(results.publish_json(outcomes), sys.stdout)
-    else:
-        terminal.print_table(results.PUBLISH_COLUMNS, results.publish_rows(outcomes), sys.stdout)
-        for outcome in outcomes:
-            for note in [*results.publish_notes(outcome), *results.ticket(site.settings.site, outcome)]:
-                print(note)
-        if arguments.dry_run:
-            print("a rehearsal: nothing was sent, nothing was written down")
-    return commands.exit_status(outcomes)
+        return
+    terminal.print_table(results.PUBLISH_COLUMNS, results.publish_rows(outcomes), sys.stdout)
+    for outcome in outcomes:
+        for note in [*results.publish_notes(outcome), *results.ticket(site.settings.site, outcome)]:
+            print(note)
+    if arguments.dry_run:
+        print("a rehearsal: nothing was sent, nothing was written down")
 
 
 def run_status(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -161,10 +230,13 @@ def run_trace(arguments: argparse.Namespace, stop: threading.Event) -> int:
     traced = commands.trace(_site(arguments, stop), JobId(arguments.job))
     if arguments.json:
         terminal.print_json(results.trace_json(traced), sys.stdout)
-        return 0
-    terminal.print_table(results.TRACE_COLUMNS, results.trace_rows(traced), sys.stdout)
-    for line in results.trace_notes(traced):
-        print(line)
+    else:
+        terminal.print_table(results.TRACE_COLUMNS, results.trace_rows(traced), sys.stdout)
+        for line in results.trace_notes(traced):
+            terminal.print_line(line, sys.stdout)
+    if traced.trouble:
+        terminal.error_line(traced.trouble)
+        return SourceError.exit_status
     return 0
 
 
@@ -253,4 +325,12 @@ def run(argv: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has left; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

@@ -14,7 +14,8 @@ from publisher.errors import BUG, PublisherError, SourceError, Unfit, UsageError
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.selection import Selection, Window
-from publisher.pipeline import Observer, Outcome, Round
+from publisher.outcome import Outcome, broken_off
+from publisher.pipeline import Observer, Round
 from publisher.sources.base import Source
 from publisher.wiring import Site
 
@@ -45,7 +46,8 @@ class Traced:
     job_id: JobId
     deliveries: Sequence[Delivery]
     quarantined: Sequence[Quarantined]
-    rows: Sequence[JobRecord]
+    rows: Sequence[JobRecord] | None  # None when the accounting data cannot be read; `trouble` says why
+    trouble: str
 
 
 def publish(
@@ -112,14 +114,20 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
 
 
 def trace(site: Site, job_id: JobId) -> Traced:
-    """Every message that carried a job, and where it stands now. Raises: LedgerError, SourceError."""
-    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        rows = source.find(job_id, frozenset(), site.surroundings.clock()).jobs
+    """Every message that carried a job, and where it stands now. Raises: LedgerError."""
+    rows, trouble = None, ""
+    try:
+        with closing(site.source()) as source:
+            rows = source.find(job_id, frozenset(), site.surroundings.clock()).jobs
+    except SourceError as error:  # what was delivered can be proved all the same
+        trouble = str(error)
+    with closing(site.ledger_to_read()) as ledger:
         return Traced(
             job_id=job_id,
             deliveries=ledger.trace(job_id),
             quarantined=[held for held in ledger.quarantine() if held.job.job_id == job_id],
             rows=rows,
+            trouble=trouble,
         )
 
 
@@ -179,10 +187,9 @@ def _attempt(
         with closing(aim.transport):
             for warning in aim.transport.warnings(site.surroundings.clock()):
                 log.warning("target %s: %s", target.name, warning)
-            return Round(aim, source, ledger, observer, site.surroundings.clock).run(limit)
+            return Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
     except PublisherError as error:
-        outcome = "deferred" if error.exit_status == 75 else "error"
-        return Outcome(target=target.name, outcome=outcome, reason=str(error), exit_status=error.exit_status)
+        return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others
         log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
         reason = f"a bug in publisher ({type(error).__name__}: {error}); the log has the details, please report it"

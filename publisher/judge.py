@@ -52,6 +52,7 @@ class Judge:
     policy: RecordPolicy
     policy_digest: str
     changed: Changed
+    again: bool = False  # a window is republished: delivered runs go out again
 
     def judge(
         self, job: JobRecord, key: JobKey, known: Known | None, held: Quarantined | None
@@ -61,9 +62,9 @@ class Judge:
             return PassedOver(left_quarantine=held is not None)
         fingerprint = job.fingerprint
         if known is not None:
-            if known.fingerprint == fingerprint or not known.settled:
+            if not known.settled or (known.fingerprint == fingerprint and not self.again):
                 return PassedOver()
-            if self.changed is Changed.KEEP:
+            if self.changed is Changed.KEEP and not self.again:
                 return PassedOver(left_quarantine=held is not None)
             if self.changed is Changed.REPLACE:
                 # Under the end time that was delivered the changed run replaces the first at the receiver.

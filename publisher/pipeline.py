@@ -6,15 +6,15 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from publisher.batching import JobBatches
-from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.delivery.base import Receipt, Transport
 from publisher.dispatch import Dispatch, Stopped, Watcher
-from publisher.errors import RecordError, Unfit, gravest
+from publisher.errors import PublisherError, Unfit
 from publisher.formats.base import JobFormat, SummaryFormat
 from publisher.judge import Changed, Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
@@ -22,12 +22,16 @@ from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.months import HeldMonth
 from publisher.model.parcel import Packer
 from publisher.model.policy import RecordPolicy
-from publisher.model.progress import OpenRow, Progress
-from publisher.model.selection import Selection
+from publisher.model.progress import Progress
+from publisher.model.selection import Selection, Window
+from publisher.outcome import Outcome, broken_off, concluded
+from publisher.reading import NewRows, Reading, WindowAgain
 from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals, Scales
 
 SWEEP_EVERY: Final = timedelta(hours=24)
+_PATIENCE: Final = 50  # looks at a lock that another publisher holds
+_LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
 
 
@@ -47,22 +51,6 @@ class Aim:
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in errors.py."""
-
-    target: str
-    outcome: str
-    reason: str = ""
-    messages: int = 0
-    records: int = 0
-    bytes: int = 0
-    quarantined: int = 0
-    arex_default_benchmarks: int = 0
-    held: tuple[HeldMonth, ...] = ()
-    exit_status: int = 0
 
 
 class Observer(Watcher, Protocol):
@@ -91,38 +79,48 @@ class Round:
     """One regular round of one target: first what is outstanding, then everything not yet delivered."""
 
     def __init__(
-        self, aim: Aim, source: Source, ledger: Ledger, observer: Observer, clock: Callable[[], datetime]
+        self,
+        aim: Aim,
+        source: Source,
+        ledger: Ledger,
+        observer: Observer,
+        clock: Callable[[], datetime],
+        wait: Callable[[float], bool],
     ) -> None:
         self._aim = aim
         self._source = source
         self._ledger = ledger
         self._observer = observer
         self._clock = clock
+        self._wait = wait
         self._taken = 0
         self._arex_default = 0
         self._quiet_pages = 0
-        self._looking_again = True
         self._counted_again: set[RowRef] = set()
         self._held: list[HeldMonth] = []
 
     def run(self, limit: int | None = None) -> Outcome:
-        """Publish up to `limit` jobs.
+        """Publish up to `limit` jobs. What breaks a round off on its way is its outcome, beside what went out before.
 
-        Raises: PublisherError for whatever ends the round before its outcome is known.
+        Raises: PublisherError for whatever ends the round before it has begun.
         """
-        with self._ledger.working_on(self._aim.name):
+        with self._ledger.working_on(self._aim.name, self._patience()):
             now = self._clock()
-            state = self._ledger.begin_round(
-                self._aim.name,
-                start_rule=self._aim.start_rule,
-                start=self._aim.start,
-                selection_digest=self._aim.selection_digest,
-                now=now,
-            )
+            state = self._begin(now)
             sweep = self._sweep_is_due(state, now)
             self._observer.round_begins(state, sweep=sweep)
-            self._dispatch = self._new_dispatch(state)
-            receipt = self._travel(state, sweep, limit, now)
+            reading = NewRows(
+                target=self._aim.name,
+                source=self._source,
+                ledger=self._ledger,
+                needs=self._aim.format.needs,
+                sweep=sweep,
+            )
+            judge = self._judge(replace(self._aim.selection.window, start=state.start), again=False)
+            try:
+                receipt = self._travel(reading, judge, limit, now)
+            except PublisherError as error:
+                return broken_off(self._aim.name, error, self._dispatch.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
             self._ledger.end_round(
                 self._aim.name,
@@ -132,6 +130,70 @@ class Round:
                 now=self._clock(),
             )
         return self._outcome(receipt)
+
+    def republish(self, window: Window, errand: str, *, most_pages: int) -> tuple[Outcome, bool]:
+        """Publish the next portion of a window again, and say whether it was the last. Regular rounds go on as before.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._aim.name, self._patience()):
+            now = self._clock()
+            self._observer.round_begins(self._begin(now), sweep=False)
+            judge = self._judge(window, again=True)
+            reading = WindowAgain(
+                target=self._aim.name,
+                errand=errand,
+                source=self._source,
+                ledger=self._ledger,
+                needs=self._aim.format.needs,
+                window=window,
+                most_pages=most_pages,
+            )
+            try:
+                receipt = self._travel(reading, judge, None, now)
+            except PublisherError as error:
+                return broken_off(self._aim.name, error, self._dispatch.tally), True
+            if reading.finished and receipt is None:
+                self._ledger.end_errand(self._aim.name, errand)
+        return self._outcome(receipt), reading.finished or receipt is not None
+
+    def republish_month(self, month: int) -> Outcome:
+        """Sum a month (12 x year + month - 1) up anew and send it whole.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._aim.name, self._patience()):
+            now = self._clock()
+            state = self._begin(now)
+            self._observer.round_begins(state, sweep=False)
+            # The regular round counts what ended since the target's start; the same jobs make the month here.
+            judge = self._judge(replace(self._aim.selection.window, start=state.start), again=True)
+            try:
+                self._dispatch.send_outstanding()
+                outlet = self._outlet(judge)
+                if isinstance(outlet, MonthTotals):
+                    outlet.send_again(month, now)
+            except Stopped as stopped:
+                return self._outcome(stopped.receipt)
+            except PublisherError as error:
+                return broken_off(self._aim.name, error, self._dispatch.tally)
+        return self._outcome(None)
+
+    def _patience(self) -> Callable[[], bool]:
+        """Waits a little while another publisher is on the target; a republish lets go of it every few seconds."""
+        left = iter(range(_PATIENCE))
+        return lambda: next(left, None) is not None and not self._wait(_LOOK_EVERY_S)
+
+    def _begin(self, now: datetime) -> TargetState:
+        state = self._ledger.begin_round(
+            self._aim.name,
+            start_rule=self._aim.start_rule,
+            start=self._aim.start,
+            selection_digest=self._aim.selection_digest,
+            now=now,
+        )
+        self._dispatch = self._new_dispatch(state)
+        return state
 
     def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
         """Once a day, after a change of what is wanted, when the clock went back, or when rows were renumbered."""
@@ -152,28 +214,27 @@ class Round:
             check_all=state.checked_digest != self._aim.policy_digest,
         )
 
-    def _travel(self, state: TargetState, sweep: bool, limit: int | None, now: datetime) -> Receipt | None:
+    def _travel(self, reading: Reading, judge: Judge, limit: int | None, now: datetime) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did."""
         try:
             self._dispatch.send_outstanding()
-            judge = self._judge(state)
             outlet = self._outlet(judge)
-            for page, progress in self._pages(sweep, now):
+            for page, progress in reading.pages(now):
                 self._observer.page_read(self._aim.name, page)
-                if not self._take_page(page, progress, judge, outlet, limit, now):
+                if not self._take_page(page, progress, reading, judge, outlet, limit, now):
                     break
             outlet.conclude(now)
         except Stopped as stopped:
             return stopped.receipt
         return None
 
-    def _judge(self, state: TargetState) -> Judge:
-        window = replace(self._aim.selection.window, start=state.start)
+    def _judge(self, window: Window, *, again: bool) -> Judge:
         return Judge(
             selection=replace(self._aim.selection, window=window),
             policy=self._aim.policy,
             policy_digest=self._aim.policy_digest,
             changed=self._aim.changed,
+            again=again,
         )
 
     def _outlet(self, judge: Judge) -> Outlet:
@@ -202,38 +263,17 @@ class Round:
         )
         return JobBatches(aim.format, packer, self._dispatch)
 
-    # Reading
-
-    def _pages(self, sweep: bool, now: datetime) -> Iterator[tuple[Page, Progress]]:
-        """Open rows and quarantined jobs again, then what is new; in a sweep, everything."""
-        name, needs = self._aim.name, self._aim.format.needs
-        yield from self._open_again(self._ledger.open_rows(name), now)
-        set_aside_rows = [
-            OpenRow(row=held.job.row, finished_seen_at=None)
-            for held in self._ledger.quarantine(name)
-            if held.hold is not Hold.DROPPED
-        ]
-        for page in self._source.look_again(set_aside_rows, needs, now):
-            yield page, Progress()
-        self._looking_again = False
-        for database in self._source.databases():
-            cursor = None if sweep else self._ledger.cursor(name, database)
-            for page in self._source.since(cursor, database, needs, now):
-                yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
-
-    def _open_again(self, rows: Sequence[OpenRow], now: datetime) -> Iterator[tuple[Page, Progress]]:
-        still_open: set[RowRef] = set()
-        for page in self._source.look_again(rows, self._aim.format.needs, now):
-            still_open.update(row.row for row in page.open)
-            yield page, Progress(opened=page.open)
-        closed = tuple(row.row for row in rows if row.row not in still_open)
-        if closed:
-            yield Page(jobs=()), Progress(closed=closed)
-
     # Taking
 
     def _take_page(
-        self, page: Page, progress: Progress, judge: Judge, outlet: Outlet, limit: int | None, now: datetime
+        self,
+        page: Page,
+        progress: Progress,
+        reading: Reading,
+        judge: Judge,
+        outlet: Outlet,
+        limit: int | None,
+        now: datetime,
     ) -> bool:
         """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
         keys = [job.key for job in page.jobs]
@@ -243,7 +283,7 @@ class Round:
         left: list[JobKey] = []
         for skipped in page.skipped:
             if skipped.ended_at is None or skipped.ended_at in judge.selection.window:
-                self._set_aside(skipped, held.get(skipped.key), aside)
+                self._set_aside(skipped, held.get(skipped.key), aside, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 return False
@@ -253,7 +293,7 @@ class Round:
             if isinstance(verdict, Fit):
                 verdict = self._take(verdict, outlet, now)
             if isinstance(verdict, SkippedJob):
-                self._set_aside(verdict, held.get(key), aside)
+                self._set_aside(verdict, held.get(key), aside, reading)
             elif verdict.left_quarantine:
                 left.append(key)
         outlet.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
@@ -272,51 +312,20 @@ class Round:
         self._arex_default += fit.published.benchmark.arex_default
         return PassedOver()
 
-    def _set_aside(self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob]) -> None:
+    def _set_aside(
+        self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob], reading: Reading
+    ) -> None:
         if held is not None and held.hold is Hold.DROPPED:
             return
         if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
             # A sweep meets again what was looked at again just before: count it once.
             if skipped.row not in self._counted_again:
                 self._dispatch.count_aside(skipped)
-            if self._looking_again:
+            if reading.repeats:
                 self._counted_again.add(skipped.row)
         aside.append(skipped)
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
-        tally = self._dispatch.tally
-        statuses = [
-            receipt.exit_status if receipt else 0,
-            RecordError.exit_status if tally.quarantined or self._held else 0,
-        ]
-        if receipt is not None:
-            outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
-        elif self._held:
-            outcome = "rejected"
-        else:
-            outcome = "ok" if tally.messages or tally.quarantined else "nothing"
-        return Outcome(
-            target=self._aim.name,
-            outcome=outcome,
-            reason=receipt.reason if receipt else held_reason(self._held),
-            messages=tally.messages,
-            records=tally.records,
-            bytes=tally.bytes,
-            quarantined=tally.quarantined,
-            arex_default_benchmarks=self._arex_default,
-            held=tuple(self._held),
-            exit_status=gravest(statuses),
+        return concluded(
+            self._aim.name, receipt, self._dispatch.tally, held=self._held, arex_default=self._arex_default
         )
-
-
-def held_reason(held: Sequence[HeldMonth]) -> str:
-    """Why months are held back, in one line; '' when none is."""
-    if not held:
-        return ""
-    names = ", ".join(month.name for month in held)
-    stale = sum(len(month.stale) for month in held)
-    lost = sum(month.lost_jobs for month in held)
-    return (
-        f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
-        f"{lost} jobs would be lost there; --accept-key-change sends all the same"
-    )

@@ -10,7 +10,8 @@ from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
 from publisher.model.months import HeldMonth
-from publisher.pipeline import Outcome
+from publisher.outcome import Outcome
+from publisher.republishing import Plan
 
 Json = Mapping[str, Any]
 
@@ -78,6 +79,31 @@ def ticket(site: str, outcome: Outcome) -> list[str]:
         for month, group in stale
     ]
     return [*lines, ""]
+
+
+def plan_lines(plans: Sequence[Plan], *, exact: bool) -> list[str]:
+    """What a republish would send, said before it does."""
+    lines = []
+    for plan in plans:
+        lines.append(
+            f"{plan.target}: {plan.format}, jobs that ended in {plan.window}"
+            + (", rounded out to whole months" if plan.rounded else "")
+        )
+        size = f"at most {plan.rows:,} jobs"
+        if plan.bytes:
+            size += f" in some {plan.messages:,} messages, {plan.bytes / 1e6:,.1f} MB"
+        lines.append(f"  {size}; months: {', '.join(plan.months) or 'none'}")
+        if plan.goes_on:
+            lines.append("  goes on where the last run of the same errand stopped")
+        if plan.type == "sgas":
+            lines.append("  SGAS keeps the row it has: this fills gaps and corrects nothing")
+        elif exact:
+            lines.append(
+                "  --exact: a receiver that purged its job records replaces a whole month's total by this part of it"
+            )
+        if plan.brake:
+            lines.append(f"  {plan.brake}")
+    return lines
 
 
 def publish_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
@@ -154,7 +180,7 @@ def status_rows(found: Iterable[TargetStatus]) -> list[tuple[str, ...]]:
 
 
 def trace_json(traced: Traced) -> Json:
-    local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows}
+    local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows or ()}
     return {
         "job": traced.job_id,
         "deliveries": [
@@ -176,7 +202,9 @@ def trace_json(traced: Traced) -> Json:
             for one in traced.deliveries
         ],
         "quarantined": [quarantined_json(held) for held in traced.quarantined],
-        "rows": [
+        "rows": None
+        if traced.rows is None
+        else [
             {
                 "database": row.row.database,
                 "record_id": row.row.record_id,
@@ -215,9 +243,9 @@ def trace_notes(traced: Traced) -> list[str]:
     ]
     notes += [
         f"now in {row.row.database}, row {row.row.record_id}: {row.status}, ended {when(row.ended_at)}"
-        for row in traced.rows
+        for row in traced.rows or ()
     ]
-    if not (traced.deliveries or notes):
+    if not (traced.deliveries or notes or traced.trouble):
         notes.append(f"job {traced.job_id} is neither in the ledger nor finished in the accounting data")
     return notes
 

@@ -116,6 +116,19 @@ class MonthTotals:
         self._dispatch.send_outstanding()
         self._dispatch.conclude()
 
+    def send_again(self, month: int, now: datetime) -> None:
+        """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
+        fresh = MonthState(
+            month=month, jobs=0, digest="", basis="", dirty=True, accepted_jobs=0, accepted_digest="", on_its_way=False
+        )
+        known = {state.month: state for state in self._ledger.months(self._target)}
+        self._sum_up_anew(known.get(month, fresh), now)
+        state = next((one for one in self._ledger.months(self._target) if one.month == month), None)
+        if state is not None:
+            self._send(self._rendered(state, self._judged(state, now), now), now)
+        self._dispatch.send_outstanding()
+        self._dispatch.conclude()
+
     def _accumulator(self, month: int) -> Accumulator:
         totals = self._months.get(month)
         if totals is None:

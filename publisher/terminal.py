@@ -22,8 +22,22 @@ _BAR_EVERY_S: Final = 0.2
 _SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
 
 
+def visible(text: str) -> str:
+    """The text on one line with nothing that moves a cursor: job names and answers must not forge lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
+def print_line(text: str, out: TextIO) -> None:
+    out.write(visible(text) + "\n")
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
     """A plain table on a pipe, a drawn one on a terminal."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     if not out.isatty():
         widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
         for row in [columns, *rows]:
@@ -70,6 +84,10 @@ class PlainLines(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
         return super().formatException(ei) if self._tracebacks else ""
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).rstrip("\n")
 
@@ -98,6 +116,13 @@ class ProgressReport:
         self._rows = 0
         self._records = 0
         self._aside = 0
+        self._expected = 0
+        self._all_records = 0
+        self._all_began = self._last
+
+    def expect(self, jobs: int) -> None:
+        """At most so many jobs are to come: then the bar can tell what is left."""
+        self._expected = jobs
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
         self._rows = self._records = self._aside = 0
@@ -135,6 +160,7 @@ class ProgressReport:
 
     def message_settled(self, message: Message, receipt: Receipt) -> None:
         self._records += message.records
+        self._all_records += message.records
         self._show(message.target)
 
     def done(self) -> None:
@@ -146,14 +172,21 @@ class ProgressReport:
         if now - self._last < (_BAR_EVERY_S if self._bar else _LINE_EVERY_S):
             return
         self._last = now
-        rate = self._records / max(now - self._began, 0.001)
-        line = f"{target}: {self._rows:,} rows read, {self._records:,} records delivered, {rate:,.0f}/s"
+        line = f"{target}: {self._rows:,} rows read, {self._records:,} records delivered, {self._rate(now)}"
         if self._bar:
             self._stream.write(f"\r{line}\x1b[K")
             self._stream.flush()
             self._drawn = True
         else:
             log.info("%s", line)
+
+    def _rate(self, now: float) -> str:
+        if not self._expected:
+            return f"{self._records / max(now - self._began, 0.001):,.0f}/s"
+        rate = self._all_records / max(now - self._all_began, 0.001)
+        left_s = max(self._expected - self._all_records, 0) / rate if rate else 0
+        done = min(100 * self._all_records // max(self._expected, 1), 100)
+        return f"{done} %, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
     def _clear(self) -> None:
         if self._drawn:
@@ -163,5 +196,5 @@ class ProgressReport:
 
 
 def error_line(text: str) -> None:
-    for line in text.splitlines() or [""]:
-        sys.stderr.write(f"publisher: {line}\n")
+    for line in text.split("\n"):
+        sys.stderr.write(f"publisher: {visible(line)}\n")

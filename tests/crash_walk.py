@@ -1,4 +1,6 @@
-"""A publisher that ends itself with SIGKILL at a chosen step: `python -m tests.crash_walk CONFIG STEP`.
+"""A publisher that ends itself with SIGKILL at a chosen step: `python -m tests.crash_walk CONFIG STEP [MONTH]`.
+
+With a month it republishes that one, without it publishes.
 
 Run as a child process by the tests. Step numbers count what the observer is told, across all messages of the round; the
 number of steps of a whole round is printed when none was fatal.
@@ -15,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publisher import commands, config
+from publisher import commands, config, republishing
+from publisher.model import when
 from publisher.wiring import Site, Surroundings
 
 
@@ -35,18 +38,23 @@ class FatalObserver:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(path: Path, fatal: int) -> None:
+def main(path: Path, fatal: int, month: str = "") -> None:
     settings = config.load(path, {}, host_name="ce01.example.org")
     surroundings = Surroundings(
         environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
     )
     observer = FatalObserver(fatal)
-    outcomes = commands.publish(
-        Site(settings=settings, surroundings=surroundings), targets=[], observer=observer, force=True
-    )
+    site = Site(settings=settings, surroundings=surroundings)
+    if month:
+        now = surroundings.clock()
+        wish = republishing.Wish(window=when.window(when.parse_from(month, now), when.parse_to(month, now)))
+        plans = republishing.plan(site, settings.targets, wish)
+        outcomes = republishing.carry_out(site, settings.targets, plans, wish, observer, dry_run=False)
+    else:
+        outcomes = commands.publish(site, targets=[], observer=observer, force=True)
     print(observer.steps)
     sys.exit(commands.exit_status(outcomes))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

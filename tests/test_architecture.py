@@ -21,16 +21,33 @@ ROOMS: dict[str, set[str]] = {
     "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge"},
     "batching": {"model", "formats.base", "judge", "dispatch"},
     "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch"},
+    "outcome": {"errors", "model", "delivery.base", "dispatch"},
+    "reading": {"model", "sources.base", "ledger.base"},
     "pipeline": {
         *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
-        *("judge", "dispatch", "batching", "summing"),
+        *("judge", "dispatch", "batching", "summing", "reading", "outcome"),
     },
     "config": {"errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"},
     "wiring": {"*"},
-    "commands": {"errors", "model", "config", "ledger.base", "sources.base", "pipeline", "wiring"},
-    "results": {"model", "commands", "ledger.base", "pipeline"},
+    "commands": {"errors", "model", "config", "ledger.base", "sources.base", "pipeline", "outcome", "wiring"},
+    "republishing": {
+        *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
+        *("pipeline", "wiring", "outcome"),
+    },
+    "results": {"model", "commands", "ledger.base", "outcome", "republishing"},
     "terminal": {"delivery.base", "ledger.base", "model", "sources.base"},
-    "cli": {"errors", "config", "wiring", "commands", "results", "terminal", "ledger.base", "model"},
+    "cli": {
+        "errors",
+        "config",
+        "wiring",
+        "commands",
+        "republishing",
+        "results",
+        "terminal",
+        "ledger.base",
+        "formats",
+        "model",
+    },
 }
 
 THIRD_PARTY = {

@@ -46,3 +46,8 @@ def sync_format(name: str) -> SyncFormat:
     """The format of that name, one record a count. Raises: KeyError for a name that is not in `SYNC_FORMATS`."""
     made: SyncFormat = import_module(SYNC_FORMATS[name]).create(name)
     return made
+
+
+def is_summary_format(name: str) -> bool:
+    """Whether the format sends monthly totals, which replace each other at the receiver."""
+    return name in SUMMARY_FORMATS

@@ -6,7 +6,7 @@ All of them raise: LedgerError when the publishing database cannot be read or wr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +15,13 @@ from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, MessageId, Rendered
-from publisher.model.progress import Cursor, OpenRow, Progress
+from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
+
+
+def impatient() -> bool:
+    """No patience at all with a lock that another publisher holds."""
+    return False
 
 
 class MessageState(StrEnum):
@@ -165,6 +170,10 @@ class Ledger(Protocol):
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
 
+    def errand(self, target: str, name: str) -> WindowMark | None:
+        """How far a republish has come that was broken off; None for one that is new or finished."""
+        ...
+
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
 
     def quarantine(self, target: str | None = None) -> Sequence[Quarantined]: ...
@@ -185,8 +194,11 @@ class Ledger(Protocol):
 
     # Moves
 
-    def working_on(self, target: str) -> AbstractContextManager[None]:
-        """Hold the target's lock. Raises: Busy when another publisher has it."""
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        """Hold the target's lock. `patience` waits a little and says whether to look again.
+
+        Raises: Busy when another publisher has it and patience ends.
+        """
         ...
 
     def begin_round(
@@ -236,6 +248,8 @@ class Ledger(Protocol):
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         """Settle a message as rejected and set its records aside."""
         ...
+
+    def end_errand(self, target: str, name: str) -> None: ...
 
     def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
         """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked."""

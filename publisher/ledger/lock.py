@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from publisher.errors import Busy, LedgerError
 
 
 @contextmanager
-def target_lock(state: Path, target: str) -> Iterator[None]:
+def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Iterator[None]:
     """Hold `<state>.<target>.lock`. `flock`, so that `kill -9` and power loss release it.
 
-    Raises: Busy when another process holds it; LedgerError when the lock file cannot be made.
+    A republish lets go of the lock between its portions; with some patience a regular round
+    gets in between.
+    Raises: Busy when another process holds it and patience ends; LedgerError when the file cannot be made or locked.
     """
     path = state.with_name(f"{state.name}.{target}.lock")
     try:
@@ -23,12 +26,21 @@ def target_lock(state: Path, target: str) -> Iterator[None]:
     except OSError as error:
         raise LedgerError(f"{path}: {error.strerror}; the user who publishes must be able to write there") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(
-                f"target {target}: another publisher is at work on it ({path}); this one leaves it alone"
-            ) from None
+        _wait_for(descriptor, path, target, patience)
         yield
     finally:
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path, target: str, patience: Callable[[], bool]) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # network file systems without locks
+                raise LedgerError(
+                    f"{path}: cannot be locked: {error.strerror}; keep the state on a local file system"
+                ) from error
+        if not patience():
+            raise Busy(f"target {target}: another publisher is at work on it ({path}); this one leaves it alone")

@@ -177,6 +177,12 @@ class SqliteLedger(LedgerQuestions):
             )
         self._fresh.pop(target, None)
 
+    def end_errand(self, target: str, name: str) -> None:
+        with self._atomic():
+            self._connection.execute(
+                "DELETE FROM errand WHERE target = ? AND name = ?", (self._known_number(target), name)
+            )
+
     def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
         with self._atomic():
             self._connection.execute(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
@@ -18,10 +18,11 @@ from publisher.ledger.base import (
     Outstanding,
     Quarantined,
     TargetState,
+    impatient,
 )
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import Entry, Message, MessageId, Rendered
-from publisher.model.progress import Cursor, OpenRow, Progress
+from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
 
 
@@ -51,6 +52,12 @@ class RehearsalLedger:
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         return self._asked.cursor(target, database)
+
+    def errand(self, target: str, name: str) -> WindowMark | None:
+        return self._asked.errand(target, name)
+
+    def end_errand(self, target: str, name: str) -> None:
+        pass
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         return self._asked.open_rows(target)
@@ -111,7 +118,7 @@ class RehearsalLedger:
             for one in messages
         ]
 
-    def working_on(self, target: str) -> AbstractContextManager[None]:
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin_round(

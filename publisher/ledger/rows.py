@@ -42,6 +42,10 @@ ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor 
 _OPEN = """
 INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
 ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
+_ERRAND = """
+INSERT INTO errand (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
+ON CONFLICT (target, name) DO UPDATE SET
+    ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
@@ -125,6 +129,17 @@ def advance(connection: sqlite3.Connection, target: int, progress: Progress, pol
         ],
     )
     execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
+    if mark := progress.window_mark:
+        connection.execute(
+            _ERRAND,
+            {
+                "target": target,
+                "name": mark.errand,
+                "ended_at": mark.ended_at,
+                "file": mark.row.database,
+                "record_id": mark.row.record_id,
+            },
+        )
     leave_quarantine(connection, target, progress.left_quarantine)
     set_aside(connection, target, progress.skipped, policy_digest, now)
 

@@ -75,6 +75,14 @@ CREATE TABLE reading (
     anchor    TEXT NOT NULL,                -- JobID of that row
     PRIMARY KEY (target, file)
 );
+CREATE TABLE errand (
+    target    INTEGER NOT NULL REFERENCES target (id),
+    name      TEXT NOT NULL,                -- window and format of a republish that is under way
+    ended_at  INTEGER NOT NULL,             -- how far it has come
+    file      TEXT NOT NULL,
+    record_id INTEGER NOT NULL,
+    PRIMARY KEY (target, name)
+);
 CREATE TABLE open_row (
     target      INTEGER NOT NULL REFERENCES target (id),
     file        TEXT NOT NULL,

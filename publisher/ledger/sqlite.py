@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +22,13 @@ from publisher.ledger.base import (
     Outstanding,
     Quarantined,
     TargetState,
+    impatient,
 )
 from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import Membership, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
-from publisher.model.progress import Cursor, OpenRow
+from publisher.model.progress import Cursor, OpenRow, WindowMark
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
 
@@ -54,6 +55,7 @@ FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
+_ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
 _QUARANTINED = """
 SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
@@ -136,6 +138,13 @@ class LedgerQuestions:
             row = self._connection.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
         return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
 
+    def errand(self, target: str, name: str) -> WindowMark | None:
+        with self._reading():
+            row = self._connection.execute(_ERRAND, {"target": self._number(target), "name": name}).fetchone()
+        if row is None:
+            return None
+        return WindowMark(errand=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
+
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         with self._reading():
             rows = self._connection.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
@@ -170,8 +179,8 @@ class LedgerQuestions:
         with self._reading():
             return months.content(self._connection, self._number(target), month)[1]
 
-    def working_on(self, target: str) -> AbstractContextManager[None]:
-        return target_lock(self._path, target)
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        return target_lock(self._path, target, patience)
 
     def close(self) -> None:
         self._connection.close()

@@ -141,4 +141,9 @@ def _advice(error: sqlite3.Error, path: Path) -> str:
             "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
             "`start` decides from when, and receivers keep one copy of what they get twice"
         )
-    return "see the line above"
+    if "i/o" in text:
+        return (
+            f"the disk under {path.parent} refused: look at the kernel's log, and at quotas and limits of file size, "
+            "then run again: nothing is lost"
+        )
+    return "run again; if it stays so, report it"

@@ -33,6 +33,15 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowMark:
+    """How far an errand (a window to republish) has come: everything up to this end time and row is written down."""
+
+    errand: str
+    ended_at: Epoch
+    row: RowRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What the ledger may forget to look at, and what it must remember, once everything before it is written down."""
 
@@ -41,6 +50,7 @@ class Progress:
     closed: tuple[RowRef, ...] = ()
     skipped: tuple[SkippedJob, ...] = ()
     left_quarantine: tuple[JobKey, ...] = ()  # not wanted any more
+    window_mark: WindowMark | None = None
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(
@@ -49,4 +59,5 @@ class Progress:
             closed=self.closed + other.closed,
             skipped=self.skipped + other.skipped,
             left_quarantine=self.left_quarantine + other.left_quarantine,
+            window_mark=other.window_mark or self.window_mark,
         )

@@ -156,6 +156,12 @@ class ArexSource:
                         position = (after[0], after[1].record_id)
                 yield from self._ended(database, position, last, asked, _keep(opened[:place]))
 
+    def count(self, window: Window) -> int:
+        first = max(1, window.start or 1)
+        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        with self._opened() as opened:
+            return sum(database.count(first, last) for database in opened)
+
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
         asked = Asked(needs=needs, now=_epoch(now), remembers=False)
         best = Page(jobs=())

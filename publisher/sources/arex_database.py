@@ -105,6 +105,15 @@ class AccountingDatabase:
 
         return self._ask(read) if job_ids else set()
 
+    def count(self, first: int, last: int) -> int:
+        """How many rows end in [first, last]."""
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> int:
+            (rows,) = connection.execute(sql.COUNT, {"first": first, "last": last}).fetchone()
+            return int(rows)
+
+        return self._ask(read)
+
     def facts(self) -> SourceFacts:
         notes = [self._file.why] if self._file.why else []
         return SourceFacts(

@@ -99,6 +99,7 @@ WINDOW: Final = {
     """
     for schema in SCHEMAS
 }
+COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 BY_ROW: Final = {
     schema: f"SELECT {_select_list(schema)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
     for schema in SCHEMAS

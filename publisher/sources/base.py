@@ -69,6 +69,10 @@ class Source(Protocol):
         """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database."""
         ...
 
+    def count(self, window: Window) -> int:
+        """How many rows end in a half-open window, from an index alone: an upper bound of the jobs that `window` yields."""
+        ...
+
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
         """The job with this id, wherever it stands; an empty page when there is none."""
         ...

@@ -1,0 +1,83 @@
+"""What came of a round, for people, for JSON and for the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from publisher.delivery.base import Receipt, Verdict
+from publisher.dispatch import Tally
+from publisher.errors import Later, PublisherError, RecordError, gravest
+from publisher.model.months import HeldMonth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in errors.py."""
+
+    target: str
+    outcome: str
+    reason: str = ""
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    arex_default_benchmarks: int = 0
+    held: tuple[HeldMonth, ...] = ()
+    exit_status: int = 0
+
+
+def concluded(
+    target: str, receipt: Receipt | None, tally: Tally, *, held: Sequence[HeldMonth], arex_default: int
+) -> Outcome:
+    """The outcome of a round that came to its end, or to a receipt that ended it."""
+    statuses = [
+        receipt.exit_status if receipt else 0,
+        RecordError.exit_status if tally.quarantined or held else 0,
+    ]
+    if receipt is not None:
+        outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+    elif held:
+        outcome = "rejected"
+    else:
+        outcome = "ok" if tally.messages or tally.quarantined else "nothing"
+    return Outcome(
+        target=target,
+        outcome=outcome,
+        reason=receipt.reason if receipt else held_reason(held),
+        messages=tally.messages,
+        records=tally.records,
+        bytes=tally.bytes,
+        quarantined=tally.quarantined,
+        arex_default_benchmarks=arex_default,
+        held=tuple(held),
+        exit_status=gravest(statuses),
+    )
+
+
+def broken_off(target: str, error: PublisherError, tally: Tally | None = None) -> Outcome:
+    """The outcome of a round that an error ended, with what had gone out by then."""
+    tally = tally or Tally()
+    return Outcome(
+        target=target,
+        outcome="deferred" if isinstance(error, Later) else "error",
+        reason=str(error),
+        messages=tally.messages,
+        records=tally.records,
+        bytes=tally.bytes,
+        quarantined=tally.quarantined,
+        exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
+    )
+
+
+def held_reason(held: Sequence[HeldMonth]) -> str:
+    """Why months are held back, in one line; '' when none is."""
+    if not held:
+        return ""
+    names = ", ".join(month.name for month in held)
+    stale = sum(len(month.stale) for month in held)
+    lost = sum(month.lost_jobs for month in held)
+    return (
+        f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
+        f"{lost} jobs would be lost there; --accept-key-change sends all the same"
+    )

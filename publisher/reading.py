@@ -1,0 +1,100 @@
+"""What a round reads, and what the ledger may note once it is dealt with: everything new, or a window again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from publisher.ledger.base import Hold, Ledger
+from publisher.model.job import Epoch, RowRef, Side
+from publisher.model.progress import OpenRow, Progress, WindowMark
+from publisher.model.selection import Window
+from publisher.sources.base import Page, Source
+
+Read = tuple[Page, Progress]
+
+
+class Reading(Protocol):
+    """A stream of pages. `repeats` is true while it yields rows that the same round may meet again."""
+
+    repeats: bool
+
+    def pages(self, now: datetime) -> Iterator[Read]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRows:
+    """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every row."""
+
+    target: str
+    source: Source
+    ledger: Ledger
+    needs: frozenset[Side]
+    sweep: bool
+    repeats: bool = True
+
+    def pages(self, now: datetime) -> Iterator[Read]:
+        yield from self._open_rows(now)
+        yield from self._quarantined(now)
+        self.repeats = False
+        for database in self.source.databases():
+            cursor = None if self.sweep else self.ledger.cursor(self.target, database)
+            for page in self.source.since(cursor, database, self.needs, now):
+                yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def _open_rows(self, now: datetime) -> Iterator[Read]:
+        rows: Sequence[OpenRow] = self.ledger.open_rows(self.target)
+        still_open: set[RowRef] = set()
+        for page in self.source.look_again(rows, self.needs, now):
+            still_open.update(row.row for row in page.open)
+            yield page, Progress(opened=page.open)
+        closed = tuple(row.row for row in rows if row.row not in still_open)
+        if closed:
+            yield Page(jobs=()), Progress(closed=closed)
+
+    def _quarantined(self, now: datetime) -> Iterator[Read]:
+        aside = [held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED]
+        # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
+        nameless = {held.job.row: held.key for held in aside if not held.job.job_id}
+        again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in aside]
+        for page in self.source.look_again(again, self.needs, now):
+            named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
+            yield page, Progress(left_quarantine=named)
+
+
+@dataclass(slots=True, kw_only=True)
+class WindowAgain:
+    """The finished jobs of a window, from where the last run of the same errand stopped; at most `most_pages` of them.
+
+    `finished` tells, after the pages were used up, whether the window is.
+    """
+
+    target: str
+    errand: str
+    source: Source
+    ledger: Ledger
+    needs: frozenset[Side]
+    window: Window
+    most_pages: int
+    finished: bool = False
+    repeats: bool = False
+
+    def pages(self, now: datetime) -> Iterator[Read]:
+        stopped_at = self.ledger.errand(self.target, self.errand)
+        after = None if stopped_at is None else (stopped_at.ended_at, stopped_at.row)
+        for read, page in enumerate(self.source.window(self.window, self.needs, now, after)):
+            if read >= self.most_pages:
+                return
+            place = _place(page)
+            mark = WindowMark(errand=self.errand, ended_at=place[0], row=place[1]) if place else None
+            yield page, Progress(window_mark=mark)
+        self.finished = True
+
+
+def _place(page: Page) -> tuple[Epoch, RowRef] | None:
+    """The last row of a page by (end, row), as far as it tells: rows behind it are only read once more."""
+    places = [(job.ended_at, job.row) for job in page.jobs]
+    places += [(skipped.ended_at, skipped.row) for skipped in page.skipped if skipped.ended_at is not None]
+    return max(places, default=None)

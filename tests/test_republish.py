@@ -1,0 +1,202 @@
+"""`republish`: a window again, resumable, beside the regular rounds, and never a part of a month by accident."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.pki import PKI
+from tests.sites import Run, SiteUnderTest, told, truth
+
+SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    return SiteUnderTest(tmp_path, pki, fake_ams)
+
+
+def fill(site: SiteUnderTest, *jobs: SampleJob) -> None:
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+
+
+def jobs_of(start: datetime, end: datetime, count: int, seed: int = 1) -> list[SampleJob]:
+    return list(generate(seed, count, start, end))
+
+
+def republish(site: SiteUnderTest, *arguments: str) -> Run:
+    return site.run("republish", "--json", "--yes", *arguments)
+
+
+def counts(site: SiteUnderTest) -> Counter[object]:
+    return Counter(told(row) for row in site.received(with_openssl=False))
+
+
+def test_a_window_goes_again_and_regular_rounds_are_untouched(site: SiteUnderTest) -> None:
+    september, october = jobs_of(SEPTEMBER, OCTOBER, 40), jobs_of(OCTOBER, NOVEMBER, 30, seed=2)
+    fill(site, *september, *october)
+    assert site.publish().status == 0
+    run = republish(site, "--from", "2026-09", "--to", "2026-09")
+    assert run.status == 0, run.err
+    assert run.json["targets"]["egi"]["records"] == 40
+    assert counts(site) == Counter({truth(job): 2 for job in september} | {truth(job): 1 for job in october})
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 70
+
+
+def test_what_it_delivers_counts_as_delivered(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["start"] = "2026-10"
+    september, october = jobs_of(SEPTEMBER, OCTOBER, 20), jobs_of(OCTOBER, NOVEMBER, 20, seed=2)
+    fill(site, *september, *october)
+    assert republish(site, "--from", "2026-09", "--to", "2026-10").json["targets"]["egi"]["records"] == 40
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert set(counts(site).values()) == {1}
+
+
+def test_it_is_rounded_out_to_whole_months_and_says_so(site: SiteUnderTest) -> None:
+    """Defect 11: a part of a month replaces the whole one where the receiver purged its job records."""
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 50)
+    fill(site, *jobs)
+    run = republish(site, "--from", "2026-09-10", "--to", "2026-09-12")
+    assert run.json["targets"]["egi"]["records"] == 50
+    assert "rounded out to whole months" in run.err
+    assert "[2026-09-01T00:00:00Z, 2026-10-01T00:00:00Z)" in run.err
+    exact = republish(site, "--from", "2026-09-10", "--to", "2026-09-12", "--exact")
+    inside = [
+        job
+        for job in jobs
+        if datetime(2026, 9, 10, tzinfo=UTC).timestamp() <= job.end_time < datetime(2026, 9, 13, tzinfo=UTC).timestamp()
+    ]
+    assert exact.json["targets"]["egi"]["records"] == len(inside)
+    assert "purged" in exact.err
+
+
+def test_a_part_of_a_month_of_summaries_is_never_sent(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 10))
+    assert republish(site, "--from", "2026-09-10", "--to", "2026-09-12", "--exact").status == 64
+    assert not site.fake.messages(PROJECT, TOPIC)
+
+
+def test_summaries_of_named_months_go_again_whole(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    fill(site, *jobs_of(SEPTEMBER, NOVEMBER, 60))
+    assert site.publish().status == 0
+    before = len(site.fake.messages(PROJECT, TOPIC))
+    run = republish(site, "--from", "2026-09-10", "--to", "2026-09-12")
+    assert run.status == 0, run.err
+    assert len(site.fake.messages(PROJECT, TOPIC)) > before
+    assert "2026-09" in run.err
+    assert "2026-10" not in run.err.replace("2026-10-01T00:00:00Z", "")
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--from", "2026-10", "--to", "2026-09"), 64),
+        (("--from", "whenever", "--to", "2026-09"), 64),
+        (("--from", "2030-01", "--to", "2030-02"), 0),
+        (("--from", "2026-02", "--to", "2026-02"), 0),
+    ],
+)
+def test_odd_windows(site: SiteUnderTest, arguments: tuple[str, ...], status: int) -> None:
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 5))
+    run = republish(site, *arguments)
+    assert run.status == status, run.err
+    assert "Traceback" not in run.err
+    assert not site.fake.messages(PROJECT, TOPIC)
+
+
+def test_a_rehearsal_sends_nothing(site: SiteUnderTest) -> None:
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 30))
+    assert republish(site, "--from", "2026-09", "--to", "2026-09", "--dry-run").json["targets"]["egi"]["records"] == 30
+    assert not site.fake.messages(PROJECT, TOPIC)
+
+
+def test_a_window_that_contradicts_the_ledger_stops_and_names_the_flag(site: SiteUnderTest) -> None:
+    """Another machine's database under our feet: nothing in it was ever delivered."""
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 150))
+    assert site.publish().status == 0
+    site.database().unlink()
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 150, seed=5))
+    run = republish(site, "--from", "2026-09", "--to", "2026-09")
+    assert run.status == 65
+    assert "--no-brake" in run.json["targets"]["egi"]["reason"]
+    assert (
+        republish(site, "--from", "2026-09", "--to", "2026-09", "--no-brake").json["targets"]["egi"]["records"] == 150
+    )
+
+
+def test_another_format_for_once(site: SiteUnderTest) -> None:
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 10))
+    run = republish(site, "--from", "2026-09", "--to", "2026-09", "--format", "apel-job-0.3")
+    assert run.status == 0, run.err
+    assert run.json["targets"]["egi"]["records"] == 10
+    assert republish(site, "--from", "2026-09", "--to", "2026-09", "--format", "nonsense").status == 64
+
+
+def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(site: SiteUnderTest) -> None:
+    """`kill -9` at random messages."""
+    site.config["targets"]["egi"] |= {"batch_records": 25, "attempts": 1}
+    site.config["source"]["page_rows"] = 20
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 600)
+    fill(site, *jobs)
+    site.save()
+    kills = 0
+    for fatal in (9, 31, 17, 4, 1_000_000):
+        child = subprocess.run(
+            [sys.executable, "-m", "tests.crash_walk", str(site.path), str(fatal), "2026-09"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        kills += child.returncode == -signal.SIGKILL
+        assert child.returncode in (0, -signal.SIGKILL), child.stderr
+    assert kills >= 3
+    assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in jobs}
+    ids = Counter(message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC))
+    assert sum(count - 1 for count in ids.values()) <= kills
+    records = sum(counts(site).values())
+    assert records <= 600 + kills * 25 * 2, "little is sent again"
+
+
+def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"batch_records": 5}
+    site.config["source"]["page_rows"] = 5
+    september = jobs_of(SEPTEMBER, OCTOBER, 800)
+    fill(site, *september)
+    assert site.publish().status == 0
+    late = [replace(job, job_id=f"late{at}") for at, job in enumerate(jobs_of(OCTOBER, NOVEMBER, 7, seed=3))]
+    results: list[Run] = []
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash_walk", str(site.path), "1000000", "2026-09"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        waiting = threading.Event()
+        before = len(site.fake.messages(PROJECT, TOPIC))
+        while len(site.fake.messages(PROJECT, TOPIC)) == before and child.poll() is None:
+            waiting.wait(0.02)
+        fill(site, *late)
+        results.append(site.publish())
+    finally:
+        child.communicate(timeout=120)
+    assert results[0].status == 0, results[0].err
+    assert results[0].json["targets"]["egi"]["records"] >= 7
+    assert child.returncode == 0
+    assert {told(row) for row in site.received(with_openssl=False)} >= {truth(job) for job in [*september, *late]}
