@@ -1,0 +1,171 @@
+"""`make bench`: whole runs of the publisher, the journey stage by stage, and the floors of this machine, in one table.
+
+Nothing here judges a time: machines differ, and the floors of the same run say what to hold a figure against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import ground
+from benchmarks.ground import Receiver
+from benchmarks.measure import PUBLISHER, Cost, run_python
+from benchmarks.report import Line, as_json, table
+
+NEW_JOBS: Final = 1_000
+_STAGE_JOBS: Final = 100_000
+_PATIENCE_S: Final = 300  # for any run, and a millisecond a job
+
+
+def main(argv: list[str] | None = None) -> int:
+    asked = _parser().parse_args(argv)
+    directory = asked.directory or Path(tempfile.gettempdir())
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="publisher-bench-", dir=directory) as folder:
+        kept = directory if asked.keep else Path(folder)
+        lines = list(_benchmark(asked.jobs, kept, Path(folder)))
+    about = _about(asked.jobs)
+    print(f"{asked.jobs:,} jobs; {about['machine']}; {about['when']}\n\n{table(lines)}")
+    if asked.json:
+        asked.json.write_text(json.dumps(as_json(lines, about), indent=2) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make bench BENCH=...", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100_000, help="in the database, to 10,000,000 (%(default)s)")
+    parser.add_argument("--directory", type=Path, help="for databases and state: 1.8 kB a job (default: TMPDIR)")
+    parser.add_argument("--keep", action="store_true", help="keep the database there for the next run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    return parser
+
+
+def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
+    _say(f"making {jobs:,} jobs")
+    database = ground.accounting(kept, jobs)
+    with ground.stand_in(folder) as (faithful, tally):
+        yield from _whole_runs(folder, database, jobs, faithful, f"CAR to the stand-in of AMS, {jobs:,} jobs")
+        with ground.at_once(folder, faithful.credentials) as sink:
+            config = ground.configuration(folder, database, sink)
+            yield from _whole_runs(folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs")
+            few = min(jobs, _STAGE_JOBS)
+            stages = list(_stages(folder, config, few))
+            yield from stages
+            parts = list(_floors(folder, database, config, few))
+            yield from parts
+            yield _sum_of(parts, stages[-1])
+    work = {"messages": tally.messages, "requests": tally.requests}
+    free = Cost(wall_s=0.0, cpu_s=0.0)
+    yield Line(
+        group="Counted by the stand-in", name="requests", count=tally.requests, unit="in all", cost=free, work=work
+    )
+
+
+def _whole_runs(folder: Path, database: Path, jobs: int, receiver: Receiver, group: str) -> Iterator[Line]:
+    """The real command in a process of its own: all jobs, none, a thousand new ones; then `status`."""
+    config = ground.configuration(folder, database, receiver)
+    yield _publish(folder, config, receiver, group, "first round", jobs)
+    yield _publish(folder, config, receiver, group, "nothing to do", jobs)
+    _say(f"{NEW_JOBS:,} new jobs")
+    ground.add_new(database, NEW_JOBS)
+    yield _publish(folder, config, receiver, group, f"{NEW_JOBS:,} new jobs", jobs)
+    ended = run_python([*PUBLISHER, "--config", config, "status", "--json"], folder)
+    if ended.status:
+        raise SystemExit(f"status ended with {ended.status}:\n{ended.err}")
+    yield Line(group=group, name="status", count=1, unit="call", cost=ended.cost)
+    ground.take_away_new(database, jobs)
+
+
+def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: str, jobs: int) -> Line:
+    _say(f"{group}: {name}")
+    patience_s = _PATIENCE_S + jobs / 1000
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "--quiet", "publish", "--force", "--json"]
+    ended = run_python(arguments, folder, patience_s=patience_s)
+    if ended.status not in (0, 65):
+        raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")
+    told: dict[str, Any] = json.loads(ended.out)["targets"]["bench"]
+    work = {name: told[name] for name in ("messages", "records", "bytes", "quarantined")}
+    work["state_bytes"] = ground.state_bytes(folder, receiver)
+    note = ""
+    if told["records"]:
+        note = f"{told['messages']:,} messages, {told['bytes'] / told['records']:,.0f} bytes a record on the wire"
+        note += f", {work['state_bytes'] / max(jobs, told['records']):.1f} bytes of state a job"
+    return Line(group=group, name=name, count=told["records"], unit="records", cost=ended.cost, note=note, work=work)
+
+
+def _stages(folder: Path, config: Path, jobs: int) -> Iterator[Line]:
+    """A process of its own, so that the peaks of the children here stay theirs."""
+    _say("stage by stage")
+    before = 0.0
+    for found in _child(["-m", "benchmarks.stages", config, str(jobs), folder], folder, jobs):
+        cost = Cost(**found["cost"])
+        added = (cost.cpu_s - before) * 1e6 / jobs
+        before = cost.cpu_s
+        yield Line(
+            group="Stage by stage, each with all above it",
+            name=found["name"],
+            count=jobs,
+            unit="jobs",
+            cost=cost,
+            note=f"adds {added:.1f} µs CPU each",
+            work=found["work"],
+        )
+
+
+def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[Line]:
+    _say("the floors")
+    for found in _child(["-m", "benchmarks.floors", database, str(jobs), config, folder], folder, jobs):
+        yield Line(
+            group="Floors of this machine, one core",
+            name=found["name"],
+            count=found["count"],
+            unit=found["unit"],
+            cost=Cost(**found["cost"]),
+        )
+
+
+def _sum_of(parts: list[Line], whole: Line) -> Line:
+    """What one record would cost if each part of the work were done at its floor, one after the other on one core."""
+    payload_mb = whole.work["payload_bytes"] / 1e6
+    amount = {"jobs": whole.count, "records": whole.count, "MB": payload_mb, "MB on the wire": payload_mb * 4 / 3}
+    wall_s = sum(part.cost.wall_s / part.count * amount[part.unit] for part in parts)
+    cpu_s = sum(part.cost.cpu_s / part.count * amount[part.unit] for part in parts)
+    cost = Cost(wall_s=wall_s, cpu_s=cpu_s)
+    note = f"the whole takes {whole.cost.cpu_s / cpu_s:.1f} times that CPU"
+    return Line(group=parts[0].group, name="their sum", count=whole.count, unit="records", cost=cost, note=note)
+
+
+def _child(arguments: list[str | Path], folder: Path, jobs: int) -> list[dict[str, Any]]:
+    ended = run_python(arguments, folder, patience_s=_PATIENCE_S + jobs / 100)
+    if ended.status:
+        raise SystemExit(f"{arguments[1]} ended with {ended.status}:\n{ended.err[-4000:]}")
+    found: list[dict[str, Any]] = json.loads(ended.out)
+    return found
+
+
+def _about(jobs: int) -> dict[str, Any]:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    machine = f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, Python {platform.python_version()}"
+    return {
+        "jobs": jobs,
+        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": f"{machine}, SQLite {sqlite3.sqlite_version}",
+    }
+
+
+def _say(text: str) -> None:
+    print(f"# {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The ground that runs stand on: a large accounting database, a receiver in a process of its own, a configuration."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.arex_databases import SIDE_TABLES, Writer, bulk, generate
+
+START: Final = datetime(2025, 3, 1, tzinfo=UTC)
+END: Final = datetime(2025, 10, 1, tzinfo=UTC)
+_SEED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """Where a target can deliver: its keys for the configuration."""
+
+    name: str
+    credentials: dict[str, str]
+    target: dict[str, Any]
+
+
+def accounting(directory: Path, jobs: int) -> Path:
+    """The database of that many jobs, made on first use: seven months of 2025 on one CE, schema 2."""
+    path = directory / f"arex-{jobs}.db"
+    if not path.exists():
+        made = path.with_suffix(".part")
+        made.unlink(missing_ok=True)
+        bulk(made, 2, jobs, _SEED, START, END)
+        made.rename(path)
+    take_away_new(path, jobs)
+    return path
+
+
+def add_new(path: Path, count: int) -> None:
+    """So many further jobs finish."""
+    with Writer(path) as arex:
+        arex.connection.execute("BEGIN")
+        arex.connection.execute("COMMIT")
+        for job in generate(_SEED + 1, count, END, END + timedelta(days=1)):
+            arex.write(job)
+
+
+def take_away_new(path: Path, jobs: int) -> None:
+    """Undo `add_new`, perhaps of a run that broke off."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        for table in ("AAR", *SIDE_TABLES):
+            connection.execute(f"DELETE FROM {table} WHERE RecordID > ?", (jobs,))
+
+
+def configuration(folder: Path, database: Path, receiver: Receiver) -> Path:
+    """A site with one target and a state of its own."""
+    path = folder / f"{receiver.name}.yaml"
+    site = {
+        "site": "EXAMPLE-SITE",
+        "source": {"type": "arex", "databases": [str(database)], "time_zone": "Europe/Oslo"},
+        "state": str(state_of(folder, receiver)),
+        "credentials": receiver.credentials,
+        "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
+        "targets": {"bench": {**receiver.target, "format": "car", "start": "all", "every": "1s"}},
+    }
+    path.write_text(yaml.safe_dump(site, sort_keys=False))
+    return path
+
+
+def state_of(folder: Path, receiver: Receiver) -> Path:
+    return folder / f"state-{receiver.name}" / "publishing.db"
+
+
+def state_bytes(folder: Path, receiver: Receiver) -> int:
+    """Everything that the ledger left on disk."""
+    return sum(file.stat().st_size for file in state_of(folder, receiver).parent.iterdir())
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the stand-in says at its end."""
+
+    messages: int = 0
+    requests: int = 0
+
+
+@contextmanager
+def stand_in(folder: Path) -> Iterator[tuple[Receiver, Tally]]:
+    """tests/fake_ams in its own process: parses what it gets and keeps digests."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.fake_ams", "--directory", str(folder / "pki"), "--counts-only"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    tally = Tally()
+    try:
+        said = ""
+        for line in child.stdout or ():
+            if line.startswith("# ready"):
+                break
+            said += line
+        settings = yaml.safe_load(said)
+        target = settings["targets"]["fake"]
+        yield Receiver(name="stand-in", credentials=settings["credentials"], target=target), tally
+    finally:
+        child.send_signal(signal.SIGTERM)
+        last, _ = child.communicate(timeout=60)
+        if counted := re.search(r"# (\d+) messages, \d+ bytes of base64, (\d+) requests", last):
+            tally.messages, tally.requests = int(counted[1]), int(counted[2])
+
+
+@contextmanager
+def at_once(folder: Path, credentials: dict[str, str]) -> Iterator[Receiver]:
+    """A sink that answers at once, with the PKI that the stand-in made."""
+    server = folder / "pki" / "localhost"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.sink", f"{server}.pem", f"{server}.key"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = f"https://localhost:{int(next(iter(child.stdout or ())))}"
+        target = {"type": "ams", "url": url, "auth_url": url, "service_host": "localhost"}
+        yield Receiver(name="at-once", credentials=credentials, target=target)
+    finally:
+        child.communicate(timeout=60)  # the end of its input ends it

@@ -1,0 +1,170 @@
+"""The journey stage by stage, in this process: each line is a whole round with one stage more than the line above.
+
+`python -m benchmarks.stages CONFIG JOBS FOLDER` prints JSON. The rounds are real; what a line leaves out is a ledger that
+only rehearses, or a transport that takes everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Cost, measured
+from publisher import config
+from publisher.delivery.base import Credentials, Receipt, Transport, Verdict
+from publisher.delivery.smime import Signer
+from publisher.ledger.base import Ledger, TargetState
+from publisher.ledger.moves import open_ledger, open_to_read
+from publisher.ledger.rehearsal import RehearsalLedger
+from publisher.model.job import Epoch, SkippedJob
+from publisher.model.message import Message
+from publisher.pipeline import Aim, Round
+from publisher.sources.base import Page
+from publisher.wiring import Site, Surroundings
+
+STAGES: Final = (
+    "pages read",
+    "+ judged, rendered, packed",
+    "+ every record checked",
+    "+ signed, base64",
+    "+ pushed over TLS",
+    "+ the ledger",
+)
+
+
+class Counted:
+    """An observer that counts the work."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.messages = 0
+        self.payload_bytes = 0
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
+
+    def page_read(self, target: str, page: Page) -> None:
+        self.rows += page.rows_read
+
+    def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+
+    def message_prepared(self, message: Message) -> None:
+        self.messages += 1
+        self.payload_bytes += len(message.payload)
+
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None: ...
+
+    def message_settled(self, message: Message, receipt: Receipt) -> None: ...
+
+
+class Rehearsed(RehearsalLedger):
+    """Knows nobody; takes the policy for an old one, unless `check_all`, so that one payload in fifty is checked."""
+
+    def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
+        super().__init__(open_to_read(folder / "nothing.db"))
+        self._checked_digest = "" if check_all else policy_digest
+
+    def begin_round(
+        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+    ) -> TargetState:
+        state = super().begin_round(
+            target, start_rule=start_rule, start=start, selection_digest=selection_digest, now=now
+        )
+        return replace(state, checked_digest=self._checked_digest)
+
+
+class TakesAll:
+    """A transport that says yes, to the payload or, with a signer, to the signed message in base64."""
+
+    def __init__(self, limit: int, signer: Signer | None = None) -> None:
+        self._limit = limit
+        self._signer = signer
+
+    def payload_limit(self) -> int:
+        return self._limit
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        sent = base64.b64encode(self._signer.sign(message.payload)) if self._signer else message.payload
+        return Receipt(verdict=Verdict.DELIVERED, remote_id="1", bytes_sent=len(sent))
+
+    def warnings(self, now: datetime) -> list[str]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def live(path: Path) -> Site:
+    """The site of a configuration file, as the command line makes it."""
+    return Site(
+        settings=config.load(path, os.environ, host_name="ce.example.org"),
+        surroundings=Surroundings(
+            environment=os.environ,
+            clock=lambda: datetime.now(UTC),
+            monotonic=time.monotonic,
+            wait=threading.Event().wait,
+        ),
+    )
+
+
+def stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
+    """Cost and work of each stage with all stages before it, for the first so many jobs."""
+    (target,) = site.settings.targets
+    credentials = site.settings.credentials
+    signer = Signer(
+        Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca), datetime.now(UTC)
+    )
+    digest, limit = site.aim(target).policy_digest, site.aim(target).transport.payload_limit()
+
+    def checking(yes: bool) -> Ledger:
+        return Rehearsed(folder, digest, check_all=yes)
+
+    yield STAGES[0], *_pages(site, jobs)
+    made: list[tuple[Callable[[], Ledger], Callable[[Transport], Transport]]] = [
+        (lambda: checking(False), lambda _: TakesAll(limit)),
+        (lambda: checking(True), lambda _: TakesAll(limit)),
+        (lambda: checking(True), lambda _: TakesAll(limit, signer)),
+        (lambda: checking(True), lambda real: real),
+        (lambda: open_ledger(folder / "stages.db"), lambda real: real),
+    ]
+    for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
+        aim = site.aim(target)
+        yield name, *_round(site, replace(aim, transport=transport(aim.transport)), ledger(), jobs)
+
+
+def _pages(site: Site, jobs: int) -> tuple[Cost, dict[str, float]]:
+    rows = 0
+    with closing(site.source()) as source, measured() as stretch:
+        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC)):
+            rows += page.rows_read
+            if rows >= jobs:
+                break
+    return stretch.cost, {"rows": rows}
+
+
+def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int) -> tuple[Cost, dict[str, float]]:
+    counted = Counted()
+    with closing(ledger), closing(site.source()) as source, closing(aim.transport), measured() as stretch:
+        outcome = Round(aim, source, ledger, counted, site.surroundings.clock, site.surroundings.wait).run(jobs)
+    if outcome.exit_status not in (0, 65):
+        raise RuntimeError(f"the round ended with {outcome}")
+    work: dict[str, float] = {
+        "rows": counted.rows,
+        "records": outcome.records,
+        "messages": counted.messages,
+        "payload_bytes": counted.payload_bytes,
+    }
+    return stretch.cost, work
+
+
+if __name__ == "__main__":
+    found = stages(live(Path(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3]))
+    print(json.dumps([{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]))

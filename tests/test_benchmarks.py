@@ -1,0 +1,98 @@
+"""`make bench` in small: memory and counts of work, never time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import NEW_JOBS
+from benchmarks.measure import Cost
+from benchmarks.report import Line, table
+from benchmarks.stages import STAGES
+
+JOBS = 2_000
+Lines = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Lines]:
+    """What it printed, and its lines by the beginning of the group and by name."""
+    folder = tmp_path_factory.mktemp("bench")
+    figures = folder / "figures.json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--jobs",
+        str(JOBS),
+        "--directory",
+        str(folder),
+        "--json",
+        str(figures),
+    ]
+    run = subprocess.run(
+        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert list(folder.iterdir()) == [figures], "it left something behind"
+    lines = json.loads(figures.read_text())["lines"]
+    return run.stdout, {(line["group"].partition(",")[0], line["name"]): line for line in lines}
+
+
+WHOLE = ("CAR to the stand-in of AMS", "CAR to a sink that answers at once")
+STAGE_GROUP, FLOORS = "Stage by stage", "Floors of this machine"
+
+
+def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
+    printed, lines = bench
+    for group, name in lines:
+        assert group in printed
+        assert name in printed
+    for group in WHOLE:
+        for name in ("first round", "nothing to do", f"{NEW_JOBS:,} new jobs", "status"):
+            assert (group, name) in lines
+    assert [name for group, name in lines if group == STAGE_GROUP] == list(STAGES)
+    assert len([name for group, name in lines if group == FLOORS]) == 7
+
+
+@pytest.mark.parametrize("group", WHOLE)
+def test_each_job_travels_once_and_no_round_sends_another_again(bench: tuple[str, Lines], group: str) -> None:
+    _, lines = bench
+    assert [lines[group, name]["work"]["records"] for name in ("first round", "nothing to do")] == [JOBS, 0]
+    assert lines[group, f"{NEW_JOBS:,} new jobs"]["work"]["records"] == NEW_JOBS
+    assert lines[group, "nothing to do"]["work"]["messages"] == 0
+    assert lines[group, "first round"]["work"]["quarantined"] == 0
+
+
+def test_a_process_stays_small(bench: tuple[str, Lines]) -> None:
+    _, lines = bench
+    peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in WHOLE}
+    assert max(peaks.values()) < 100, peaks
+    assert max(peaks[group, "status"] for group in WHOLE) < 60, peaks
+
+
+def test_the_work_of_a_record(bench: tuple[str, Lines]) -> None:
+    """Rows read once, messages filled, few bytes a record, one request a message and one for the token of each round."""
+    _, lines = bench
+    for name in STAGES:
+        assert lines[STAGE_GROUP, name]["work"]["rows"] == JOBS
+    whole = lines[STAGE_GROUP, STAGES[-1]]["work"]
+    assert whole["records"] == JOBS
+    assert whole["payload_bytes"] / JOBS < 1_900
+    assert whole["messages"] == -(-JOBS // 390)  # as many as fill the limit of AMS
+    first = lines[WHOLE[0], "first round"]["work"]
+    assert first["messages"] == whole["messages"]
+    assert first["bytes"] / JOBS < 2_550  # base64 and the signature around them
+    counted = lines["Counted by the stand-in", "requests"]["work"]
+    assert counted["messages"] == first["messages"] + lines[WHOLE[0], f"{NEW_JOBS:,} new jobs"]["work"]["messages"]
+    assert counted["requests"] == counted["messages"] + 2
+
+
+def test_what_was_not_timed_is_not_shown_as_zero() -> None:
+    line = Line(group="g", name="n", count=7, unit="in all", cost=Cost(wall_s=0.0, cpu_s=0.0))
+    assert table([line]).splitlines()[-1].split() == ["n", "7", "in", "all"]
