@@ -19,7 +19,8 @@ from publisher.config import Settings, TargetSettings, load, one_off_target, sho
 from publisher.config.settings import DEFAULT_STATE
 from publisher.config.tree import MAX_BYTES
 from publisher.errors import ConfigError
-from publisher.model.policy import IdentityMode, KeyStyle, StartTime
+from publisher.model.identity import IdentityMode
+from publisher.model.policy import KeyStyle, StartTime
 from publisher.model.selection import Window
 from publisher.model.when import StartKind, StartRule
 from tests.config_plugins import STAND_INS, AmsOptions, ArexOptions, SpoolOptions

@@ -18,8 +18,9 @@ from publisher.formats import job_format
 from publisher.formats.apel_job import ApelJob, create
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.job import JobRecord
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, VoRule
+from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.text import ascii_text
+from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import Row, read_car

@@ -16,8 +16,9 @@ from publisher.errors import Unfit
 from publisher.formats import job_format, summary_format
 from publisher.formats.apel_summary import ApelSummary, create
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import Identity, IdentityMode, KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.summary import Accumulator, SummaryGroup
 from publisher.model.sync_count import SyncCounter
 from tests.jobs import ENDED, make_job, make_policy

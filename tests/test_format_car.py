@@ -22,9 +22,11 @@ from publisher.formats import job_format
 from publisher.formats.car import FIELDS, Car, create
 from publisher.formats.fields import Of
 from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
+from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import Identity, IdentityMode, PublishedJob, RecordPolicy, VoRule
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import ascii_text
+from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import CAR, Row, read_car

@@ -23,8 +23,9 @@ from publisher.formats import job_format
 from publisher.formats.ogf_ur import FIELDS, NAMESPACE, OgfUr, create
 from publisher.model import sgas
 from publisher.model.job import Epoch, JobId, JobRecord, Side, Transfer
-from publisher.model.policy import PublishedJob, RecordPolicy, VoRule
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import xml_text
+from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, hostile_moment, hostile_number, hostile_text, ordinary_jobs
 from tests.strict_sgas import Row, read_ur

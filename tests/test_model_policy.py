@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 
 from publisher.errors import Unfit
-from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import (
-    Identity,
-    IdentityMode,
-    KeyStyle,
-    StartTime,
-    VoRule,
-    endpoint_host,
-    is_domain_name,
-    period_label,
-)
+from publisher.model.hosts import endpoint_host, is_domain_name
+from publisher.model.identity import Identity, IdentityMode, period_label
+from publisher.model.job import Epoch, JobRecord, Transfer
+from publisher.model.policy import KeyStyle, StartTime
+from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_jobs
 
@@ -185,6 +179,49 @@ def test_users_are_withheld_or_given_pseudonyms_for_a_period() -> None:
     assert len(set(names)) == 3
     assert all(name.startswith("pseudonym-") and len(name) == 42 for name in names)
     assert policy.describe(make_job(user="")).who.user == ""
+
+
+def test_whoever_is_not_named_is_not_betrayed_either() -> None:
+    job = make_job(
+        job_name="report of Jane",
+        local_user="jane",
+        local_group="physics",
+        client_host="jane-laptop.example.org:4711",
+        transfers=(
+            Transfer(
+                kind="upload", url="gsiftp://se.example.org/home/jane/x", size_bytes=1, started_at=None, ended_at=None
+            ),
+        ),
+    )
+    plain = make_policy().describe(job)
+    assert (plain.local_user, plain.job_name, plain.client_host) == ("jane", "report of Jane", job.client_host)
+    assert (plain.local_group, plain.transfers) == ("physics", job.transfers)
+    for identity in (Identity(mode=IdentityMode.WITHHELD), Identity(mode=IdentityMode.PSEUDONYM, secret=b"s")):
+        hidden = make_policy(identity=identity).describe(job)
+        assert (hidden.local_user, hidden.job_name, hidden.client_host, hidden.transfers) == ("", "", "", ())
+        assert hidden.local_group == "physics"
+        own_group = make_policy(identity=identity).describe(make_job(local_user="jane", local_group="jane"))
+        assert own_group.local_group == ""
+
+
+def test_a_token_s_issuer_and_subject_are_hidden_together() -> None:
+    job = make_job(user="https://iss.example.org/jane", fqans=(), vo="")
+    policy = make_policy(identity=Identity(mode=IdentityMode.PSEUDONYM, secret=b"s"))
+    told = policy.describe(job).who
+    assert told.user.startswith("pseudonym-")
+    assert "jane" not in repr(told)
+    assert "iss.example.org" not in repr(told)
+
+
+def test_every_value_of_who_and_where_has_an_origin() -> None:
+    told = make_policy().describe(make_job())
+    assert {origin.name for origin in told.who.origins} == {"GlobalUserName", "VO", "VOGroup", "VORole"}
+    assert {origin.name for origin in told.where.origins} == {
+        "Site", "InfrastructureType", "InfrastructureDescription", "SubmitHost", "MachineName", "Queue",
+    }  # fmt: skip
+    rule = VoRule(field="queue", pattern="gr*", vo="ruled", override=True)
+    (vo,) = [one for one in make_policy(vo_rules=(rule,)).describe(make_job()).who.origins if one.name == "VO"]
+    assert (vo.rule, vo.source) == ("records.vo_rules, rule 1: queue gr*", "queue")
 
 
 def test_jura_style_keeps_the_spelling_of_arex() -> None:

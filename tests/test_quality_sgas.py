@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from publisher.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobRecord, Transfer
-from publisher.model.policy import PublishedJob, VoRule
+from publisher.model.policy import PublishedJob
 from publisher.model.quality import Rule, Run, latest_end, require
 from publisher.model.quality_sgas import (
     MENDS,
@@ -26,6 +26,7 @@ from publisher.model.quality_sgas import (
     sgas_mends,
 )
 from publisher.model.sgas import public_url, transfers, vo_attributes
+from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_jobs, ordinary_jobs
 

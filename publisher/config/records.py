@@ -15,15 +15,10 @@ from publisher.config.shapes import check_names, keys_of, read_block, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule
-from publisher.model.policy import (
-    Identity,
-    IdentityMode,
-    KeyStyle,
-    RecordPolicy,
-    StartTime,
-    VoRule,
-    is_domain_name,
-)
+from publisher.model.hosts import is_domain_name
+from publisher.model.identity import Identity, IdentityMode
+from publisher.model.policy import KeyStyle, RecordPolicy, StartTime
+from publisher.model.vo_rules import VoRule
 
 # Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")

@@ -10,7 +10,7 @@ from publisher.config.tree import Listing, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
 from publisher.errors import Unfit, UsageError
 from publisher.model.benchmark import Benchmark, BenchmarkRule, make_benchmark
-from publisher.model.policy import VO_RULE_FIELDS, VoRule
+from publisher.model.vo_rules import VO_RULE_FIELDS, VoRule
 from publisher.model.when import fixed_period, window
 
 

@@ -16,8 +16,8 @@ from publisher.config.settings import Settings
 from publisher.config.shapes import keys_of
 from publisher.config.targets import TargetSettings
 from publisher.model.benchmark import BenchmarkRule
-from publisher.model.policy import VoRule
 from publisher.model.selection import Window
+from publisher.model.vo_rules import VoRule
 from publisher.model.when import iso
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")

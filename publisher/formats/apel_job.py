@@ -55,7 +55,7 @@ LINES: Final = (
     Line(key="InfrastructureType", of=Of.WHERE, value=lambda where: where.infrastructure, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
     Line(key="LocalJobId", value=lambda job: job.local_id, mandatory=True),
-    Line(key="LocalUserId", value=lambda job: job.job.local_user, spare=True),
+    Line(key="LocalUserId", value=lambda job: job.local_user, spare=True),
     Line(key="GlobalUserName", of=Of.WHO, value=lambda who: who.user),
     # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
     Line(key="FQAN", of=Of.WHO, value=lambda who: who.apel_fqan()),

@@ -18,8 +18,9 @@ from publisher.errors import Unfit
 from publisher.formats.base import Frame
 from publisher.formats.fields import MADE_AT, Field, Of, Planner
 from publisher.formats.xml import escape_ascii, instant
+from publisher.model.hosts import is_domain_name
 from publisher.model.job import Side
-from publisher.model.policy import PublishedJob, Who, is_domain_name
+from publisher.model.policy import PublishedJob, Who
 from publisher.model.quality import YEAR_9999, latest_end, require_run
 from publisher.model.text import ascii_text, receiver_key
 
@@ -108,11 +109,11 @@ FIELDS: Final[tuple[Field, ...]] = (
           write=_key, attributes=(("type", "vo-group"),), each=True),
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", value=lambda job: job.job.projects, write=escape_ascii,
           attributes=(("type", "ProjectName"),), each=True, repeats=True),
-    Field(row="3.4", inside="UserIdentity", name="LocalUserId", value=lambda job: job.job.local_user,
+    Field(row="3.4", inside="UserIdentity", name="LocalUserId", value=lambda job: job.local_user,
           write=_local_user, mandatory=True, repeats=True),
-    Field(row="3.5", inside="UserIdentity", name="LocalGroup", value=lambda job: job.job.local_group, write=escape_ascii,
+    Field(row="3.5", inside="UserIdentity", name="LocalGroup", value=lambda job: job.local_group, write=escape_ascii,
           repeats=True),
-    Field(row="4", name="JobName", value=lambda job: job.job.job_name, write=escape_ascii),
+    Field(row="4", name="JobName", value=lambda job: job.job_name, write=escape_ascii),
     Field(row="6", name="Status", value=lambda job: job.job.status, write=_status, mandatory=True, repeats=True),
     Field(row="7", name="ExitStatus", value=lambda job: job.job.exit_code, write=_exit_status, repeats=True),
     Field(row="8", name="Infrastructure", of=Of.WHERE, value=lambda where: where, write=_nothing, mandatory=True,

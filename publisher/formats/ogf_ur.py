@@ -54,7 +54,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=sgas.local_id, write=escape_unicode),
     # LocalUserId, GlobalUserName, vo:VO
     Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
-    Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job.job_name), write=escape_unicode),
+    Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job_name), write=escape_unicode),
     Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode, mandatory=True,
           repeats=True),
     # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
@@ -85,7 +85,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="StartTime", value=sgas.start_time, write=_time),
     Field(row="group 2", name="MachineName", value=lambda job: job.where.machine_name, write=escape_unicode,
           mandatory=True, repeats=True),
-    Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.job.client_host),
+    Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.client_host),
           write=escape_unicode, repeats=True),
     Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, repeats=True),
     Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.job.projects), write=escape_unicode,
@@ -106,7 +106,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           value=lambda job: sgas.runtime_environments(job.job.runtime_environments), write=escape_unicode, each=True,
           repeats=True),
     # The last, and without attributes: what `shed` takes away
-    Field(row="tr", name="tr:FileTransfers", value=lambda job: job.job.transfers, write=file_transfers),
+    Field(row="tr", name="tr:FileTransfers", value=lambda job: job.transfers, write=file_transfers),
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def user_identity(job: PublishedJob) -> str:
 
     jura-ng sends `user:group` as the local user where it knows a group; here it is the user alone.
     """
-    return _element("LocalUserId", escape_unicode(job.job.local_user)) + _global_identities(job.who)
+    return _element("LocalUserId", escape_unicode(job.local_user)) + _global_identities(job.who)
 
 
 def file_transfers(all_of_them: Iterable[Transfer]) -> str:

@@ -7,22 +7,20 @@ them by identity. Each carries its origins, field by field, for `explain`.
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
-from fnmatch import fnmatchcase
-from functools import lru_cache
-from ipaddress import IPv6Address
 from typing import Final
-from urllib.parse import urlsplit
 
 from publisher.errors import Unfit
 from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.fqan import parse_fqan
-from publisher.model.job import Epoch, JobRecord
+from publisher.model.hosts import endpoint_host, is_domain_name
+from publisher.model.identity import Identity
+from publisher.model.job import Epoch, JobRecord, Transfer
 from publisher.model.jura_spelling import jura_group, jura_role, jura_submit_host
+from publisher.model.origin import Origin
 from publisher.model.text import arex_escape, ascii_text
+from publisher.model.vo_rules import VoRule
 
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
@@ -41,38 +39,6 @@ class StartTime(StrEnum):
     SUBMISSION = "submission"
 
 
-class IdentityMode(StrEnum):
-    """How a user is named to receivers, alike in every format."""
-
-    PLAIN = "plain"
-    WITHHELD = "withheld"
-    PSEUDONYM = "pseudonym"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoRule:
-    """The VO of jobs that it matches; first match wins. `field` is one of `VO_RULE_FIELDS`, `pattern` a shell pattern."""
-
-    field: str
-    pattern: str
-    vo: str
-    group: str | None = None
-    role: str | None = None
-    override: bool = False  # also for jobs that carry a VO of their own
-
-
-VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue", "project", "user", "any")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """How users are named. `secret` and `period` (month, quarter or year of the end time) are for pseudonyms."""
-
-    mode: IdentityMode = IdentityMode.PLAIN
-    secret: bytes = field(default=b"", repr=False)
-    period: str = "year"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Who:
     """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it.
@@ -89,7 +55,7 @@ class Who:
     spelt_role: str
     fqans: tuple[str, ...]
     extra_groups: tuple[str, ...]
-    origins: tuple[tuple[str, str], ...]
+    origins: tuple[Origin, ...]
 
     def apel_fqan(self) -> str:
         """The FQAN that APEL may be told, in its ASCII; '' when it must not be.
@@ -120,7 +86,7 @@ class Where:
     interface: str
     machine_name: str
     queue: str
-    origins: tuple[tuple[str, str], ...]
+    origins: tuple[Origin, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +101,35 @@ class PublishedJob:
     who: Who
     where: Where
     benchmark: AppliedBenchmark
+    identity_open: bool = True  # whether what betrays a person may be told
+
+    # What betrays a person beside the name. Formats take it from here, never from the job.
+
+    @property
+    def local_user(self) -> str:
+        return self.job.local_user if self.identity_open else ""
+
+    @property
+    def local_group(self) -> str:
+        """A group may be told, but not one that is the user's own, called as the user is."""
+        if self.identity_open or self.job.local_group != self.job.local_user:
+            return self.job.local_group
+        return ""
+
+    @property
+    def job_name(self) -> str:
+        """Users write themselves into it."""
+        return self.job.job_name if self.identity_open else ""
+
+    @property
+    def client_host(self) -> str:
+        """The user's own machine, as often as not."""
+        return self.job.client_host if self.identity_open else ""
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Their paths lead through home directories."""
+        return self.job.transfers if self.identity_open else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +165,22 @@ class RecordPolicy:
             who=self._user(job),
             where=where,
             benchmark=self.benchmarks.apply(job),
+            identity_open=self.identity.open,
         )
 
     def spell(self, job: JobRecord, text: str) -> str:
         """A receiver's key text. jura-ng never undid A-REX's escapes: in its style they stay."""
         return arex_escape(text) if job.escaped and self.key_style is KeyStyle.JURA else text
+
+    def start_origin(self, job: JobRecord) -> Origin:
+        """Which time of a job is its StartTime, and why."""
+        if self.start_time is StartTime.SUBMISSION:
+            return Origin(name="StartTime", rule="records.start_time: submission", source="submitted_at")
+        if job.started_at is None:
+            return Origin(name="StartTime", rule="the start of the run is not known", source="submitted_at")
+        if job.started_at > job.ended_at:
+            return Origin(name="StartTime", rule="the start of the run is after the end", source="submitted_at")
+        return Origin(name="StartTime", rule="records.start_time: run", source="started_at")
 
     def _start(self, job: JobRecord) -> Epoch:
         if self.start_time is StartTime.RUN and job.started_at is not None and job.started_at <= job.ended_at:
@@ -183,9 +189,7 @@ class RecordPolicy:
 
     def _user(self, job: JobRecord) -> Who:
         ruled = (job.local_user, job.local_group, job.queue, job.projects, job.attributes) if self.vo_rules else ()
-        period = (
-            period_label(job.ended_at, self.identity.period) if self.identity.mode is IdentityMode.PSEUDONYM else ""
-        )
+        period = self.identity.period_of(job.ended_at)
         inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
         known = self._who.get(inputs)
         if known is None:
@@ -195,10 +199,11 @@ class RecordPolicy:
         return known
 
     def _describe_user(self, job: JobRecord, period: str) -> Who:
-        vo, issuer, group, role, vo_origin = self._vo(job)
+        vo, issuer, group, role, origins = self._vo(job)
         jura = self.key_style is KeyStyle.JURA
+        rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
         return Who(
-            user=self._name(self.spell(job, job.user), period),
+            user=self.identity.name(self.spell(job, job.user), period),
             vo=self.spell(job, vo),
             vo_issuer=issuer,
             group=self.spell(job, group),
@@ -207,37 +212,31 @@ class RecordPolicy:
             spelt_role=self.spell(job, jura_role(role) if jura else role),
             fqans=tuple(self.spell(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
-            origins=(
-                ("GlobalUserName", f"records.identity: {self.identity.mode}"),
-                ("VO", vo_origin),
-            ),
+            origins=(Origin(name="GlobalUserName", rule=rule, source="user"), *origins),
         )
 
-    def _vo(self, job: JobRecord) -> tuple[str, str, str, str, str]:
+    def _vo(self, job: JobRecord) -> tuple[str, str, str, str, tuple[Origin, ...]]:
+        """VO, its issuer, group and role, and where they came from."""
         main = parse_fqan(job.fqans[0]) if job.fqans else None
         if main and not main.vo:
             main = None  # such as `/`: it names no VO, and A-REX knew what it wrote as the job's
         own = main.vo if main else job.vo
         for number, rule in enumerate(self.vo_rules, start=1):
-            if (rule.override or not own) and _rule_matches(rule, job):
-                return rule.vo, "", rule.group or "", rule.role or "", f"records.vo_rules, rule {number}"
+            if (rule.override or not own) and rule.matches(job):
+                told = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
+                return (
+                    rule.vo,
+                    "",
+                    rule.group or "",
+                    rule.role or "",
+                    _vo_origins(told, "" if rule.field == "any" else rule.field),
+                )
+        if main:
+            return own, "", main.group or "", main.role or "", _vo_origins("the main FQAN", "fqans")
         if own:
-            origin = "the main FQAN" if main else "the job's VO"
-            return own, "", (main.group if main else None) or "", (main.role if main else None) or "", origin
+            return own, "", "", "", _vo_origins("the job's VO", "vo")
         vo, _, issuer = self.default_vo.partition("#")
-        return vo, issuer, "", "", "records.default_vo" if vo else "none known"
-
-    def _name(self, user: str, period: str) -> str:
-        match self.identity.mode:
-            case IdentityMode.PLAIN:
-                return user
-            case IdentityMode.WITHHELD:
-                return "withheld" if user else ""
-            case IdentityMode.PSEUDONYM:
-                if not user:
-                    return ""
-                text = f"{period}\0{user}".encode("utf-8", "surrogateescape")
-                return "pseudonym-" + hmac.new(self.identity.secret, text, "sha256").hexdigest()[:32]
+        return vo, issuer, "", "", _vo_origins("records.default_vo" if vo else "none known")
 
     def _place(self, job: JobRecord) -> Where:
         inputs = (job.endpoint, job.interface, job.queue, job.lrms)
@@ -251,11 +250,11 @@ class RecordPolicy:
     def _describe_place(self, job: JobRecord) -> Where:
         host = endpoint_host(job.endpoint)
         if self.machine_name:
-            machine, machine_origin = self.machine_name, "records.machine_name"
+            machine, origin = self.machine_name, ("records.machine_name", "")
         elif is_domain_name(host):
-            machine, machine_origin = host, "the endpoint's host"
+            machine, origin = host, ("the endpoint's host", "endpoint")
         else:
-            machine, machine_origin = self.host_name, "this host's name: the endpoint names none that the schema allows"
+            machine, origin = self.host_name, ("this host's name: the endpoint names none that schemas allow", "")
         local = self.infrastructure == "local"
         submit_host = self.batch_server if local else job.endpoint
         jura = self.key_style is KeyStyle.JURA and not local
@@ -271,77 +270,17 @@ class RecordPolicy:
             machine_name=machine,
             queue=job.queue,
             origins=(
-                ("Site", "site"),
-                ("SubmitHost", "records.batch_server" if local else "the endpoint's URL"),
-                ("MachineName", machine_origin),
+                Origin(name="Site", rule="site"),
+                Origin(name="InfrastructureType", rule="records.infrastructure"),
+                Origin(name="InfrastructureDescription", rule="JURA-ARC- and the batch system's name", source="lrms"),
+                Origin(name="SubmitHost", rule="records.batch_server")
+                if local
+                else Origin(name="SubmitHost", rule=f"key_style {self.key_style}", source="endpoint"),
+                Origin(name="MachineName", rule=origin[0], source=origin[1]),
+                Origin(name="Queue", rule="as it is", source="queue"),
             ),
         )
 
 
-@lru_cache(maxsize=4096)
-def endpoint_host(url: str) -> str:
-    """Host of an endpoint URL, '' where there is none. IPv6 with or without brackets loses neither digits nor colons."""
-    try:
-        parts = urlsplit(url)
-        netloc = parts.netloc.rpartition("@")[2]
-        if netloc.count(":") > 1 and not netloc.startswith("["):
-            # A-REX composes URLs from socket addresses without brackets: https://2001:db8::1:443/arex
-            host, _, port = netloc.rpartition(":")
-            return (host if port.isdecimal() and _is_ipv6(host) else netloc).lower()
-        return parts.hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_domain_name(host: str) -> bool:
-    """Whether the CAR and UR schemas take it as a domainNameType.
-
-    At most 255 characters; labels of at least two letters, digits or inner hyphens.
-    """
-    labels = host.split(".")
-    return (
-        0 < len(host) <= 255
-        and host.isascii()
-        and all(
-            len(label) >= 2 and label[0].isalnum() and label[-1].isalnum() and label.replace("-", "").isalnum()
-            for label in labels
-        )
-    )
-
-
-def period_label(moment: Epoch, period: str) -> str:
-    """The validity period of a pseudonym: `2026`, `2026Q1` or `2026-03`, by end time in UTC."""
-    try:
-        when = datetime.fromtimestamp(moment, UTC)
-    except (OverflowError, OSError, ValueError):
-        return "never"  # such a job is quarantined for its end time
-    if period == "month":
-        return f"{when:%Y-%m}"
-    if period == "quarter":
-        return f"{when:%Y}Q{(when.month + 2) // 3}"
-    return f"{when:%Y}"
-
-
-def _rule_matches(rule: VoRule, job: JobRecord) -> bool:
-    texts: tuple[str, ...]
-    match rule.field:
-        case "any":
-            return True
-        case "issuer":
-            # Token users are stored as `issuer/subject` (arc-database facts, section 2).
-            texts = (job.user.rpartition("/")[0],) if "://" in job.user and not job.user.startswith("/") else ()
-        case "group":
-            texts = job.fqans + tuple(value for _, value in job.attributes)
-        case "project":
-            texts = job.projects
-        case name:
-            texts = (str(getattr(job, name)),)
-    return any(fnmatchcase(text, rule.pattern) for text in texts)
+def _vo_origins(rule: str, source: str = "") -> tuple[Origin, ...]:
+    return tuple(Origin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))

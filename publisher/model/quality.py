@@ -15,7 +15,8 @@ from typing import Final, Generic, TypeVar
 
 from publisher.errors import Unfit
 from publisher.model.benchmark import AppliedBenchmark
-from publisher.model.policy import PublishedJob, Where, Who, is_domain_name
+from publisher.model.hosts import is_domain_name
+from publisher.model.policy import PublishedJob, Where, Who
 from publisher.model.text import ascii_text
 
 Subject = TypeVar("Subject")
@@ -91,7 +92,7 @@ def require_run(job: PublishedJob, latest_end: int) -> None:
         and 0 <= (run.node_count or 0) <= INT_MAX
         and len(local_id) <= 255
         and local_id.lower() not in NOT_GIVEN
-        and (len(run.local_user) <= 255 and run.local_user.isascii())
+        and (len(job.local_user) <= 255 and job.local_user.isascii())
     ):
         require(RUN_RULES, Run(job, latest_end))
 
@@ -148,7 +149,7 @@ RUN_RULES: Final[tuple[Rule[Run], ...]] = (
     ),
     _length("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
     # 4.1: LocalUserId
-    _length("local-user-too-long", "local user", 255, lambda run: run.job.job.local_user),
+    _length("local-user-too-long", "local user", 255, lambda run: run.job.local_user),
     # 4.1: durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     Rule(name="cpu-out-of-range", receiver="apel", protects=_DATABASE, check=lambda run: _cpu(run.job)),

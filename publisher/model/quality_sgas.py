@@ -67,7 +67,7 @@ def require_sgas_run(job: PublishedJob, latest_end: int) -> None:
         and len(run.job_id) + len(run.endpoint) + len(job.record_id) < RECORD_ID_CHARACTERS
         and (run.endpoint.isascii() and run.endpoint.isprintable())
         and (run.status.isalpha() and len(run.status) <= STATUS_CHARACTERS)
-        and (run.status.isascii() and len(run.local_user) <= LOCAL_USER_CHARACTERS)
+        and (run.status.isascii() and len(job.local_user) <= LOCAL_USER_CHARACTERS)
     ):
         require(SGAS_RUN_RULES, Run(job, latest_end))
 
@@ -125,7 +125,7 @@ SGAS_RUN_RULES: Final[tuple[Rule[Run], ...]] = (
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
-    _length("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda run: run.job.job.local_user),
+    _length("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda run: run.job.local_user),
     # section 7: WallDuration, UserTime, KernelTime and Processors are int4; their sum, CpuDuration, is int8
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
@@ -196,7 +196,7 @@ def _named(texts: tuple[str, ...]) -> int:
 
 
 def _urls_stripped(job: PublishedJob) -> str:
-    stripped = sum(sgas.public_url(transfer.url) != transfer.url for transfer in job.job.transfers)
+    stripped = sum(sgas.public_url(transfer.url) != transfer.url for transfer in job.transfers)
     return f"{stripped} URLs without their users, passwords and queries" if stripped else ""
 
 
@@ -205,7 +205,7 @@ MENDS: Final[tuple[Mend, ...]] = (
     Mend(name="local-id-left-out", protects="recordId, which the server would replace", check=_local_id),
     # section 7
     Mend(name="job-name-cut", protects=_BATCH,
-         check=lambda job: "" if len(xml_text(job.job.job_name)) <= sgas.JOB_NAME_CHARACTERS
+         check=lambda job: "" if len(xml_text(job.job_name)) <= sgas.JOB_NAME_CHARACTERS
          else f"cut to {sgas.JOB_NAME_CHARACTERS} characters"),
     Mend(name="exit-code-modulo", protects="nothing: the server stores it so",
          check=lambda job: "" if sgas.exit_code(job.job.exit_code) == job.job.exit_code
@@ -226,8 +226,8 @@ MENDS: Final[tuple[Mend, ...]] = (
          check=lambda job: f"{job.job.hosts[0]!r} is no domain name"
          if job.job.hosts and not sgas.host(job.job.hosts[0]) else ""),
     Mend(name="submit-host-left-out", protects="the document: invalid by the UR schema",
-         check=lambda job: f"{job.job.client_host!r} is no domain name"
-         if job.job.client_host and not sgas.submit_host(job.job.client_host) else ""),
+         check=lambda job: f"{job.client_host!r} is no domain name"
+         if job.client_host and not sgas.submit_host(job.client_host) else ""),
     # 13.3
     Mend(name="vo-attribute-left-out", protects=_BATCH,
          check=lambda job: f"{left_out} with a group or role of over {sgas.VO_ATTRIBUTE_CHARACTERS} characters"
@@ -238,7 +238,7 @@ MENDS: Final[tuple[Mend, ...]] = (
          check=lambda job: _fewer("runtime environments", _named(job.job.runtime_environments),
                                   len(sgas.runtime_environments(job.job.runtime_environments)))),
     Mend(name="transfer-left-out", protects=_BATCH,
-         check=lambda job: _fewer("transfers", len(job.job.transfers), sum(1 for _ in sgas.transfers(job.job.transfers)))),
+         check=lambda job: _fewer("transfers", len(job.transfers), sum(1 for _ in sgas.transfers(job.transfers)))),
     # arc-publisher facts, defect 31
     Mend(name="transfer-url-stripped", protects="passwords and signatures of presigned URLs", check=_urls_stripped),
 )  # fmt: skip

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Final
 
 from publisher.model.fqan import parse_fqan
+from publisher.model.hosts import is_domain_name
 from publisher.model.job import Epoch, Transfer
-from publisher.model.policy import PublishedJob, Who, is_domain_name
+from publisher.model.policy import PublishedJob, Who
 from publisher.model.text import xml_text
 
 INT4_MAX: Final = 2_147_483_647
