@@ -88,6 +88,7 @@ class JobRecord:
     runtime_environments: tuple[str, ...]
     transfers: tuple[Transfer, ...]
     escaped: bool  # A-REX wrote the row: texts were percent-escaped there (undone here)
+    gpu_count: int | None = None  # no source of ARC's knows it
 
     @property
     def key(self) -> JobKey:

@@ -54,7 +54,7 @@ class AccountingDatabase:
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
         self._file = ReadOnlyFile(path, shelf, busy_timeout_s=reading.busy_timeout_s)
         try:
-            self.schema = self._ask(lambda _, reader: reader.schema)
+            self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
         except BaseException:
             self._file.close()
             raise
@@ -86,7 +86,7 @@ class AccountingDatabase:
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> Found:
             spellings = {"job": _bytes(job_id), "escaped": _bytes(arex_escape(job_id))}
-            rows = connection.execute(sql.BY_JOB[reader.schema], spellings).fetchall()
+            rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
             rows = [row for row in rows if reader.text(row[1]) == job_id]
             return Found(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
 
@@ -124,7 +124,7 @@ class AccountingDatabase:
         self, query: Mapping[int, str], parameters: Mapping[str, object], asked: Asked, keep: Keep, span: bool = False
     ) -> Found:
         def read(connection: sqlite3.Connection, reader: RowReader) -> Found:
-            rows = connection.execute(query[reader.schema], parameters).fetchall()
+            rows = connection.execute(query[reader.layout], parameters).fetchall()
             kept = keep(rows)
             whole = span and len(kept) == len(rows)
             return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
@@ -153,11 +153,11 @@ class AccountingDatabase:
     def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
         """What is known of the file behind this connection; another connection may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
-            schema, converted = _inspect(self.name, connection)
+            layout, imported = _inspect(self.name, connection)
             reader = RowReader(
                 self.name,
-                schema,
-                unescape=self._reading.unescape and not converted,
+                layout,
+                unescape=self._reading.unescape and not imported,
                 clock=self._reading.clock,
                 hold_off_s=self._reading.hold_off_s,
             )
@@ -174,11 +174,11 @@ def _bytes(text: str) -> bytes:
 
 
 def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Schema, and whether one of our own importers wrote it (text as it is). Raises: SourceError, sqlite3.Error."""
-    layout: dict[str, set[str]] = {}
+    """Which of the layouts it has, and whether an importer wrote it (text as it is). Raises: SourceError, sqlite3.Error."""
+    columns: dict[str, set[str]] = {}
     for table, column in connection.execute(sql.LAYOUT):
-        layout.setdefault(table, set()).add(column)
-    if "dbconfig" not in layout or "aar" not in layout:
+        columns.setdefault(table, set()).add(column)
+    if "dbconfig" not in columns or "aar" not in columns:
         raise SourceError(f"{path}: holds no accounting tables; name A-REX's accounting database")
     configuration = dict(connection.execute(sql.CONFIGURATION).fetchall())
     version = text_of(configuration.get("DBSCHEMA_VERSION"))
@@ -187,14 +187,16 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
         raise SourceError(
             f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
         )
+    imported = "PUBLISHER_IMPORTER" in configuration
+    layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
     lacking = [
         f"{table}.{column}"
-        for table, columns in sql.tables(schema).items()
-        for column in columns
-        if column.lower() not in layout.get(table.lower(), ())
+        for table, wanted in sql.tables(layout).items()
+        for column in wanted
+        if column.lower() not in columns.get(table.lower(), ())
     ]
     if lacking:
         raise SourceError(
             f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
         )
-    return schema, "PUBLISHER_IMPORTER" in configuration
+    return layout, imported

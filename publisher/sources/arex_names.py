@@ -17,10 +17,10 @@ _REMEMBERED: Final = 200_000
 class NameTables:
     """Texts by number, per column of AAR. Good for one connection: another file may number them otherwise."""
 
-    def __init__(self, schema: int, reads: Callable[[object], str]) -> None:
+    def __init__(self, layout: int, reads: Callable[[object], str]) -> None:
         """`reads` makes text of what is stored."""
         self._reads = reads
-        known = sql.tables(schema)
+        known = sql.tables(layout)
         self._columns = [column for column, (_, table, _) in sql.NAMES.items() if table in known]
         self.endpoints: dict[Any, tuple[str, str]] = {}  # interface and URL
         self.queues: dict[Any, str] = {}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from publisher.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
+from publisher.sources import arex_sql as sql
 from publisher.sources.arex_names import NameTables
 from publisher.sources.arex_sides import Sides, read_sides
 from publisher.sources.arex_values import (
@@ -64,14 +65,14 @@ class Verdicts:
 class RowReader:
     """Reads the rows of one open database. Good for one connection: another file may number its names otherwise."""
 
-    def __init__(self, database: str, schema: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
-        self.schema = schema
+    def __init__(self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
+        self.layout = layout
         self._database = database
         self._unescape = unescape
         self._clock = clock
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
-        self._names = NameTables(schema, self.text)
+        self._names = NameTables(layout, self.text)
         self._tokens: dict[Row, tuple[Fqans, Attributes]] = {}
         self._doubtful = False  # some text of this page is not UTF-8
 
@@ -109,8 +110,8 @@ class RowReader:
         if not status:
             known = "is the empty one" if status_id in self._names.statuses else f"{status_id!r} is unknown"
             raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
-        if record_id in sides.finished:
-            return None
+        if record_id in sides.finished or self.layout == sql.IMPORTED:
+            return None  # an importer writes a job's rows in one transaction
         return self._incomplete(record_id, ended_at, sides, asked)
 
     def _incomplete(self, record_id: int, ended_at: int, sides: Sides, asked: Asked) -> OpenRow | None:
@@ -133,7 +134,7 @@ class RowReader:
         """The record of a finished job. Raises: Unfit."""
         # fmt: off
         (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
-         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out) = row
+         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began, gpus) = row
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
         text, names = self.text, self._names
@@ -146,7 +147,6 @@ class RowReader:
         fqans, attributes = self._token_texts(main_fqan, sides.tokens.get(record_id))
         extra = sides.extra.get(record_id, _NOTHING).get
         local_user, _, local_group = text(extra("localuser", "")).partition(":")
-        started = sides.started.get(record_id)
         job = JobRecord(
             row=RowRef(database=self._database, record_id=record_id),
             job_id=JobId(text(job_id)),
@@ -154,7 +154,7 @@ class RowReader:
             status=names.statuses[status_id],
             exit_code=exit_code(status_code),
             submitted_at=submitted_at,
-            started_at=self._clock.epoch(text_of(started), ended_at=ended_at, wall_s=wall_s) if started else None,
+            started_at=self._started_at(began, sides.started.get(record_id), ended_at, wall_s),
             ended_at=ended_at,
             wall_s=wall_s,
             cpu_user_s=cpu_user_s,
@@ -185,10 +185,18 @@ class RowReader:
             runtime_environments=self._distinct(sides.environments.get(record_id)),
             transfers=self._transfers(sides.transfers.get(record_id)),
             escaped=self._unescape,
+            gpu_count=positive(gpus),
         )
         if self._doubtful or names.undecodable:
             _check_identity(job)
         return job
+
+    def _started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
+        """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
+        if began is None:
+            return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s) if event else None
+        moment = positive(began)
+        return None if moment is None else Epoch(moment)
 
     def _distinct(self, stored: Iterable[object] | None) -> tuple[str, ...]:
         """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""

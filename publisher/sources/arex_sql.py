@@ -1,4 +1,4 @@
-"""Every question that is put to an A-REX accounting database, of schema 1 and 2.
+"""Every question that is put to an A-REX accounting database, of schema 1 and 2, and to those that our importers write.
 
 Columns by name, because those of schema 2 sit in the middle. Sites never ran ANALYZE and we may not write, so some terms carry
 a unary plus: it keeps SQLite off the index of a term that hardly selects (a status or an event key: 149 ms against
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMAS: Final = (1, 2)
+# Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and whole rows from the first.
+IMPORTED: Final = 3
+LAYOUTS: Final = (1, 2, IMPORTED)
 
-# What one row of AAR is, in this order, for both schemas. arex_rows.py unpacks it.
+# What one row of AAR is, in this order, for every layout. arex_rows.py unpacks it.
 _COLUMNS: Final = (
     "RecordID",
     "JobID",
@@ -36,8 +38,11 @@ _COLUMNS: Final = (
     "UsedScratch",
     "StageInVolume",
     "StageOutVolume",
+    "StartTime",
+    "GPUCount",
 )
-_ONLY_IN_2: Final = frozenset({"FQANID", "BenchmarkID"})
+_NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
+_ONLY_IMPORTED: Final = frozenset({"StartTime", "GPUCount"})
 
 # Column of AAR: its place in a row, the table it points into, and what to read there.
 NAMES: Final = {
@@ -58,22 +63,23 @@ _SIDES: Final = {
 }
 
 
-def tables(schema: int) -> dict[str, tuple[str, ...]]:
+def tables(layout: int) -> dict[str, tuple[str, ...]]:
     """The tables that are read, and the columns of each."""
-    wanted = {
-        table: ("ID", *columns)
-        for column, (_, table, columns) in NAMES.items()
-        if schema == 2 or column not in _ONLY_IN_2
-    }
+    wanted = {table: ("ID", *columns) for column, (_, table, columns) in NAMES.items() if _has(column, layout)}
     wanted |= {table: ("RecordID", *columns) for table, columns in _SIDES.items()}
-    wanted["AAR"] = tuple(column for column in _COLUMNS if schema == 2 or column not in _ONLY_IN_2)
+    wanted["AAR"] = tuple(column for column in _COLUMNS if _has(column, layout))
     return wanted
 
 
-def _select_list(schema: int) -> str:
+def _has(column: str, layout: int) -> bool:
+    if column in _ONLY_IMPORTED:
+        return layout == IMPORTED
+    return layout != 1 or column not in _NOT_IN_1
+
+
+def _select_list(layout: int) -> str:
     return ", ".join(
-        f"NULL AS {column}" if schema == 1 and column in _ONLY_IN_2 else f"AAR.{column} AS {column}"
-        for column in _COLUMNS
+        f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}" for column in _COLUMNS
     )
 
 
@@ -87,30 +93,30 @@ LAYOUT: Final = """
 """
 
 SINCE: Final = {
-    schema: f"SELECT {_select_list(schema)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
-    for schema in SCHEMAS
+    layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
+    for layout in LAYOUTS
 }
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
 WINDOW: Final = {
-    schema: f"""
-        SELECT {_select_list(schema)} FROM AAR
+    layout: f"""
+        SELECT {_select_list(layout)} FROM AAR
         WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
         ORDER BY EndTime, RecordID LIMIT :limit
     """
-    for schema in SCHEMAS
+    for layout in LAYOUTS
 }
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 BY_ROW: Final = {
-    schema: f"SELECT {_select_list(schema)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
-    for schema in SCHEMAS
+    layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
+    for layout in LAYOUTS
 }
 # JobIDs are bound as bytes, so that those that are not UTF-8 can be looked for too.
 BY_JOB: Final = {
-    schema: f"""
-        SELECT {_select_list(schema)} FROM AAR
+    layout: f"""
+        SELECT {_select_list(layout)} FROM AAR
         WHERE JobID IN (CAST(:job AS TEXT), CAST(:escaped AS TEXT))
     """
-    for schema in SCHEMAS
+    for layout in LAYOUTS
 }
 JOB_OF_ROW: Final = "SELECT JobID FROM AAR WHERE RecordID = :row"
 
