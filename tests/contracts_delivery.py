@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.delivery.base import Receipt, Step, Transport, Verdict
 from publisher.errors import CredentialError
 from publisher.model.message import Message
 
@@ -71,6 +71,49 @@ def well_formed(receipt: Receipt, world: TransportWorld) -> Receipt:
         assert receipt.exit_status in (65, 75, 76, 77, 78)
         assert receipt.remote_id == ""
     return receipt
+
+
+def well_formed_steps(steps: tuple[Step, ...], world: TransportWorld) -> tuple[Step, ...]:
+    """What holds for every pre-flight check."""
+    assert steps
+    assert all(step.exit_status == 0 for step in steps[:-1]), "it ends with the first trouble"
+    for step in steps:
+        assert step.name
+        assert 0 < len(step.answer) <= 500
+        assert step.answer.isprintable()
+        assert step.exit_status in (0, 75, 76, 77, 78)
+    assert not any(secret in repr(steps) for secret in world.secrets)
+    return steps
+
+
+class PreflightContract:
+    """What a pre-flight check of a service on the net keeps. Inherit, and give a fixture `world`."""
+
+    def test_all_is_well_and_the_next_message_is_the_first(self, world: TransportWorld) -> None:
+        steps = well_formed_steps(world.transport.preflight(), world)
+        assert [step.exit_status for step in steps] == [0] * len(steps)
+        assert len({step.name for step in steps}) == len(steps) > 1
+        message = world.message(1)
+        assert world.transport.deliver(message, world.now).verdict is Verdict.DELIVERED
+        assert world.received()[-1] == message.payload
+
+    def test_a_missing_right_is_told_before_the_first_message(self, world: TransportWorld) -> None:
+        world.turn_away()
+        last = well_formed_steps(world.transport.preflight(), world)[-1]
+        assert last.exit_status == 77
+        assert last.name.startswith("right to ")
+
+    def test_a_service_that_is_away_is_told(self, world: TransportWorld) -> None:
+        world.vanish()
+        (only,) = well_formed_steps(world.transport.preflight(), world)
+        assert only.exit_status == 75
+        assert world.waits == []
+
+    def test_trouble_that_has_passed_leaves_no_trace(self, world: TransportWorld) -> None:
+        world.be_busy()
+        world.transport.preflight()
+        steps = well_formed_steps(world.transport.preflight(), world)
+        assert steps[-1].exit_status == 0
 
 
 class TransportContract:

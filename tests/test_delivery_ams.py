@@ -21,7 +21,13 @@ from publisher.delivery.ams_client import SMALLEST_LIMIT, AmsTransport
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
 from publisher.errors import ConfigError, CredentialError, Rejected, Unreachable
 from publisher.model.message import Message, MessageId, message_id
-from tests.contracts_delivery import TransportContract, TransportWorld, well_formed
+from tests.contracts_delivery import (
+    PreflightContract,
+    TransportContract,
+    TransportWorld,
+    well_formed,
+    well_formed_steps,
+)
 from tests.fake_ams import CONNECT, HTML_502, FakeAMS, Fault, Receiver
 from tests.pki import PKI, Credential
 
@@ -118,6 +124,10 @@ def world(fake_ams: FakeAMS, pki: PKI, host: Credential) -> Iterator[AmsWorld]:
 
 class TestContract(TransportContract):
     """AMS keeps what every transport must keep."""
+
+
+class TestPreflight(PreflightContract):
+    """AMS tells of trouble before a message is sent."""
 
 
 # ---- what goes over the wire
@@ -561,6 +571,66 @@ def test_a_profile_without_a_binding(world: AmsWorld) -> None:
     world.fake.unbind(world.host)
     with pytest.raises(CredentialError, match="GOCDB"):
         world.transport.profile()
+
+
+# ---- pre-flight
+
+
+def test_the_preflight_names_who_we_are_and_where_we_may_publish(world: AmsWorld) -> None:
+    steps = world.transport.preflight()
+    assert [(step.name, step.exit_status) for step in steps] == [("token", 0), ("right to publish", 0)]
+    assert "CN=" in steps[0].answer
+    assert "accounting/gLite-APEL" in steps[1].answer
+    assert world.requests() == 0
+    assert world.fake.messages() == []
+
+
+def no_binding(world: AmsWorld) -> None:
+    world.fake.unbind(world.host)
+
+
+def not_this_topic(world: AmsWorld) -> None:
+    world.fake.remove_acl("ce")
+
+
+def odd_profile(world: AmsWorld) -> None:
+    world.fake.faults.always(Fault.body(200, b"[]"), route="profile")
+
+
+def no_token_service(world: AmsWorld) -> None:
+    world.fake.faults.always(Fault.status(502, HTML_502), service="authn", route="authx509")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "step", "exit_status", "words"),
+    [
+        (no_binding, "token", 77, "GOCDB"),
+        (no_token_service, "token", 75, "502"),
+        (odd_profile, "right to publish", 76, "user profile"),
+        (not_this_topic, "right to publish", 77, "accounting/gLite-APEL, only to: none"),
+    ],
+)
+def test_the_preflight_names_the_first_trouble(
+    trouble: Callable[[AmsWorld], None], step: str, exit_status: int, words: str, world: AmsWorld
+) -> None:
+    trouble(world)
+    last = well_formed_steps(world.transport.preflight(), world)[-1]
+    assert (last.name, last.exit_status) == (step, exit_status)
+    assert words in last.answer
+
+
+def test_the_preflight_knows_a_user_of_another_project(world: AmsWorld) -> None:
+    transport = world.make(world.host, project="elsewhere")
+    last = well_formed_steps(transport.preflight(), world)[-1]
+    transport.close()
+    assert (last.name, last.exit_status) == ("right to publish", 77)
+    assert "no role in the project elsewhere" in last.answer
+
+
+def test_the_preflight_asks_for_the_token_anew(world: AmsWorld) -> None:
+    assert world.deliver().verdict is Verdict.DELIVERED
+    world.fake.unbind(world.host)
+    assert [step.name for step in world.transport.preflight()] == ["token"]
 
 
 # ---- options, credentials, registry

@@ -17,7 +17,7 @@ from publisher.delivery.sgas_client import SMALLEST_LIMIT, SgasTransport
 from publisher.delivery.sgas_names import spellings
 from publisher.errors import ConfigError, CredentialError
 from publisher.model.message import Message, message_id
-from tests.contracts_delivery import TransportContract, TransportWorld, well_formed
+from tests.contracts_delivery import PreflightContract, TransportContract, TransportWorld, well_formed
 from tests.fake_sgas import CONNECT, Act, FakeSGAS, Fault, bad_gateway, gateway_timeout, unavailable
 from tests.fake_sgas.authz import nginx_dn
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
@@ -100,8 +100,8 @@ class SgasWorld(TransportWorld):
         return well_formed(self.transport.deliver(made(payload), NOW), self)
 
     def ids(self) -> dict[str, str]:
-        """What is stored: row ids by record id."""
-        return {name: str(row.id) for name, row in self.fake.rows.items()}
+        """What is stored: row ids by GlobalJobId."""
+        return {row.global_job_id or "": str(row.id) for row in self.fake.rows.values()}
 
 
 def made(payload: bytes) -> Message:
@@ -132,6 +132,10 @@ class TestContract(TransportContract):
     """SGAS keeps what every transport must keep."""
 
 
+class TestPreflight(PreflightContract):
+    """SGAS tells of trouble before a message is sent."""
+
+
 # What goes over the wire
 
 
@@ -139,7 +143,7 @@ def test_a_request_is_what_sgas_expects(world: SgasWorld) -> None:
     payload = numbered([1, 2])
     receipt = world.send(payload)
     assert (receipt.verdict, receipt.bytes_sent) == (Verdict.DELIVERED, len(payload))
-    assert receipt.row_ids == {record_id(1): "1", record_id(2): "2"} == world.ids()
+    assert receipt.row_ids == {global_id(1): "1", global_id(2): "2"} == world.ids()
     (request,) = world.fake.requests
     assert (request.method, request.target, request.body) == ("POST", "/sgas/ur", payload)
     assert request.header("content-type") == "text/xml; charset=utf-8"
@@ -212,11 +216,11 @@ def test_copies_in_a_batch_collapse(world: SgasWorld) -> None:
     assert len(receipt.row_ids) == 2
 
 
-def test_a_rewritten_record_is_known_under_our_id(world: SgasWorld) -> None:
+def test_a_rewritten_record_is_known_under_its_job(world: SgasWorld) -> None:
     receipt = world.send(document([record(1, local_id="/a"), record(2), record(3, local_id="x" * 121)]))
     assert receipt.verdict is Verdict.DELIVERED
     assert set(world.fake.rows) == {global_id(1), record_id(2), global_id(3)}
-    assert set(receipt.row_ids) == {record_id(1), record_id(2), record_id(3)}
+    assert receipt.row_ids == world.ids()
     assert "2 of 3 records under other ids" in receipt.reason
 
 
@@ -252,7 +256,7 @@ def test_a_passing_fault_leaves_every_row_once(world: SgasWorld, fault: Fault, w
     receipt = world.send(numbered(range(1, 51)))
     assert receipt.verdict is Verdict.DELIVERED
     assert set(world.fake.rows) - {record_id(0)} == {record_id(number) for number in range(1, 51)}
-    assert dict(receipt.row_ids) == {name: row for name, row in world.ids().items() if name != record_id(0)}
+    assert dict(receipt.row_ids) == {name: row for name, row in world.ids().items() if name != global_id(0)}
     bodies = [request.body for request in world.fake.requests.inserts if len(request.body) > 10_000]
     assert set(bodies) == {numbered(range(1, 51))}, "the same bytes each time"
     assert world.fake.faults.pending == 0
@@ -340,7 +344,7 @@ def test_a_restart_of_the_database(world: SgasWorld, generation: Generation) -> 
     if generation == "H":  # stored, but the answer is null
         assert (receipt.attempts, dict(receipt.row_ids)) == (1, {})
     else:  # not stored, and the next POST works
-        assert (receipt.attempts, set(receipt.row_ids)) == (2, {record_id(2), record_id(3)})
+        assert (receipt.attempts, set(receipt.row_ids)) == (2, {global_id(2), global_id(3)})
     assert set(world.fake.rows) == {record_id(1), record_id(2), record_id(3)}
 
 

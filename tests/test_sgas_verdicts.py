@@ -257,7 +257,7 @@ def test_a_redirect_is_not_followed_and_named() -> None:
 def test_the_reply_gives_the_row_ids() -> None:
     receipt = judge(answer(200, json.dumps({record_id(1): "17", record_id(2): 18}).encode()), SENT)
     assert (receipt.verdict, receipt.reason, receipt.exit_status) == (DELIVERED, "", 0)
-    assert receipt.row_ids == {record_id(1): "17", record_id(2): "18"}
+    assert receipt.row_ids == {global_id(1): "17", global_id(2): "18"}
 
 
 def test_null_is_a_success() -> None:
@@ -274,19 +274,20 @@ def test_nothing_stored_is_a_success_for_nothing_sent() -> None:
 
 def test_rewritten_ids_are_found_again() -> None:
     receipt = judge(answer(200, json.dumps({record_id(1): "1", global_id(2): "2"}).encode()), SENT)
-    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {record_id(1): "1", record_id(2): "2"})
+    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1", global_id(2): "2"})
     assert "1 of 2 records under other ids" in receipt.reason
 
 
-def test_ids_that_nobody_sent_are_kept_as_they_are() -> None:
+def test_ids_that_nobody_sent_are_of_no_job() -> None:
     receipt = judge(answer(200, json.dumps({record_id(1): "1", "ce:2026-11-20": "2"}).encode()), SENT)
-    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {record_id(1): "1", "ce:2026-11-20": "2"})
+    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1"})
+    assert "1 of 2 records under other ids" in receipt.reason
 
 
 def test_copies_share_a_key() -> None:
     twice = Sent(payload=document([record(1), record(1)]), subject=SUBJECT)
     receipt = judge(answer(200, json.dumps({record_id(1): "1"}).encode()), twice)
-    assert (receipt.verdict, dict(receipt.row_ids), receipt.reason) == (DELIVERED, {record_id(1): "1"}, "")
+    assert (receipt.verdict, dict(receipt.row_ids), receipt.reason) == (DELIVERED, {global_id(1): "1"}, "")
 
 
 @pytest.mark.parametrize("body", [b"", BALANCER, b"[]", b"17", b'"null"', b"\xff", b"[" * 100_000, b'{"a": "1"'])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from publisher.delivery.base import Circumstances, Credentials
@@ -70,17 +69,7 @@ def create(options: object, credentials: Credentials, circumstances: Circumstanc
     if found := problems(options):
         raise ConfigError(found)
     from publisher.delivery.ams_client import AmsTransport  # `status` must start without requests and cryptography
+    from publisher.delivery.hostcert import may_be_open
 
-    return AmsTransport(
-        options, credentials, circumstances, allow_open_key=_may_be_open(options, credentials, circumstances)
-    )
-
-
-def _may_be_open(options: Options, credentials: Credentials, circumstances: Circumstances) -> bool:
-    """Whether the key's mode is none of our business: allowed, or handed over by systemd.
-
-    LoadCredential gives the service's user access through an ACL, which shows as a group-readable mode; the directory around
-    it is closed to everybody else.
-    """
-    directory = circumstances.environment.get("CREDENTIALS_DIRECTORY", "")
-    return options.allow_open_key or bool(directory and credentials.key.is_relative_to(Path(directory)))
+    allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+    return AmsTransport(options, credentials, circumstances, allow_open_key=allow_open_key)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from publisher.delivery.ams import Options
 from publisher.delivery.answer import Answer, Failure, NoAnswer, parsed, plain, redacted
-from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
+from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
 from publisher.delivery.https import Limits, Session, https_url, proxy_url
 from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.smime import Poison, Signer
@@ -128,6 +128,33 @@ class AmsTransport:
             raise Rejected("AMS answered the question who we are with something else than a user profile")
         decision = publish_verdict(0, answer)
         raise _ERRORS[decision.exit_status](self._clean(decision.reason))
+
+    def preflight(self) -> tuple[Step, ...]:
+        """Token, then the right to publish as the user's profile tells it, up to the first trouble.
+
+        The token is asked for anew each time, so that a binding that was taken back shows.
+        """
+        self._token = ""
+        decision = self._ensure_token()
+        if decision.action is not Action.ACCEPTED:
+            return (Step(name="token", answer=self._clean(decision.reason), exit_status=decision.exit_status),)
+        token = Step(name="token", answer=f"given to {self._signer.subject_authn()}")
+        try:
+            profile = self.profile()
+        except PublisherError as error:
+            return (token, Step(name="right to publish", answer=plain(str(error)), exit_status=error.exit_status))
+        return (token, self._right(profile))
+
+    def _right(self, profile: Profile) -> Step:
+        name, place = "right to publish", f"{self._options.project}/{self._options.topic}"
+        if self._options.topic in profile.topics:
+            return Step(name=name, answer=plain(f"{profile.user} may publish to {place}"))
+        if not profile.roles:
+            why = f"has no role in the project {self._options.project}"
+        else:
+            why = f"is not among those who may publish to {place}, only to: {', '.join(profile.topics) or 'none'}"
+        answer = f"the AMS user {profile.user} {why}; ask the operators of AMS, or correct `project` and `topic`"
+        return Step(name=name, answer=plain(answer), exit_status=CREDENTIALS)
 
     def warnings(self, now: datetime) -> list[str]:
         """An expiry of the certificate within 30 days."""

@@ -33,9 +33,9 @@ class Receipt:
     """What a transport says after handing over one message. `reason` is for people, at most 500 characters, no secrets.
 
     `exit_status` is the class of trouble (errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
-    ids by record, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an attempt may
-    have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the message or the
-    target is at fault.
+    ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
+    attempt may have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the
+    message or the target is at fault.
     """
 
     verdict: Verdict
@@ -47,6 +47,15 @@ class Receipt:
     doubt: bool = False
     row_ids: Mapping[str, str] = field(default_factory=dict)
     certain: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One question of a pre-flight check and its answer for people; `exit_status` (errors.py) is 0 when all is well."""
+
+    name: str
+    answer: str
+    exit_status: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,10 @@ class Transport(Protocol):
 
         Raises: CredentialError before anything is sent, when certificate or key cannot be used.
         """
+        ...
+
+    def preflight(self) -> tuple[Step, ...]:
+        """Whether messages could be delivered, asked without sending one: in order, up to the first trouble. Never raises."""
         ...
 
     def warnings(self, now: datetime) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from base64 import b64decode
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -101,6 +102,16 @@ def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = Fa
             "check `credentials: certificate` and `key`, and whether only one of the two was renewed"
         )
     return key
+
+
+def may_be_open(key: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a key's mode is none of our business, because systemd handed it over.
+
+    LoadCredential gives the service's user access through an ACL, which shows as a group-readable mode; the directory around
+    it is closed to everybody else.
+    """
+    directory = environment.get("CREDENTIALS_DIRECTORY", "")
+    return bool(directory and key.is_relative_to(Path(directory)))
 
 
 def validity(certificate: x509.Certificate) -> tuple[datetime, datetime]:

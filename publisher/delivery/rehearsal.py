@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.delivery.base import Receipt, Step, Transport, Verdict
 from publisher.model.message import Message
 
 
@@ -19,6 +19,9 @@ class RehearsalTransport:
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         return Receipt(verdict=Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=len(message.payload), attempts=0)
+
+    def preflight(self) -> tuple[Step, ...]:
+        return self._real.preflight()
 
     def warnings(self, now: datetime) -> list[str]:
         return self._real.warnings(now)

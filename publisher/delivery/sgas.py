@@ -6,7 +6,6 @@ Spec: luts3-service 3.8.1 and its head of development, HTTP interface as measure
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -63,9 +62,8 @@ def create(options: object, credentials: Credentials, circumstances: Circumstanc
         raise TypeError(f"options of another transport: {type(options).__name__}")
     if found := problems(options):
         raise ConfigError(found)
-    from publisher.delivery.sgas_client import SgasTransport  # `status` must start without requests and cryptography
+    from publisher.delivery.hostcert import may_be_open  # `status` must start without requests and cryptography
+    from publisher.delivery.sgas_client import SgasTransport
 
-    # systemd's LoadCredential gives access through an ACL, which shows as a group-readable mode in a closed directory.
-    directory = circumstances.environment.get("CREDENTIALS_DIRECTORY", "")
-    handed_over = bool(directory and credentials.key.is_relative_to(Path(directory)))
-    return SgasTransport(options, credentials, circumstances, allow_open_key=options.allow_open_key or handed_over)
+    allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+    return SgasTransport(options, credentials, circumstances, allow_open_key=allow_open_key)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
-from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
+from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
 from publisher.delivery.hostcert import ends_soon, load_certificate, load_key, validity
 from publisher.delivery.https import Limits, Session, https_url, proxy_url
 from publisher.delivery.retry import Schedule, asked_wait_s
@@ -33,15 +33,6 @@ _REGISTRATION: Final = "Registration"  # the service of job records; its sibling
 _NO_RECORDS: Final = b'<UsageRecords xmlns="http://schema.ogf.org/urf/2003/09/urf"/>'
 _HEADERS: Final = {"Content-Type": "text/xml; charset=utf-8"}
 _PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One question of the pre-flight check and its answer for people; `exit_status` is 0 when all is well."""
-
-    name: str
-    answer: str
-    exit_status: int = 0
 
 
 class SgasTransport:

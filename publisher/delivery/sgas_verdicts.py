@@ -236,9 +236,10 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
 
 
 def _matched(reply: Mapping[str, str], records: tuple[SentRecord, ...]) -> Receipt:
-    """Row ids by the ids that we sent. The server renames records with a strange LocalJobId to their GlobalJobId.
+    """Row ids by JobID, which is the GlobalJobId. The server renames records with a strange LocalJobId to that.
 
-    Copies of one record share a key. A record that is missing while no key is left over was not stored.
+    Copies of one record share a key. A record that is missing while no key is left over was not stored. Keys that are left
+    over are of records whose names nobody here can tell: stored, but which is which is not known.
     """
     row_ids: dict[str, str] = {}
     renamed = missing = 0
@@ -249,12 +250,11 @@ def _matched(reply: Mapping[str, str], records: tuple[SentRecord, ...]) -> Recei
             missing += 1
             continue
         left.discard(name)
-        row_ids[record.record_id] = reply[name]
+        row_ids[record.global_job_id or record.record_id] = reply[name]
         renamed += name != record.record_id
     if missing and not left:
         ruling = Ruling(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
         return _receipt(ruling, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
-    row_ids |= {name: reply[name] for name in sorted(left)}
     strange = renamed + missing
     note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
     return Receipt(verdict=Verdict.DELIVERED, row_ids=row_ids, reason=note)
