@@ -11,6 +11,7 @@ from publisher.model.job import JobKey
 from publisher.model.message import Rendered
 from publisher.model.parcel import Packer
 from publisher.model.progress import Progress
+from publisher.model.row_keys import said
 
 
 class JobBatches:
@@ -39,6 +40,7 @@ class JobBatches:
                 entry=fit.entry,
                 receiver_key=self._format.receiver_key(published),
                 first_time=fit.known is None,
+                submit_host=said(published.where.spelt_host),
             )
         )
         for batch in batches:

@@ -11,126 +11,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-from publisher import __version__
-from publisher.errors import BUG, PublisherError, SourceError, UsageError
+from publisher import command_line
+from publisher.errors import BUG, PublisherError, RecordError, SourceError, UsageError
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\n{self.format_usage().strip()}")
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    top = _Parser(
-        prog="publisher",
-        description="Publish finished grid jobs to accounting services: once, signed, provably.",
-        epilog="Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5).",
-    )
-    top.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help=f"default {DEFAULT_CONFIG}")
-    top.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv also tracebacks")
-    top.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
-    top.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on standard error")
-    top.add_argument("--version", action="version", version=f"publisher {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _publish(commands)
-    _republish(commands)
-    _status(commands)
-    _trace(commands)
-    _quarantine(commands)
-    _config(commands)
-    return top
-
-
-def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    made.set_defaults(run=run)
-    return made
-
-
-def _with_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-
-
-def _with_targets(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--target", action="append", default=[], metavar="NAME", help="this target; may be repeated (default: all)"
-    )
-
-
-def _publish(commands: Any) -> None:
-    command = _command(commands, "publish", run_publish, "one regular round: everything not yet delivered")
-    _with_targets(command)
-    command.add_argument("--force", action="store_true", help="also targets that are not due yet")
-    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
-    command.add_argument(
-        "--accept-key-change",
-        action="store_true",
-        help="send months although rows under other keys stay at the receiver (its team must delete them)",
-    )
-    command.add_argument("--limit", type=_count, metavar="N", help="at most N jobs a target (not for summaries)")
-    _with_json(command)
-
-
-def _republish(commands: Any) -> None:
-    command = _command(commands, "republish", run_republish, "a window again, whatever was delivered; resumable")
-    command.add_argument(
-        "--from", dest="start", required=True, metavar="WHEN", help="2026-03, 2026-03-05T14:00, last-month"
-    )
-    command.add_argument("--to", dest="end", required=True, metavar="WHEN", help="a named period ends at its end")
-    _with_targets(command)
-    command.add_argument("--format", metavar="F", help="another format than the target's own")
-    command.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
-    command.add_argument("--yes", action="store_true", help="do not ask")
-    command.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
-    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
-    command.add_argument(
-        "--accept-key-change",
-        action="store_true",
-        help="send months although rows under other keys stay at the receiver",
-    )
-    _with_json(command)
-
-
-def _status(commands: Any) -> None:
-    command = _command(commands, "status", run_status, "what was delivered, what waits; only reads")
-    _with_targets(command)
-    _with_json(command)
-
-
-def _trace(commands: Any) -> None:
-    command = _command(commands, "trace", run_trace, "every message that carried a job")
-    command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
-    _with_json(command)
-
-
-def _quarantine(commands: Any) -> None:
-    command = _command(commands, "quarantine", run_quarantine, "the jobs that were set aside")
-    command.add_argument("action", choices=("list", "release", "drop"), help="release: try again; drop: never send")
-    command.add_argument("jobs", nargs="*", metavar="JOB", help="numbers or ids of jobs, for release and drop")
-    command.add_argument("--all", action="store_true", dest="every", help="release or drop all of them")
-    _with_targets(command)
-    _with_json(command)
-
-
-def _config(commands: Any) -> None:
-    command = _command(commands, "config", run_config, "the configuration itself")
-    command.add_argument(
-        "action", choices=("check", "show", "example"), help="check it, show it with defaults, print a commented sample"
-    )
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count of 1 or more")
-    return int(text)
 
 
 def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -207,6 +96,40 @@ def _tell_outcomes(arguments: argparse.Namespace, site: Any, outcomes: Sequence[
             print(note)
     if arguments.dry_run:
         print("a rehearsal: nothing was sent, nothing was written down")
+
+
+def run_sync(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import commands, portal, results, syncing, terminal
+
+    site = _site(arguments, stop)
+    months = None if arguments.months == "all" else _months(arguments.months)
+    if arguments.portal and not arguments.check:
+        raise UsageError("--portal is for --check")
+    chosen = commands.choose(site.settings, arguments.target)
+    targets = [target for target in chosen if arguments.target or arguments.check or target.sync]
+    if not arguments.check:
+        report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
+        try:
+            outcomes = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
+        finally:
+            report.done()
+        _tell_outcomes(arguments, site, outcomes)
+        return commands.exit_status(outcomes)
+    counts = portal.read(arguments.portal, site.settings.site) if arguments.portal else None
+    compared = syncing.check(site, targets, months=months, portal=counts)
+    status = RecordError.exit_status if any(row.repairs for row in compared) else 0
+    if arguments.json:
+        terminal.print_json(results.check_json(compared, status), sys.stdout)
+    else:
+        terminal.print_table(results.CHECK_COLUMNS, results.check_rows(compared), sys.stdout)
+        print("differences: see the last column" if status else "no difference")
+    return status
+
+
+def _months(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--months {text}: a number of months from 1, or all")
+    return int(text)
 
 
 def run_status(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -296,6 +219,22 @@ def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
     )
 
 
+RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] = {
+    "publish": run_publish,
+    "republish": run_republish,
+    "sync": run_sync,
+    "status": run_status,
+    "trace": run_trace,
+    "quarantine": run_quarantine,
+    "config": run_config,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line, with the default configuration file."""
+    return command_line.parser(DEFAULT_CONFIG)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command; every error of ours becomes one or more lines on standard error and its exit status."""
     from publisher import terminal
@@ -305,8 +244,7 @@ def run(argv: Sequence[str]) -> int:
         arguments = parser().parse_args(argv)
         verbosity = -1 if arguments.quiet else arguments.verbose
         terminal.set_up_logging(verbosity=verbosity, log_format=arguments.log_format, stream=sys.stderr)
-        status: int = arguments.run(arguments, stop)
-        return status
+        return RUNS[arguments.command](arguments, stop)
     except PublisherError as error:
         terminal.error_line(str(error))
         return error.exit_status

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 
+from publisher import syncing
 from publisher.config import Settings, TargetSettings
-from publisher.errors import BUG, PublisherError, SourceError, Unfit, UsageError, gravest
+from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.selection import Selection, Window
-from publisher.outcome import Outcome, broken_off
+from publisher.outcome import Outcome, added, broken_off
 from publisher.pipeline import Observer, Round
 from publisher.sources.base import Source
 from publisher.wiring import Site
@@ -187,7 +188,11 @@ def _attempt(
         with closing(aim.transport):
             for warning in aim.transport.warnings(site.surroundings.clock()):
                 log.warning("target %s: %s", target.name, warning)
-            return Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
+            outcome = Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
+            if target.sync and outcome.exit_status in (0, RecordError.exit_status):
+                told = syncing.after_round(site, target, aim, source, ledger, observer)
+                outcome = added(outcome, told) if told else outcome
+            return replace(outcome, shadow=target.shadow)
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others

@@ -7,13 +7,13 @@ the same id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
 from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.errors import Rejected, Unfit
-from publisher.formats.base import Frame, JobFormat, SummaryFormat
+from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.model.job import SkippedJob
@@ -59,13 +59,14 @@ class Dispatch:
         self,
         *,
         target: str,
-        format: JobFormat | SummaryFormat,  # noqa: A002  # the field's word, as in the configuration
+        format: JobFormat | SummaryFormat | SyncFormat,  # noqa: A002  # the field's word, as in the configuration
         transport: Transport,
         ledger: Ledger,
         policy_digest: str,
         watcher: Watcher,
         clock: Callable[[], datetime],
         check_all: bool,
+        frame_of: Callable[[str], Frame],
     ) -> None:
         self._target = target
         self._format = format
@@ -75,6 +76,7 @@ class Dispatch:
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
+        self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
         self._batches = 0
         self._suspects: set[MessageId] = set()
         self.tally = Tally()
@@ -196,10 +198,10 @@ class Dispatch:
 
     def _halves(self, whole: Outstanding) -> list[tuple[Message, Sequence[Carried]]]:
         middle = len(whole.records) // 2
-        frame = self._format.frame
+        frame = self._frame_of(whole.message.format)
         contents = cut(whole.message.payload, [record.content_bytes for record in whole.records], frame)
         return [
-            (self._message(frame.join(contents[part]), len(contents[part]), whole.message.made_at), whole.records[part])
+            (self._half(whole.message, frame.join(contents[part]), len(contents[part])), whole.records[part])
             for part in (slice(None, middle), slice(middle, None))
         ]
 
@@ -212,6 +214,9 @@ class Dispatch:
             records=records,
             made_at=made_at,
         )
+
+    def _half(self, whole: Message, payload: bytes, records: int) -> Message:
+        return replace(whole, id=message_id(whole.made_at, payload), payload=payload, records=records)
 
     def _written_down(self, message: Message) -> Outstanding:
         outstanding = self._ledger.outstanding(self._target, self._suspects)

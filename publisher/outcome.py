@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Tally
@@ -24,6 +25,7 @@ class Outcome:
     quarantined: int = 0
     arex_default_benchmarks: int = 0
     held: tuple[HeldMonth, ...] = ()
+    shadow: bool = False  # everything was done but sent
     exit_status: int = 0
 
 
@@ -80,4 +82,23 @@ def held_reason(held: Sequence[HeldMonth]) -> str:
     return (
         f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
         f"{lost} jobs would be lost there; --accept-key-change sends all the same"
+    )
+
+
+_GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
+
+
+def added(one: Outcome, other: Outcome) -> Outcome:
+    """Two parts of one errand as one outcome; the later reason and the graver outcome stay."""
+    return Outcome(
+        target=one.target,
+        outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
+        reason=other.reason or one.reason,
+        messages=one.messages + other.messages,
+        records=one.records + other.records,
+        bytes=one.bytes + other.bytes,
+        quarantined=one.quarantined + other.quarantined,
+        arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
+        held=one.held + other.held,
+        exit_status=other.exit_status or one.exit_status,
     )

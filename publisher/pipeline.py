@@ -15,7 +15,7 @@ from publisher.batching import JobBatches
 from publisher.delivery.base import Receipt, Transport
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import PublisherError, Unfit
-from publisher.formats.base import JobFormat, SummaryFormat
+from publisher.formats.base import Frame, JobFormat, SummaryFormat
 from publisher.judge import Changed, Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
@@ -47,6 +47,7 @@ class Aim:
     format: JobFormat | SummaryFormat
     transport: Transport
     batch_records: int  # 0: no limit by count
+    frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
     changed: Changed  # what becomes of a delivered run whose values changed
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
@@ -212,6 +213,7 @@ class Round:
             watcher=self._observer,
             clock=self._clock,
             check_all=state.checked_digest != self._aim.policy_digest,
+            frame_of=self._aim.frame_of,
         )
 
     def _travel(self, reading: Reading, judge: Judge, limit: int | None, now: datetime) -> Receipt | None:

@@ -18,7 +18,7 @@ from publisher.ledger.base import Ledger
 from publisher.model.row_keys import month_number_of
 from publisher.model.selection import Window
 from publisher.model.when import months, whole_months
-from publisher.outcome import Outcome, broken_off
+from publisher.outcome import Outcome, added, broken_off
 from publisher.pipeline import Aim, Observer, Round
 from publisher.sources.base import Page, Source
 from publisher.wiring import Site
@@ -175,7 +175,7 @@ def _carry_out(
     if is_summary_format(aim.format.name):
         for month in months(planned.window):
             number = month_number_of(month.year, month.month)
-            done = _added(done, _round(site, aim, source, ledger, observer).republish_month(number))
+            done = added(done, _round(site, aim, source, ledger, observer).republish_month(number))
             if done.exit_status not in (0, 65):
                 return done
         return done
@@ -186,7 +186,7 @@ def _carry_out(
         portion, finished = _round(site, aim, source, ledger, observer).republish(
             planned.window, planned.errand, most_pages=pages
         )
-        done = _added(done, portion)
+        done = added(done, portion)
         if not finished and site.surroundings.wait(_BREATH_S):
             return replace(
                 done, outcome="deferred", reason="stopped; the same command goes on from here", exit_status=75
@@ -196,22 +196,3 @@ def _carry_out(
 
 def _round(site: Site, aim: Aim, source: Source, ledger: Ledger, observer: Observer) -> Round:
     return Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait)
-
-
-_GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
-
-
-def _added(one: Outcome, other: Outcome) -> Outcome:
-    """Two portions of one errand as one outcome; the later reason and the graver outcome stay."""
-    return Outcome(
-        target=one.target,
-        outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
-        reason=other.reason or one.reason,
-        messages=one.messages + other.messages,
-        records=one.records + other.records,
-        bytes=one.bytes + other.bytes,
-        quarantined=one.quarantined + other.quarantined,
-        arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
-        held=one.held + other.held,
-        exit_status=other.exit_status or one.exit_status,
-    )

@@ -12,6 +12,7 @@ from publisher.model.job import Epoch, job_key
 from publisher.model.months import HeldMonth
 from publisher.outcome import Outcome
 from publisher.republishing import Plan
+from publisher.syncing import Compared
 
 Json = Mapping[str, Any]
 
@@ -27,6 +28,7 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
                 "outcome": outcome.outcome,
                 "reason": outcome.reason or None,
+                "shadow": outcome.shadow,
                 "held": [held_json(month) for month in outcome.held],
             }
             for outcome in outcomes
@@ -81,6 +83,58 @@ def ticket(site: str, outcome: Outcome) -> list[str]:
     return [*lines, ""]
 
 
+CHECK_COLUMNS = (
+    "target",
+    "month",
+    "submit host",
+    "database",
+    "delivered",
+    "before us",
+    "set aside",
+    "pending",
+    "told",
+    "portal",
+    "difference",
+)
+
+
+def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.target,
+            row.month_name,
+            row.submit_host or "(none)",
+            *(str(count) for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
+            "-" if row.told is None else str(row.told),
+            "-" if row.portal is None else str(row.portal),
+            "; ".join(row.repairs) or "none",
+        )
+        for row in compared
+    ]
+
+
+def check_json(compared: Iterable[Compared], exit_status: int) -> Json:
+    return {
+        "rows": [
+            {
+                "target": row.target,
+                "month": row.month_name,
+                "submit_host": row.submit_host,
+                "database": row.database,
+                "delivered": row.delivered,
+                "before": row.before,
+                "quarantined": row.quarantined,
+                "pending": row.pending,
+                "told": row.told,
+                "portal": row.portal,
+                "repairs": list(row.repairs),
+            }
+            for row in compared
+        ],
+        "exit": exit_status,
+    }
+
+
 def plan_lines(plans: Sequence[Plan], *, exact: bool) -> list[str]:
     """What a republish would send, said before it does."""
     lines = []
@@ -123,6 +177,8 @@ def publish_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 def publish_notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round beside its counts."""
     notes = []
+    if outcome.shadow:
+        notes.append(f"{outcome.target}: a shadow: everything was done and written down, nothing was sent")
     if outcome.reason:
         notes.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:

@@ -13,7 +13,7 @@ from publisher.config import Settings, TargetSettings
 from publisher.delivery import transport_plugin
 from publisher.delivery.base import Circumstances, Credentials, Transport
 from publisher.delivery.rehearsal import RehearsalTransport
-from publisher.formats import job_format, summary_format
+from publisher.formats import frame_of, job_format, summary_format
 from publisher.judge import Changed
 from publisher.ledger.base import Ledger
 from publisher.ledger.moves import open_ledger, open_to_read
@@ -73,8 +73,9 @@ class Site:
             start=None if (begin := target.start.begin(now)) is None else epoch(begin),
             policy=target.policy,
             format=summary_format(target.format) if target.summary else job_format(target.format),
-            transport=RehearsalTransport(transport) if rehearsal else transport,
+            transport=RehearsalTransport(transport) if rehearsal or target.shadow else transport,
             batch_records=target.batch_records or 0,
+            frame_of=frame_of,
             changed=_changed(target),
             accept_key_change=accept_key_change,
             selection_digest=_digest(

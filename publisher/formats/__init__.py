@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from publisher.formats.base import JobFormat, SummaryFormat, SyncFormat
+from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat
 
 JOB_FORMATS: Final[Mapping[str, str]] = {
     "car": "publisher.formats.car",
@@ -51,3 +51,9 @@ def sync_format(name: str) -> SyncFormat:
 def is_summary_format(name: str) -> bool:
     """Whether the format sends monthly totals, which replace each other at the receiver."""
     return name in SUMMARY_FORMATS
+
+
+def frame_of(name: str) -> Frame:
+    """What stands around the records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
+    frame: Frame = import_module(FORMATS[name]).create(name).frame
+    return frame

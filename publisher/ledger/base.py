@@ -60,6 +60,7 @@ class Carried:
     fingerprint: int
     content_bytes: int
     first_time: bool
+    submit_host: str = ""  # as sync spells it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,8 @@ class Delivery:
     digest: str
     made_at: datetime
     settled_at: datetime | None
-    remote_id: str
+    remote_id: str  # of the message
+    row_id: str  # of the job's row at the receiver; '' where it told none
     reason: str
 
 
@@ -144,6 +146,25 @@ class MonthMessage:
 
     message: Message
     months: tuple[int, ...]
+    records: tuple[Carried, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCounts:
+    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver."""
+
+    delivered: Mapping[tuple[int, str], int]
+    before: Mapping[tuple[int, str], int]
+    told: Mapping[tuple[int, str], int]
+    last_told: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncMessage:
+    """A message of counts; `counts` and `records` are in one order."""
+
+    message: Message
+    counts: tuple[tuple[tuple[int, str], int], ...]
     records: tuple[Carried, ...]
 
 
@@ -192,6 +213,8 @@ class Ledger(Protocol):
         """The groups that the receiver accepted last."""
         ...
 
+    def counts(self, target: str) -> HostCounts: ...
+
     # Moves
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
@@ -231,12 +254,20 @@ class Ledger(Protocol):
         """Jobs counted, the months they made, which of those must be summed up anew, and how far was read."""
         ...
 
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+        """Eligible jobs of the takeover month that were delivered before the target's start."""
+        ...
+
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        """Write messages of counts down before they are sent."""
+        ...
+
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         """Write the messages of whole months down, all at once, before the first is sent."""
         ...
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
-        """Settle a message after its receipt. Asking twice changes nothing."""
+        """Settle a message after its receipt; `row_ids` by JobID. Asking twice changes nothing."""
         ...
 
     def in_doubt(self, message: Message, reason: str) -> None: ...

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-from publisher.ledger import months, rows, sqlite_file, stretches
-from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, TargetState
+from publisher.ledger import counts, months, rows, sqlite_file, stretches
+from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, SyncMessage, TargetState
+from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Rendered
 from publisher.model.progress import Progress
+from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
 
 _SENT, _REJECTED = 2, 3  # numbers of `message.state`, as schema.py lists them
@@ -99,6 +100,17 @@ class SqliteLedger(LedgerQuestions):
                 entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
                 months.link(self._connection, number, entered, one.months)
 
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+        with self._atomic():
+            counts.set_before(self._connection, self._known_number(target), jobs)
+
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        number = self._known_number(target)
+        with self._atomic():
+            for one in messages:
+                entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
+                counts.tell(self._connection, number, entered, one.counts)
+
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
         with self._atomic():
@@ -112,11 +124,16 @@ class SqliteLedger(LedgerQuestions):
                 leaving = [job_key(str(one[2]), str(one[3])) for one in records]
                 rows.leave_quarantine(self._connection, target, leaving)
                 return
+            if counts.heard(self._connection, number, rows.epoch(now)):
+                self._connection.execute("UPDATE target SET last_sync = ? WHERE id = ?", (rows.epoch(now), target))
+                return
+            first = [(Epoch(int(str(one[4]))), str(one[8])) for one in records if one[7]]
+            counts.add(self._connection, target, first)
             self._connection.execute(
                 _DELIVERED,
                 {
                     "target": target,
-                    "records": sum(1 for record in records if record[7]),
+                    "records": len(first),
                     "last_end": max((int(str(record[4])) for record in records), default=0),
                 },
             )
@@ -139,13 +156,17 @@ class SqliteLedger(LedgerQuestions):
                 "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place", {"place": place}
             ).fetchone()
             of_months = months.months_of(self._connection, whole.number)
+            of_counts = counts.is_sync(self._connection, whole.number)
             rows.forget(self._connection, whole.number)
             self._connection.execute("DELETE FROM month_message WHERE message = ?", (whole.number,))
             self._connection.execute("DELETE FROM message WHERE id = ?", (whole.number,))
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 number = rows.enter(self._connection, target, message, records, place=where, narrowing=narrowing)
-                if of_months:
+                if of_counts:
+                    hosts = [(month_number(record.ended_at), record.submit_host) for record in records]
+                    counts.move(self._connection, whole.number, number, hosts)
+                elif of_months:
                     months.link(self._connection, target, number, of_months)
                 else:
                     rows.remember(self._connection, target, number, map(rows.entry_of, records))
@@ -249,8 +270,12 @@ def _carried_of(record: Rendered) -> Carried:
         fingerprint=record.entry.fingerprint,
         content_bytes=len(record.content),
         first_time=record.first_time,
+        submit_host=record.submit_host,
     )
 
 
 def _rows_blob(row_ids: Mapping[str, str], records: Sequence[Sequence[object]]) -> bytes | None:
-    return json.dumps(row_ids, separators=(",", ":")).encode() if row_ids and records else None
+    """Ids by JobID as `message.row_ids` keeps them; of the months of a summary there are none."""
+    if not row_ids:
+        return None
+    return pack_row_ids([(job_key(str(one[2]), str(one[3])), row_ids.get(str(one[2]), "")) for one in records])

@@ -10,6 +10,7 @@ from publisher.ledger import month_text
 from publisher.ledger.base import (
     Carried,
     Delivery,
+    HostCounts,
     Known,
     Ledger,
     MessageState,
@@ -17,6 +18,7 @@ from publisher.ledger.base import (
     MonthState,
     Outstanding,
     Quarantined,
+    SyncMessage,
     TargetState,
     impatient,
 )
@@ -110,7 +112,19 @@ class RehearsalLedger:
         self._dirty |= set(dirty)
         self._dirty -= set(clean)
 
+    def counts(self, target: str) -> HostCounts:
+        return self._asked.counts(target)
+
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+        pass
+
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        self._await(messages)
+
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        self._await(messages)
+
+    def _await(self, messages: Sequence[MonthMessage] | Sequence[SyncMessage]) -> None:
         self._waiting += [
             Outstanding(
                 number=0, message=one.message, state=MessageState.PREPARED, records=one.records, narrowing=False

@@ -20,6 +20,7 @@ CREATE TABLE target (
     name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
     start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
     start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
+    last_sync        INTEGER,               -- counts were last accepted
     selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
     checked_digest   TEXT NOT NULL DEFAULT '',  -- of the policy whose payloads were all checked
     last_round       INTEGER,               -- any end of a round
@@ -39,7 +40,7 @@ CREATE TABLE message (
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
-    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them
+    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them (row_ids.py)
     reason     TEXT                         -- of doubt or rejection, in the other side's words
 );
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
@@ -116,6 +117,31 @@ CREATE TABLE month_message (
     PRIMARY KEY (message, month)
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);
+CREATE TABLE delivered_count (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,                -- of the end time that was sent
+    host   TEXT NOT NULL,                   -- SubmitHost as sync spells it
+    jobs   INTEGER NOT NULL,                -- delivered as single records, each run once
+    PRIMARY KEY (target, month, host)
+) WITHOUT ROWID;
+CREATE TABLE count_before (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,                -- of the target's start
+    host   TEXT NOT NULL,
+    jobs   INTEGER NOT NULL,                -- eligible, but delivered by another publisher before us
+    PRIMARY KEY (target, month, host)
+) WITHOUT ROWID;
+CREATE TABLE sync_count (
+    target  INTEGER NOT NULL REFERENCES target (id),
+    month   INTEGER NOT NULL,
+    host    TEXT NOT NULL,
+    telling INTEGER,                        -- what the last message said
+    message INTEGER,                        -- that message
+    told    INTEGER,                        -- what the receiver accepted
+    told_at INTEGER,
+    PRIMARY KEY (target, month, host)
+);
+CREATE INDEX sync_of_message ON sync_count (message);
 CREATE TABLE quarantine (
     id            INTEGER PRIMARY KEY,
     target        INTEGER NOT NULL REFERENCES target (id),

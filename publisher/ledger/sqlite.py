@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.ledger import months, sqlite_file, stretches
+from publisher.ledger import counts, months, row_ids, sqlite_file, stretches
 from publisher.ledger.absence import Absence
 from publisher.ledger.base import (
     Carried,
     Delivery,
     Hold,
+    HostCounts,
     Known,
     MessageState,
     MonthState,
@@ -25,7 +26,7 @@ from publisher.ledger.base import (
     impatient,
 )
 from publisher.ledger.lock import target_lock
-from publisher.ledger.membership import Membership, unpack
+from publisher.ledger.membership import KEY_BYTES, Membership, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
 from publisher.model.progress import Cursor, OpenRow, WindowMark
@@ -68,7 +69,8 @@ SELECT message.id FROM month_message JOIN message ON message.id = month_message.
 WHERE month_message.target = :target AND month = :month AND made_at >= :made_at ORDER BY message.id"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _CARRIER = """
-SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason FROM message WHERE id = :id"""
+SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, row_ids
+FROM message WHERE id = :id"""
 
 
 class LedgerQuestions:
@@ -179,6 +181,17 @@ class LedgerQuestions:
         with self._reading():
             return months.content(self._connection, self._number(target), month)[1]
 
+    def counts(self, target: str) -> HostCounts:
+        number = self._number(target)
+        with self._reading():
+            row = self._connection.execute("SELECT last_sync FROM target WHERE id = ?", (number,)).fetchone()
+            return HostCounts(
+                delivered=counts.delivered(self._connection, number),
+                before=counts.before(self._connection, number),
+                told=counts.told(self._connection, number),
+                last_told=_moment(row[0]) if row else None,
+            )
+
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         return target_lock(self._path, target, patience)
 
@@ -214,6 +227,7 @@ class LedgerQuestions:
             made_at=datetime.fromtimestamp(row[5], UTC),
             settled_at=_moment(row[6]),
             remote_id=row[7] or "",
+            row_id=row_ids.find(row[9], JobKey(entry[:KEY_BYTES])),
             reason=row[8] or "",
         )
 
@@ -261,6 +275,7 @@ def carried_text(records: Sequence[Carried]) -> str:
                 record.fingerprint,
                 record.content_bytes,
                 int(record.first_time),
+                record.submit_host,
             )
             for record in records
         ],
@@ -269,7 +284,7 @@ def carried_text(records: Sequence[Carried]) -> str:
 
 
 def _carried(line: Sequence[object]) -> Carried:
-    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time = line
+    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host = line
     return Carried(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
         job_id=JobId(str(job_id)),
@@ -278,6 +293,7 @@ def _carried(line: Sequence[object]) -> Carried:
         fingerprint=int(str(fingerprint)),
         content_bytes=int(str(content_bytes)),
         first_time=bool(first_time),
+        submit_host=str(submit_host),
     )
 
 

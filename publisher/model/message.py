@@ -33,6 +33,7 @@ class Rendered:
     entry: Entry
     receiver_key: tuple[object, ...]
     first_time: bool  # never delivered to this target before
+    submit_host: str = ""  # as sync counts spell it
     arex_default: bool = False  # with the benchmark that A-REX itself writes where the site configured none
 
 

@@ -1,0 +1,133 @@
+"""The command line: every command with its options. What they do is in `cli.py`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+from publisher import __version__
+from publisher.errors import UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def parser(default_config: Path) -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = _Parser(
+        prog="publisher",
+        description="Publish finished grid jobs to accounting services: once, signed, provably.",
+        epilog="Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5).",
+    )
+    top.add_argument("--config", type=Path, default=default_config, metavar="FILE", help=f"default {default_config}")
+    top.add_argument("-v", "--verbose", action="count", default=0, help="say more; -vv also tracebacks")
+    top.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+    top.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on standard error")
+    top.add_argument("--version", action="version", version=f"publisher {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _publish(commands)
+    _republish(commands)
+    _sync(commands)
+    _status(commands)
+    _trace(commands)
+    _quarantine(commands)
+    _config(commands)
+    return top
+
+
+def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    return made
+
+
+def _with_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def _with_targets(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--target", action="append", default=[], metavar="NAME", help="this target; may be repeated (default: all)"
+    )
+
+
+def _publish(commands: Any) -> None:
+    command = _command(commands, "publish", "one regular round: everything not yet delivered")
+    _with_targets(command)
+    command.add_argument("--force", action="store_true", help="also targets that are not due yet")
+    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    command.add_argument(
+        "--accept-key-change",
+        action="store_true",
+        help="send months although rows under other keys stay at the receiver (its team must delete them)",
+    )
+    command.add_argument("--limit", type=_count, metavar="N", help="at most N jobs a target (not for summaries)")
+    _with_json(command)
+
+
+def _republish(commands: Any) -> None:
+    command = _command(commands, "republish", "a window again, whatever was delivered; resumable")
+    command.add_argument(
+        "--from", dest="start", required=True, metavar="WHEN", help="2026-03, 2026-03-05T14:00, last-month"
+    )
+    command.add_argument("--to", dest="end", required=True, metavar="WHEN", help="a named period ends at its end")
+    _with_targets(command)
+    command.add_argument("--format", metavar="F", help="another format than the target's own")
+    command.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
+    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    command.add_argument(
+        "--accept-key-change",
+        action="store_true",
+        help="send months although rows under other keys stay at the receiver",
+    )
+    _with_json(command)
+
+
+def _sync(commands: Any) -> None:
+    command = _command(commands, "sync", "tell job counts per submit host and month, or check them")
+    _with_targets(command)
+    command.add_argument("--check", action="store_true", help="send nothing; compare database, ledger and last sync")
+    command.add_argument("--months", default="12", metavar="N", help="the last N months (default 12), or all")
+    command.add_argument(
+        "--portal", type=Path, metavar="FILE", help="with --check: counts saved from the portal, CSV or JSON"
+    )
+    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    _with_json(command)
+
+
+def _status(commands: Any) -> None:
+    command = _command(commands, "status", "what was delivered, what waits; only reads")
+    _with_targets(command)
+    _with_json(command)
+
+
+def _trace(commands: Any) -> None:
+    command = _command(commands, "trace", "every message that carried a job")
+    command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
+    _with_json(command)
+
+
+def _quarantine(commands: Any) -> None:
+    command = _command(commands, "quarantine", "the jobs that were set aside")
+    command.add_argument("action", choices=("list", "release", "drop"), help="release: try again; drop: never send")
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="numbers or ids of jobs, for release and drop")
+    command.add_argument("--all", action="store_true", dest="every", help="release or drop all of them")
+    _with_targets(command)
+    _with_json(command)
+
+
+def _config(commands: Any) -> None:
+    command = _command(commands, "config", "the configuration itself")
+    command.add_argument(
+        "action", choices=("check", "show", "example"), help="check it, show it with defaults, print a commented sample"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+    return int(text)

@@ -1,0 +1,335 @@
+"""`sync`: tell APEL how many jobs a target's records carry, by submit host and month; and `sync --check`: is it all so?
+
+What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
+eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. The check
+sends nothing: it reads the accounting data again and compares job by job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from publisher.config import TargetSettings
+from publisher.delivery.base import Receipt
+from publisher.dispatch import Dispatch, Stopped
+from publisher.errors import PublisherError, Unfit
+from publisher.formats import sync_format
+from publisher.formats.base import SyncFormat
+from publisher.judge import Changed, Fit, Judge
+from publisher.ledger.base import Carried, HostCounts, Ledger, SyncMessage, TargetState
+from publisher.model.job import Epoch, JobId, RowRef
+from publisher.model.message import Message, message_id
+from publisher.model.months import month_window
+from publisher.model.row_keys import month_number, month_number_of, said, year_and_month
+from publisher.model.selection import Window
+from publisher.model.sync_count import SyncCount
+from publisher.model.when import Month, epoch, month_of
+from publisher.outcome import Outcome, broken_off, concluded
+from publisher.pipeline import Aim, Observer
+from publisher.sources.base import Source
+from publisher.wiring import Site
+
+SYNC_FORMAT: Final = "apel-sync-0.1"
+MONTHS: Final = 12
+_TELL_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
+_MESSAGE_COUNTS: Final = 5_000
+
+HostMonth = tuple[int, str]
+
+
+def sync(
+    site: Site, targets: Sequence[TargetSettings], observer: Observer, *, months: int | None, dry_run: bool
+) -> list[Outcome]:
+    """Tell the counts of the last months (None: of all). One target's trouble never stops another.
+
+    Raises: LedgerError, SourceError.
+    """
+    outcomes = []
+    with closing(site.ledger(rehearsal=dry_run)) as ledger, closing(site.source()) as source:
+        for target in targets:
+            try:
+                aim = site.aim(target, rehearsal=dry_run)
+                with closing(aim.transport):
+                    outcomes.append(tell(site, target, aim, source, ledger, observer, months=months))
+            except PublisherError as error:
+                outcomes.append(broken_off(target.name, error))
+    return outcomes
+
+
+def after_round(
+    site: Site, target: TargetSettings, aim: Aim, source: Source, ledger: Ledger, observer: Observer
+) -> Outcome | None:
+    """The counts after a regular round, when they changed or a day has passed; None when there is nothing to tell."""
+    now = site.surroundings.clock()
+    counts = ledger.counts(target.name)
+    wanted = _recent(to_tell(counts), now, MONTHS)
+    fresh = counts.last_told is not None and timedelta(0) <= now - counts.last_told < _TELL_EVERY
+    if not wanted or (fresh and wanted == {at: counts.told.get(at) for at in wanted}):
+        return None
+    return tell(site, target, aim, source, ledger, observer, months=MONTHS)
+
+
+def tell(
+    site: Site,
+    target: TargetSettings,
+    aim: Aim,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
+    *,
+    months: int | None,
+) -> Outcome:
+    """Send a target's counts. Raises: PublisherError before anything is sent."""
+    now = site.surroundings.clock()
+    form = sync_format(SYNC_FORMAT)
+    with ledger.working_on(target.name, lambda: False):
+        dispatch = Dispatch(
+            target=target.name,
+            format=form,
+            transport=aim.transport,
+            ledger=ledger,
+            policy_digest=aim.policy_digest,
+            watcher=observer,
+            clock=site.surroundings.clock,
+            check_all=True,
+            frame_of=aim.frame_of,
+        )
+        receipt: Receipt | None = None
+        try:
+            dispatch.send_outstanding()
+            _look_before_us(target, source, ledger, now)
+            counts = _recent(to_tell(ledger.counts(target.name)), now, months)
+            ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+            dispatch.send_outstanding()
+        except Stopped as stopped:
+            receipt = stopped.receipt
+    return concluded(target.name, receipt, dispatch.tally, held=(), arex_default=0)
+
+
+def to_tell(counts: HostCounts) -> dict[HostMonth, int]:
+    """What the receiver ought to hold: a host that was told before and is no longer counted is told as 0 once."""
+    wanted = dict(Counter(counts.delivered) + Counter(counts.before))
+    vanished = {at: 0 for at, jobs in counts.told.items() if at not in wanted and jobs}
+    return wanted | vanished
+
+
+def _recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
+    """The last so many months, the current one included."""
+    month = month_of(now)
+    first = 0 if months is None else month_number_of(month.year, month.month) - months + 1
+    return {at: counts[at] for at in sorted(counts) if at[0] >= first}
+
+
+def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now: datetime) -> None:
+    """Count the eligible jobs of the takeover month that ended before our start, unless we delivered them since."""
+    state = ledger.target(target.name)
+    if state is None or state.start is None:
+        return
+    year, month = year_and_month(month_number(state.start))
+    begin = epoch(Month(year, month).start)
+    if begin == state.start:
+        return
+    judge = _judge(target, Window(start=begin, end=state.start))
+    jobs: Counter[HostMonth] = Counter()
+    for page in source.window(judge.selection.window, frozenset(), now):
+        keys = [job.key for job in page.jobs]
+        known = ledger.known(target.name, keys)
+        for job, key in zip(page.jobs, keys, strict=True):
+            fit = judge.judge(job, key, None, None)
+            if key not in known and isinstance(fit, Fit):
+                jobs[month_number(job.ended_at), said(fit.published.where.spelt_host)] += 1
+    ledger.set_before(target.name, jobs)
+
+
+def _judge(target: TargetSettings, window: Window) -> Judge:
+    return Judge(
+        selection=target.selection(window), policy=target.policy, policy_digest="", changed=Changed.RECOUNT, again=True
+    )
+
+
+def _messages(
+    target: TargetSettings, form: SyncFormat, counts: Mapping[HostMonth, int], now: datetime
+) -> list[SyncMessage]:
+    told = list(counts.items())
+    return [
+        _message(target, form, told[start : start + _MESSAGE_COUNTS], now)
+        for start in range(0, len(told), _MESSAGE_COUNTS)
+    ]
+
+
+def _message(
+    target: TargetSettings, form: SyncFormat, told: Sequence[tuple[HostMonth, int]], now: datetime
+) -> SyncMessage:
+    contents = []
+    for (number, host), jobs in told:
+        year, month = year_and_month(number)
+        count = SyncCount(site=said(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs)
+        contents.append(form.render(count))
+    payload = form.frame.join(contents)
+    form.check(payload)
+    return SyncMessage(
+        message=Message(
+            id=message_id(now, payload),
+            target=target.name,
+            format=form.name,
+            payload=payload,
+            records=len(told),
+            made_at=now,
+        ),
+        counts=tuple(told),
+        records=tuple(_carried(at, content) for (at, _), content in zip(told, contents, strict=True)),
+    )
+
+
+def _carried(at: HostMonth, content: bytes) -> Carried:
+    year, month = year_and_month(at[0])
+    return Carried(
+        row=RowRef(database="", record_id=0),
+        job_id=JobId(f"sync {year}-{month:02} of {at[1]}"),
+        local_id="",
+        ended_at=month_window(at[0]).start or Epoch(0),
+        fingerprint=0,
+        content_bytes=len(content),
+        first_time=False,
+        submit_host=at[1],
+    )
+
+
+# --check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A month and submit host, in numbers of jobs. `portal` is None without a file from there."""
+
+    target: str
+    month: int
+    submit_host: str
+    database: int  # finished, and wanted by the target
+    delivered: int
+    before: int  # delivered by another publisher before our start
+    quarantined: int
+    pending: int
+    told: int | None
+    portal: int | None
+    repairs: tuple[str, ...]
+
+    @property
+    def month_name(self) -> str:
+        year, month = year_and_month(self.month)
+        return f"{year}-{month:02}"
+
+
+@dataclass(slots=True)
+class _Seen:
+    database: int = 0
+    delivered: int = 0
+    before: int = 0
+    quarantined: int = 0
+    pending: int = 0
+
+
+def check(
+    site: Site,
+    targets: Sequence[TargetSettings],
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+) -> list[Compared]:
+    """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
+    now = site.surroundings.clock()
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        return [row for target in targets for row in _check(target, source, ledger, now, months=months, portal=portal)]
+
+
+def _check(
+    target: TargetSettings,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+) -> Iterable[Compared]:
+    state = ledger.target(target.name)
+    counts = ledger.counts(target.name)
+    month = month_of(now)
+    first = 0 if months is None else month_number_of(month.year, month.month) - months + 1
+    seen = _seen_in_the_database(target, state, source, ledger, now, first)
+    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(portal or {})} if at[0] >= first}
+    for at in sorted(places):
+        found = seen.get(at, _Seen())
+        delivered = counts.delivered.get(at, 0)
+        compared = Compared(
+            target=target.name,
+            month=at[0],
+            submit_host=at[1],
+            database=found.database,
+            delivered=delivered,
+            before=found.before,
+            quarantined=found.quarantined,
+            pending=found.pending,
+            told=counts.told.get(at) if target.sync else None,
+            portal=None if portal is None else portal.get(at, 0),
+            repairs=(),
+        )
+        yield replace(compared, repairs=tuple(_repairs(target, compared, found)))
+
+
+def _seen_in_the_database(
+    target: TargetSettings,
+    state: TargetState | None,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    first: int,
+) -> dict[HostMonth, _Seen]:
+    """Every wanted job of the months, and what the ledger says of each."""
+    judge = _judge(target, Window(start=month_window(first).start if first else None))
+    start = state.start if state and state.start is not None else None
+    seen: dict[HostMonth, _Seen] = {}
+    for page in source.window(judge.selection.window, frozenset(), now):
+        keys = [job.key for job in page.jobs]
+        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+        for job, key in zip(page.jobs, keys, strict=True):
+            fit = judge.judge(job, key, None, None)
+            if not isinstance(fit, Fit) and key not in held:
+                continue
+            try:
+                at = (month_number(job.ended_at), said(target.policy.describe(job).where.spelt_host))
+            except Unfit:
+                continue
+            here = seen.setdefault(at, _Seen())
+            here.database += 1
+            if key in known:
+                here.delivered += known[key].settled
+                here.pending += not known[key].settled
+            elif key in held:
+                here.quarantined += 1
+            elif start is not None and job.ended_at < start:
+                here.before += 1
+            else:
+                here.pending += 1
+    return seen
+
+
+def _repairs(target: TargetSettings, row: Compared, found: _Seen) -> Iterable[str]:
+    """The command that mends each difference of a row."""
+    if row.pending:
+        yield f"{row.pending} not delivered: publisher publish --force --target {target.name}"
+    if row.quarantined:
+        yield f"{row.quarantined} set aside: publisher quarantine list --target {target.name}"
+    if found.delivered > row.delivered or (target.summary and found.delivered != row.delivered and not row.pending):
+        window = f"--from {row.month_name} --to {row.month_name}"
+        yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
+    due = row.delivered + row.before
+    if target.sync and row.told != due:
+        yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
+    if row.portal is not None and row.portal != due:
+        window = f"--from {row.month_name} --to {row.month_name}"
+        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
