@@ -30,6 +30,7 @@ _DEFAULT_BATCH: Final = 500
 _DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
+_MEETING_PLACES: Final[Mapping[str, str]] = {"ams": "url, project and topic", "spool": "directory"}
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
 
 
@@ -242,15 +243,17 @@ def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Readin
             node = block.keys[second.name]
             reading.wrong(
                 node.keys["format"].place if isinstance(node, Block) else node.place,
-                f"{second.format} would go to the same url, project and topic as {first.format} of target {first.name}, "
-                "and jobs are counted twice there; send one format, or mark one target `shadow: true`",
+                f"{second.format} would go to the same {_MEETING_PLACES[second.type]} as {first.format} of target "
+                f"{first.name}, and jobs are counted twice there; send one format, or mark one target `shadow: true`",
             )
 
 
 def _destination(target: TargetSettings) -> tuple[str, ...] | None:
-    """Where an AMS target's messages meet those of others; None for other transports."""
+    """Where a target's messages meet those of others; None where they cannot, or where the receiver tells them apart."""
+    options: Any = target.options
+    if target.type == "spool":
+        return (str(options.path),)
     if target.type != "ams":
         return None
-    options: Any = target.options
     url = str(options.url).lower().rstrip("/").removesuffix(":443")
     return url, str(options.project), str(options.topic)

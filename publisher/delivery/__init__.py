@@ -11,6 +11,7 @@ from publisher.delivery.base import TransportPlugin
 TRANSPORTS: Final[Mapping[str, str]] = {
     "ams": "publisher.delivery.ams",
     "sgas": "publisher.delivery.sgas",
+    "spool": "publisher.delivery.spool",
 }
 
 
