@@ -301,7 +301,7 @@ def _seen_in_the_database(
             if not isinstance(fit, Fit) and key not in held:
                 continue
             try:
-                at = (month_number(job.ended_at), said(target.policy.describe(job).where.spelt_host))
+                at = (month_number(job.ended_at), said(target.policy.place(job).spelt_host))
             except Unfit:
                 continue
             here = seen.setdefault(at, _Seen())

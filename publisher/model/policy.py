@@ -154,7 +154,7 @@ class RecordPolicy:
 
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""
-        where = self._place(job)
+        where = self.place(job)
         local_id = self.spell(job, job.local_id or job.job_id)
         return PublishedJob(
             job=job,
@@ -238,7 +238,7 @@ class RecordPolicy:
         vo, _, issuer = self.default_vo.partition("#")
         return vo, issuer, "", "", _vo_origins("records.default_vo" if vo else "none known")
 
-    def _place(self, job: JobRecord) -> Where:
+    def place(self, job: JobRecord) -> Where:
         inputs = (job.endpoint, job.interface, job.queue, job.lrms)
         known = self._where.get(inputs)
         if known is None:

@@ -1,0 +1,206 @@
+"""`sync` and `sync --check`: the receiver is told what the records carry, and every difference is found and mended."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.receiver import Receiver
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.pki import PKI
+from tests.sites import Run, SiteUnderTest
+from tests.strict_apel_text import read_text
+
+SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
+Counts = dict[tuple[int, int, str], int]
+
+
+@pytest.fixture(params=["car", "apel-summary-0.2"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["targets"]["egi"] |= {"format": request.param, "sync": True}
+    return made
+
+
+def fill(site: SiteUnderTest, jobs: Iterable[SampleJob]) -> None:
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+
+
+def told(site: SiteUnderTest) -> tuple[Counts, int]:
+    """What the receiver holds under its keys, and in how many messages it was told."""
+    receiver = Receiver.create(site.pki.ca_directory, allowed=[site.host.subject], with_openssl=False)
+    counts: Counts = {}
+    messages = 0
+    for message in site.fake.messages(PROJECT, TOPIC):
+        text = receiver.take(message).text
+        if not text.startswith("APEL-sync-message"):
+            continue
+        messages += 1
+        for row in read_text(text.encode(), datetime.now(UTC))[1]:
+            counts[row["Year"], row["Month"], row["SubmitHost"]] = row["NumberOfJobs"]
+    return counts, messages
+
+
+def true_counts(jobs: Iterable[SampleJob]) -> Counts:
+    counts: Counter[tuple[int, int, str]] = Counter()
+    for job in jobs:
+        end = datetime.fromtimestamp(job.end_time, UTC)
+        counts[end.year, end.month, job.endpoint_url] += 1
+    return dict(counts)
+
+
+def check(site: SiteUnderTest, *arguments: str) -> Run:
+    return site.run("sync", "--check", "--json", *arguments)
+
+
+def jobs_of(start: datetime, end: datetime, count: int, seed: int = 1) -> list[SampleJob]:
+    return [replace(job, benchmark="HEPSPEC:10.5") for job in generate(seed, count, start, end)]
+
+
+def test_a_round_tells_what_it_delivered_and_only_news_again(site: SiteUnderTest) -> None:
+    jobs = jobs_of(SEPTEMBER, NOVEMBER, 80)
+    fill(site, jobs)
+    assert site.publish().status == 0
+    assert told(site) == (true_counts(jobs), 1)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert told(site)[1] == 1
+    late = jobs_of(SEPTEMBER, OCTOBER, 5, seed=8)
+    fill(site, late)
+    assert site.publish().status == 0
+    assert told(site) == (true_counts([*jobs, *late]), 2)
+    assert check(site).status == 0
+
+
+def test_the_command_tells_the_last_months_or_all(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["sync"] = False
+    old = jobs_of(datetime(2025, 3, 1, tzinfo=UTC), datetime(2025, 4, 1, tzinfo=UTC), 10, seed=4)
+    jobs = jobs_of(SEPTEMBER, NOVEMBER, 20)
+    fill(site, [*old, *jobs])
+    assert site.publish().status == 0
+    assert told(site) == ({}, 0)
+    assert site.run("sync", "--json").json["targets"] == {}, "only targets with sync: true, unless one is named"
+    assert site.run("sync", "--json", "--target", "egi").status == 0
+    assert told(site)[0] == true_counts(jobs)
+    assert site.run("sync", "--json", "--target", "egi", "--months", "all").status == 0
+    assert told(site)[0] == true_counts([*old, *jobs])
+    assert site.run("sync", "--months", "none").status == 64
+
+
+def test_the_takeover_month_counts_what_another_publisher_delivered(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["start"] = (
+        "2026-10-15" if site.config["targets"]["egi"]["format"] == "car" else "2026-10"
+    )
+    jobs = jobs_of(OCTOBER, NOVEMBER, 60)
+    fill(site, jobs)
+    assert site.publish().status == 0
+    assert told(site)[0] == true_counts(jobs)
+    assert check(site).status == 0
+
+
+def test_a_set_aside_job_is_not_told_and_shows_in_the_check(site: SiteUnderTest) -> None:
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 12)
+    fill(site, [*jobs[1:], replace(jobs[0], benchmark="fast")])
+    assert site.publish().status == 65
+    assert told(site)[0] == true_counts(jobs[1:])
+    run = check(site)
+    assert run.status == 65
+    (different,) = [row for row in run.json["rows"] if row["repairs"]]
+    assert (different["quarantined"], different["pending"]) == (1, 0)
+    assert "quarantine list" in different["repairs"][0]
+
+
+def test_a_planted_difference_of_one_job_is_found_named_and_mended(site: SiteUnderTest) -> None:
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 30)
+    fill(site, jobs[1:])
+    assert site.publish().status == 0
+    assert check(site).status == 0
+    fill(site, jobs[:1])
+    run = check(site)
+    assert run.status == 65
+    (different,) = [row for row in run.json["rows"] if row["repairs"]]
+    assert different["pending"] == 1
+    command = different["repairs"][0].partition(": publisher ")[2].split()
+    assert site.run(*command).status == 0
+    assert check(site).status == 0
+
+
+def test_a_lost_count_is_found_and_told_again(site: SiteUnderTest) -> None:
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
+    assert site.publish().status == 0
+    with sqlite3.connect(site.state) as connection:
+        connection.execute("UPDATE sync_count SET told = told - 1")
+    connection.close()
+    run = check(site)
+    assert run.status == 65
+    assert all("publisher sync --target egi" in row["repairs"][0] for row in run.json["rows"])
+    assert site.run("sync").status == 0
+    assert check(site).status == 0
+
+
+@pytest.mark.parametrize("shape", ["csv", "json"])
+def test_the_portal_is_compared_too(site: SiteUnderTest, tmp_path: Path, shape: str) -> None:
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
+    assert site.publish().status == 0
+    rows = [
+        {"Site": "EXAMPLE-SITE", "Year": year, "Month": month, "SubmitHost": host, "NumberOfJobs": jobs}
+        for (year, month, host), jobs in told(site)[0].items()
+    ]
+    rows.append({"Site": "ANOTHER", "Year": 2026, "Month": 9, "SubmitHost": "x", "NumberOfJobs": 7})
+    path = tmp_path / f"portal.{shape}"
+
+    def save() -> None:
+        if shape == "json":
+            path.write_text(json.dumps({"rows": rows}))
+        else:
+            lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+            path.write_text("\n".join(lines))
+
+    save()
+    assert check(site, "--portal", str(path)).status == 0
+    rows[0]["NumberOfJobs"] = int(str(rows[0]["NumberOfJobs"])) - 1
+    save()
+    run = check(site, "--portal", str(path))
+    assert run.status == 65
+    (different,) = [row for row in run.json["rows"] if row["repairs"]]
+    assert "publisher republish --from 2026-09 --to 2026-09" in different["repairs"][0]
+    path.write_text("a,b\n1,2\n")
+    broken = check(site, "--portal", str(path))
+    assert (broken.status, "Traceback" in broken.err) == (64, False)
+
+
+@pytest.mark.parametrize("site", ["apel-summary-0.2"], indirect=True)  # a single record keeps the host that it had
+def test_a_submit_host_that_vanished_is_told_as_0_once(site: SiteUnderTest) -> None:
+    jobs = [replace(job, interface="org.nordugrid.arcrest") for job in jobs_of(SEPTEMBER, OCTOBER, 10)]
+    fill(site, jobs)
+    assert site.publish().status == 0
+    before = told(site)[0]
+    site.config["records"]["key_style"] = "jura"
+    site.save()
+    assert site.publish("--accept-key-change").status == 0
+    after = told(site)[0]
+    assert all(after[at] == 0 for at in before)
+    assert sum(after.values()) == 10
+    assert site.run("sync").status == 0
+    assert check(site).status == 0
+
+
+def test_a_shadow_does_everything_but_send(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["shadow"] = True
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"] > 0) == (0, True)
+    assert run.json["targets"]["egi"]["shadow"] is True
+    assert not site.fake.messages(PROJECT, TOPIC)
+    assert len(site.fake.requests) == 0
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 10
+    assert check(site).status == 0
