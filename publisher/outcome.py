@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from publisher.delivery.base import Receipt, Verdict
@@ -24,13 +25,20 @@ class Outcome:
     bytes: int = 0
     quarantined: int = 0
     arex_default_benchmarks: int = 0
+    warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
     shadow: bool = False  # everything was done but sent
     exit_status: int = 0
 
 
 def concluded(
-    target: str, receipt: Receipt | None, tally: Tally, *, held: Sequence[HeldMonth], arex_default: int
+    target: str,
+    receipt: Receipt | None,
+    tally: Tally,
+    *,
+    held: Sequence[HeldMonth],
+    arex_default: int,
+    warnings: Mapping[str, int] | None = None,
 ) -> Outcome:
     """The outcome of a round that came to its end, or to a receipt that ended it."""
     statuses = [
@@ -52,6 +60,7 @@ def concluded(
         bytes=tally.bytes,
         quarantined=tally.quarantined,
         arex_default_benchmarks=arex_default,
+        warnings=dict(sorted((warnings or {}).items())),
         held=tuple(held),
         exit_status=gravest(statuses),
     )
@@ -99,6 +108,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         bytes=one.bytes + other.bytes,
         quarantined=one.quarantined + other.quarantined,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
+        warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         exit_status=other.exit_status or one.exit_status,
     )

@@ -6,6 +6,7 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from publisher.model.months import HeldMonth
 from publisher.model.parcel import Packer
 from publisher.model.policy import RecordPolicy
 from publisher.model.progress import Progress
+from publisher.model.quality import apel_warnings
 from publisher.model.selection import Selection, Window
 from publisher.outcome import Outcome, broken_off, concluded
 from publisher.reading import NewRows, Reading, WindowAgain
@@ -96,6 +98,7 @@ class Round:
         self._wait = wait
         self._taken = 0
         self._arex_default = 0
+        self._warnings: Counter[str] = Counter()
         self._quiet_pages = 0
         self._counted_again: set[RowRef] = set()
         self._held: list[HeldMonth] = []
@@ -312,6 +315,8 @@ class Round:
             return set_aside(fit.published.job, unfit, fit.entry.fingerprint)
         self._taken += 1
         self._arex_default += fit.published.benchmark.arex_default
+        if odd := apel_warnings(fit.published):
+            self._warnings.update(odd)
         return PassedOver()
 
     def _set_aside(
@@ -329,5 +334,10 @@ class Round:
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
         return concluded(
-            self._aim.name, receipt, self._dispatch.tally, held=self._held, arex_default=self._arex_default
+            self._aim.name,
+            receipt,
+            self._dispatch.tally,
+            held=self._held,
+            arex_default=self._arex_default,
+            warnings=self._warnings,
         )

@@ -26,6 +26,7 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "bytes": outcome.bytes,
                 "quarantined": outcome.quarantined,
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
+                "warnings": dict(outcome.warnings),
                 "outcome": outcome.outcome,
                 "reason": outcome.reason or None,
                 "shadow": outcome.shadow,
@@ -183,6 +184,9 @@ def publish_notes(outcome: Outcome) -> list[str]:
         notes.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:
         notes.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+    if outcome.warnings:
+        odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
+        notes.append(f"{outcome.target}: sent all the same, but odd: {odd}; `publisher explain JOB` tells of a job")
     if outcome.arex_default_benchmarks:
         notes.append(
             f"{outcome.target}: {outcome.arex_default_benchmarks} records carry HEPSPEC:1.0, which A-REX writes where no "

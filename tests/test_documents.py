@@ -60,7 +60,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine release": ("quarantine", "release", "1", "--json"),
 }
 # Keys that stand for whatever the site calls them.
-OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE"}
+OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE"}
 
 
 def readme_section(heading: str) -> str:

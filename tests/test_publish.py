@@ -213,6 +213,19 @@ def test_arex_default_benchmark_is_sent_counted_and_reported(site: SiteUnderTest
     assert {(row["ServiceLevelType"], float(row["ServiceLevel"])) for row in site.received()} == {("HEPSPEC", 1.0)}
 
 
+def test_odd_jobs_are_sent_and_counted_by_the_rule_that_speaks_of_them(site: SiteUnderTest) -> None:
+    one, two, three, *rest = [
+        replace(job, wall_s=100, cpu_user_s=90, cpu_kernel_s=0, cpus=1) for job in jobs(20) if job.local_job_id
+    ]
+    odd = [replace(one, cpu_user_s=101), replace(two, cpus=0), replace(three, cpus=0, queue="")]
+    fill(site, *odd, *rest)
+    run = site.publish()
+    assert run.status == 0, run.err
+    assert run.json["targets"]["egi"]["warnings"] == {"cores-zero": 2, "cpu-over-wall": 1, "queue-missing": 1}
+    assert_received(site, *odd, *rest)
+    assert site.publish().json["targets"]["egi"]["warnings"] == {}
+
+
 def test_a_distrusted_default_counts_as_missing(site: SiteUnderTest) -> None:
     site.config["records"]["distrust_default"] = True
     fill(site, *(replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)))
