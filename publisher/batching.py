@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from publisher.dispatch import Dispatch
-from publisher.formats.base import JobFormat
+from publisher.errors import Unfit
+from publisher.formats.base import JobFormat, lighter
 from publisher.judge import Fit
 from publisher.model.job import JobKey
 from publisher.model.message import Rendered
-from publisher.model.parcel import Packer
+from publisher.model.parcel import TOO_LARGE, Batch, Packer
 from publisher.model.progress import Progress
 from publisher.model.row_keys import said
+from publisher.model.summary_keys import SummaryKeys
 
 
 class JobBatches:
     """What a round does with jobs when its format has one record a job."""
 
-    def __init__(self, format: JobFormat, packer: Packer, dispatch: Dispatch) -> None:  # noqa: A002  # the field's word
+    def __init__(
+        self,
+        format: JobFormat,  # noqa: A002  # the field's word
+        packer: Packer,
+        dispatch: Dispatch,
+        *,
+        summed: bool,  # the receiver adds the records up under keys of its own
+    ) -> None:
         self._format = format
         self._packer = packer
         self._dispatch = dispatch
+        self._keys = SummaryKeys()
+        self._summed = summed
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._packer
@@ -33,18 +46,29 @@ class JobBatches:
     def take(self, fit: Fit, now: datetime) -> None:
         """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped."""
         published = fit.published
-        batches = self._packer.add(
-            Rendered(
-                job=published.job,
-                content=self._format.render(published, now),
-                entry=fit.entry,
-                receiver_key=self._format.receiver_key(published),
-                first_time=fit.known is None,
-                submit_host=said(published.where.spelt_host),
-            )
+        record = Rendered(
+            job=published.job,
+            content=self._format.render(published, now),
+            entry=fit.entry,
+            receiver_key=self._format.receiver_key(published),
+            first_time=fit.known is None,
+            submit_host=said(published.where.spelt_host),
+            summary_key=self._keys.of(published) if self._summed else None,
         )
-        for batch in batches:
+        for batch in self._packed(record):
             self._dispatch.ship(batch)
+
+    def _packed(self, record: Rendered) -> Iterator[Batch]:
+        """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
+        try:
+            return self._packer.add(record)
+        except Unfit as unfit:
+            less = lighter(self._format, record.content) if unfit.rule == TOO_LARGE else None
+            if less is None:
+                raise
+            batches = self._packer.add(replace(record, content=less))
+            self._dispatch.count_shed(record.job.job_id, unfit.reason)
+            return batches
 
     def mark(self, progress: Progress) -> None:
         self._packer.mark(progress)

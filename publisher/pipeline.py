@@ -266,7 +266,7 @@ class Round:
             around=len(frame.head) + len(frame.tail),
             between=len(frame.separator),
         )
-        return JobBatches(aim.format, packer, self._dispatch)
+        return JobBatches(aim.format, packer, self._dispatch, summed=aim.changed is Changed.REPLACE)
 
     # Taking
 
@@ -299,8 +299,10 @@ class Round:
                 verdict = self._take(verdict, outlet, now)
             if isinstance(verdict, SkippedJob):
                 self._set_aside(verdict, held.get(key), aside, reading)
-            elif verdict.left_quarantine:
-                left.append(key)
+            else:
+                self._dispatch.tally.kept += verdict.kept and not reading.repeats
+                if verdict.left_quarantine:
+                    left.append(key)
         outlet.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
         self._quiet_pages += 1
         if outlet.idle and self._quiet_pages >= _QUIET_PAGES:

@@ -6,19 +6,24 @@ them the target's lock is free for a regular round, and after each one the ledge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from publisher.config import TargetSettings
-from publisher.errors import PublisherError, Unfit, UsageError
+from publisher.errors import PublisherError, RecordError, Unfit, UsageError
 from publisher.formats import is_summary_format, job_format
+from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Ledger
+from publisher.model.months import HeldMonth
 from publisher.model.row_keys import month_number_of
 from publisher.model.selection import Window
+from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
 from publisher.model.when import months, whole_months
-from publisher.outcome import Outcome, added, broken_off
+from publisher.outcome import Outcome, added, broken_off, held_reason
 from publisher.pipeline import Aim, Observer, Round
 from publisher.sources.base import Page, Source
 from publisher.wiring import Site
@@ -56,6 +61,8 @@ class Plan:
     messages: int
     bytes: int
     goes_on: bool  # an errand that was broken off
+    held: tuple[HeldMonth, ...]  # months that would leave rows behind at the receiver
+    keys: Mapping[int, Sequence[KeyTotal]]  # of the months as they would be, where that had to be worked out
     brake: str  # why it should not be done without a second thought; '' when nothing speaks against it
 
     @property
@@ -85,6 +92,17 @@ def carry_out(
             if planned.brake and wish.brake:
                 reason = f"{planned.brake}; --no-brake goes on all the same"
                 outcomes.append(Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65))
+                continue
+            if planned.held and not wish.accept_key_change:
+                outcomes.append(
+                    Outcome(
+                        target=target.name,
+                        outcome="rejected",
+                        reason=held_reason(planned.held),
+                        held=planned.held,
+                        exit_status=RecordError.exit_status,
+                    )
+                )
                 continue
             try:
                 aim = site.aim(_as_wished(target, wish), rehearsal=dry_run, accept_key_change=wish.accept_key_change)
@@ -124,9 +142,59 @@ def _plan(site: Site, target: TargetSettings, wish: Wish, source: Source, ledger
         messages=0 if is_summary_format(target.format) else -(-rows // per_message),
         bytes=rows * record_bytes,
         goes_on=False,
+        held=(),
+        keys={},
         brake=_brake(site, target, window, source, ledger, rows, delivered),
     )
-    return replace(planned, goes_on=ledger.errand(target.name, planned.errand) is not None)
+    goes_on = ledger.errand(target.name, planned.errand) is not None
+    return _guarded(site, target, replace(planned, goes_on=goes_on), wish, source, ledger)
+
+
+def _guarded(site: Site, target: TargetSettings, planned: Plan, wish: Wish, source: Source, ledger: Ledger) -> Plan:
+    """The plan with the months whose single records would leave summary rows of the receiver behind.
+
+    Months of summaries are judged when they are summed up; SGAS sums nothing up.
+    """
+    if target.type == "sgas" or is_summary_format(target.format) or wish.exact:
+        return planned
+    digest = site.policy_digest(target)
+    said = {number: ledger.summary_keys(target.name, number) for number in _numbers(planned.window)}
+    if all(policy == digest for keys in said.values() for _, policy in keys):
+        return planned  # the same policy says the same keys
+    totals = _keys_as_they_would_be(target, planned.window, source, site.surroundings.clock())
+    held = []
+    for number, keys in said.items():
+        new = {total.key.digest for total in totals.get(number, ())}
+        stale = tuple(total for total, _ in keys if total.key.digest not in new)
+        if stale:
+            held.append(HeldMonth(month=number, stale=stale, lost_jobs=0))
+    return replace(planned, held=tuple(held), keys=totals)
+
+
+def _keys_as_they_would_be(
+    target: TargetSettings, window: Window, source: Source, now: datetime
+) -> dict[int, list[KeyTotal]]:
+    judge = Judge(
+        selection=target.selection(window), policy=target.policy, policy_digest="", changed=Changed.REPLACE, again=True
+    )
+    keys = SummaryKeys()
+    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for page in source.window(window, frozenset(), now):
+        for job in page.jobs:
+            fit = judge.judge(job, job.key, None, None)
+            if isinstance(fit, Fit):
+                here = sums[keys.of(fit.published)]
+                here[0] += 1
+                here[1] += job.wall_s
+                here[2] += job.cpu_user_s + job.cpu_kernel_s
+    months: defaultdict[int, list[KeyTotal]] = defaultdict(list)
+    for key, (jobs, wall_s, cpu_s) in sums.items():
+        months[key.month].append(KeyTotal(key=key, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
+    return dict(months)
+
+
+def _numbers(window: Window) -> list[int]:
+    return [month_number_of(month.year, month.month) for month in months(window)]
 
 
 def _brake(
@@ -187,6 +255,8 @@ def _carry_out(
             planned.window, planned.errand, most_pages=pages
         )
         done = added(done, portion)
+        if finished and planned.keys and done.exit_status in (0, RecordError.exit_status):
+            ledger.set_summary_keys(aim.name, planned.keys, aim.policy_digest)
         if not finished and site.surroundings.wait(_BREATH_S):
             return replace(
                 done, outcome="deferred", reason="stopped; the same command goes on from here", exit_status=75

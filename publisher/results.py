@@ -25,6 +25,8 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "records": outcome.records,
                 "bytes": outcome.bytes,
                 "quarantined": outcome.quarantined,
+                "shed": outcome.shed,
+                "kept": outcome.kept,
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
                 "warnings": dict(outcome.warnings),
                 "outcome": outcome.outcome,
@@ -43,28 +45,15 @@ def held_json(held: HeldMonth) -> Json:
         "month": held.name,
         "lost_jobs": held.lost_jobs,
         "stale": [
-            {
-                "user": group.user,
-                "vo": group.vo,
-                "vo_group": group.vo_group,
-                "vo_role": group.role,
-                "submit_host": group.submit_host,
-                "infrastructure": group.infrastructure,
-                "benchmarks": {one.kind: one.text for one in group.benchmarks},
-                "nodes": group.node_count,
-                "processors": group.cpu_count,
-                "jobs": group.jobs,
-                "wall_s": group.wall_s,
-                "cpu_s": group.cpu_s,
-            }
-            for group in held.stale
+            {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
+            for total in held.stale
         ],
     }
 
 
 def ticket(site: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    stale = [(held.name, group) for held in outcome.held for group in held.stale]
+    stale = [(held.name, total) for held in outcome.held for total in held.stale]
     if not stale:
         return []
     lines = [
@@ -75,11 +64,8 @@ def ticket(site: str, outcome: Outcome) -> list[str]:
         "  Please delete these rows, which the new ones do not replace:",
     ]
     lines += [
-        f"  {month}: VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
-        f"user {group.user or 'None'}, SubmitHost {group.submit_host}, {group.infrastructure}, "
-        f"{' '.join(f'{one.kind} {one.text}' for one in group.benchmarks)}, {group.node_count} nodes, "
-        f"{group.cpu_count} processors: {group.jobs} jobs, {group.wall_s} s wall, {group.cpu_s} s CPU"
-        for month, group in stale
+        f"  {month}: {total.key.text}: {total.jobs} jobs, {total.wall_s} s wall, {total.cpu_s} s CPU"
+        for month, total in stale
     ]
     return [*lines, ""]
 
@@ -187,6 +173,14 @@ def publish_notes(outcome: Outcome) -> list[str]:
     if outcome.warnings:
         odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
         notes.append(f"{outcome.target}: sent all the same, but odd: {odd}; `publisher explain JOB` tells of a job")
+    if outcome.shed:
+        notes.append(
+            f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"
+        )
+    if outcome.kept:
+        notes.append(
+            f"{outcome.target}: {outcome.kept} changed after delivery; the receiver takes no corrections, it keeps the first"
+        )
     if outcome.arex_default_benchmarks:
         notes.append(
             f"{outcome.target}: {outcome.arex_default_benchmarks} records carry HEPSPEC:1.0, which A-REX writes where no "
@@ -249,6 +243,7 @@ def trace_json(traced: Traced) -> Json:
                 "message_id": one.message_id,
                 "state": str(one.state),
                 "remote_id": one.remote_id or None,
+                "row_id": one.row_id or None,
                 "sent": when(one.settled_at),
                 "prepared": when(one.made_at),
                 "format": one.format,
@@ -277,7 +272,7 @@ def trace_json(traced: Traced) -> Json:
     }
 
 
-TRACE_COLUMNS = ("target", "state", "sent", "message id", "remote id", "end time", "digest")
+TRACE_COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
 
 
 def trace_rows(traced: Traced) -> list[tuple[str, ...]]:
@@ -288,6 +283,7 @@ def trace_rows(traced: Traced) -> list[tuple[str, ...]]:
             when(one.settled_at) or "-",
             one.message_id,
             one.remote_id or "-",
+            one.row_id or "-",
             when(one.ended_at) or "-",
             one.digest[:16],
         )

@@ -20,7 +20,7 @@ from publisher.judge import Fit, Judge
 from publisher.ledger.base import Carried, Ledger, MonthMessage, MonthState
 from publisher.model.job import JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, message_id
-from publisher.model.months import HeldMonth, left_behind, month_window, whole_messages
+from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import Accumulator, SummaryGroup
@@ -171,7 +171,7 @@ class MonthTotals:
         stale = left_behind(self._format.receiver_key, self._ledger.accepted(self._target, state.month), groups)
         lost = state.accepted_jobs - state.jobs
         if (stale or lost > 0) and not self._accept_key_change:
-            self.held.append(HeldMonth(month=state.month, stale=tuple(stale), lost_jobs=max(lost, 0)))
+            self.held.append(HeldMonth(month=state.month, stale=tuple(map(row_of, stale)), lost_jobs=max(lost, 0)))
             return ()
         return groups
 

@@ -86,6 +86,10 @@ class Site:
             ),
         )
 
+    def policy_digest(self, target: TargetSettings) -> str:
+        """Of everything that decides how a target's records look."""
+        return _digest(__version__, target.format, target.type, target.policy, target.policy.identity.secret)
+
     def _transport(self, target: TargetSettings) -> Transport:
         credentials = self.settings.credentials
         return transport_plugin(target.type).create(

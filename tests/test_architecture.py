@@ -19,7 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "ledger": {"errors", "model", "ledger"},
     "judge": {"errors", "model", "ledger.base"},
     "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge"},
-    "batching": {"model", "formats.base", "judge", "dispatch"},
+    "batching": {"errors", "model", "formats.base", "judge", "dispatch"},
     "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch"},
     "outcome": {"errors", "model", "delivery.base", "dispatch"},
     "reading": {"model", "sources.base", "ledger.base"},
@@ -28,6 +28,11 @@ ROOMS: dict[str, set[str]] = {
         *("judge", "dispatch", "batching", "summing", "reading", "outcome"),
     },
     "config": {"errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"},
+    # Reads ARC's files; the accounting database only through the room that knows it.
+    "arc_conf": {
+        *("errors", "model", "arc_conf", "config.settings", "config.values"),
+        *("sources.arex", "sources.arex_order", "sources.sqlite_readonly"),
+    },
     "wiring": {"*"},
     "commands": {
         "errors",
@@ -47,13 +52,14 @@ ROOMS: dict[str, set[str]] = {
     "portal": {"errors", "model"},
     "republishing": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
-        *("pipeline", "wiring", "outcome"),
+        *("judge", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
     "terminal": {"delivery.base", "ledger.base", "model", "sources.base"},
     "command_line": {"errors"},
     "cli": {
         "errors",
+        "arc_conf",
         "command_line",
         "syncing",
         "portal",

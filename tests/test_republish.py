@@ -200,3 +200,34 @@ def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
     assert results[0].json["targets"]["egi"]["records"] >= 7
     assert child.returncode == 0
     assert {told(row) for row in site.received(with_openssl=False)} >= {truth(job) for job in [*september, *late]}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"benchmark": {"type": "HEPscore23", "value": 9}}, "HEPscore23 11.5"),
+        ({"vo_rules": [{"field": "any", "pattern": "*", "vo": "other", "override": True}]}, "VO "),
+        ({"identity": "withheld"}, "user /"),
+    ],
+)
+def test_months_that_would_leave_rows_behind_are_held(
+    site: SiteUnderTest, change: dict[str, object], word: str
+) -> None:
+    """Job records replace each other at the receiver, what it summed up of them does not: both would count."""
+    jobs = [replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, NOVEMBER, 40)]
+    fill(site, *jobs)
+    assert site.publish().status == 0
+    site.config["records"] |= change
+    site.save()
+    before = len(site.fake.messages(PROJECT, TOPIC))
+    held = republish(site, "--from", "2026-09", "--to", "2026-10")
+    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "rejected")
+    months = held.json["targets"]["egi"]["held"]
+    assert {month["month"] for month in months} == {"2026-09", "2026-10"}
+    assert any(word in row["row"] for month in months for row in month["stale"])
+    assert sum(row["jobs"] for month in months for row in month["stale"]) <= 40
+    assert len(site.fake.messages(PROJECT, TOPIC)) == before
+    assert "delete" in site.run("republish", "--yes", "--from", "2026-09", "--to", "2026-10").out
+    accepted = republish(site, "--from", "2026-09", "--to", "2026-10", "--accept-key-change")
+    assert accepted.json["targets"]["egi"]["records"] == 40
+    assert republish(site, "--from", "2026-09", "--to", "2026-10").status == 0, "accepted once, it is the new truth"

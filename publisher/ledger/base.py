@@ -17,6 +17,7 @@ from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, MessageId, Rendered
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
+from publisher.model.summary_keys import KeyTotal
 
 
 def impatient() -> bool:
@@ -215,6 +216,10 @@ class Ledger(Protocol):
 
     def counts(self, target: str) -> HostCounts: ...
 
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        """The receiver's summary keys that single records of a month made, each with its policy's digest."""
+        ...
+
     # Moves
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
@@ -256,6 +261,10 @@ class Ledger(Protocol):
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
         """Eligible jobs of the takeover month that were delivered before the target's start."""
+        ...
+
+    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
+        """Months of single records were sent whole: these are their keys now."""
         ...
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:

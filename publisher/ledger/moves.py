@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-from publisher.ledger import counts, months, rows, sqlite_file, stretches
+from publisher.ledger import counts, keys, months, rows, sqlite_file, stretches
 from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, SyncMessage, TargetState
 from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
@@ -16,6 +16,7 @@ from publisher.model.message import Entry, Message, Rendered
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
+from publisher.model.summary_keys import KeyTotal
 
 _SENT, _REJECTED = 2, 3  # numbers of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
@@ -59,6 +60,7 @@ class SqliteLedger(LedgerQuestions):
             packed = rows.remember(self._connection, target, number, [record.entry for record in records])
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
             rows.leave_quarantine(self._connection, target, [record.entry.key for record in records])
+            keys.add(self._connection, target, records, policy_digest)
         stretches.add_fresh(self._fresh_of(target), packed)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
@@ -103,6 +105,10 @@ class SqliteLedger(LedgerQuestions):
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
         with self._atomic():
             counts.set_before(self._connection, self._known_number(target), jobs)
+
+    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
+        with self._atomic():
+            keys.replace(self._connection, self._known_number(target), months, policy_digest)
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)

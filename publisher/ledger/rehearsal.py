@@ -26,6 +26,7 @@ from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import Entry, Message, MessageId, Rendered
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
+from publisher.model.summary_keys import KeyTotal
 
 
 class RehearsalLedger:
@@ -111,6 +112,12 @@ class RehearsalLedger:
         self._counted.setdefault(target, {}).update({month: (groups, basis) for month, groups in contents.items()})
         self._dirty |= set(dirty)
         self._dirty -= set(clean)
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        return self._asked.summary_keys(target, month)
+
+    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
+        pass
 
     def counts(self, target: str) -> HostCounts:
         return self._asked.counts(target)

@@ -124,6 +124,17 @@ CREATE TABLE delivered_count (
     jobs   INTEGER NOT NULL,                -- delivered as single records, each run once
     PRIMARY KEY (target, month, host)
 ) WITHOUT ROWID;
+CREATE TABLE summary_key (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,
+    digest BLOB NOT NULL,                   -- of the key under which the receiver adds single records up
+    said   TEXT NOT NULL,                   -- the key for people
+    jobs   INTEGER NOT NULL,
+    wall_s INTEGER NOT NULL,
+    cpu_s  INTEGER NOT NULL,
+    policy TEXT NOT NULL,                   -- digest of the policy that said it
+    PRIMARY KEY (target, month, digest)
+) WITHOUT ROWID;
 CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,                -- of the target's start

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.ledger import counts, months, row_ids, sqlite_file, stretches
+from publisher.ledger import counts, keys, months, row_ids, sqlite_file, stretches
 from publisher.ledger.absence import Absence
 from publisher.ledger.base import (
     Carried,
@@ -32,6 +32,7 @@ from publisher.model.message import Message, MessageId
 from publisher.model.progress import Cursor, OpenRow, WindowMark
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
+from publisher.model.summary_keys import KeyTotal
 
 STATES: Final = (
     MessageState.PREPARED,
@@ -180,6 +181,10 @@ class LedgerQuestions:
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         with self._reading():
             return months.content(self._connection, self._number(target), month)[1]
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        with self._reading():
+            return keys.of_month(self._connection, self._number(target), month)
 
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)

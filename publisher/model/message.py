@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final, NewType
 
 from publisher.model.job import Epoch, JobKey, JobRecord
+from publisher.model.summary_keys import SummaryKey
 
 MessageId = NewType("MessageId", str)
 # What AMS stores without harm as an attribute value (ams facts, section 5).
@@ -34,6 +35,7 @@ class Rendered:
     receiver_key: tuple[object, ...]
     first_time: bool  # never delivered to this target before
     submit_host: str = ""  # as sync counts spell it
+    summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does
     arex_default: bool = False  # with the benchmark that A-REX itself writes where the site configured none
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from publisher.model.row_keys import year_and_month
+from publisher.model.row_keys import month_number_of, year_and_month
 from publisher.model.selection import Window
 from publisher.model.summary import SummaryGroup
+from publisher.model.summary_keys import KeyTotal, SummaryKey
 from publisher.model.when import Month, epoch
 
 
@@ -16,13 +17,25 @@ class HeldMonth:
     """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose."""
 
     month: int
-    stale: tuple[SummaryGroup, ...]
+    stale: tuple[KeyTotal, ...]
     lost_jobs: int
 
     @property
     def name(self) -> str:
         year, month = year_and_month(self.month)
         return f"{year}-{month:02}"
+
+
+def row_of(group: SummaryGroup) -> KeyTotal:
+    """A group of a summary as a row of the receiver, for people."""
+    level = " ".join(f"{one.kind} {one.text}" for one in group.benchmarks)
+    text = (
+        f"VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
+        f"user {group.user or 'None'}, SubmitHost {group.submit_host or 'None'}, {group.infrastructure}, {level}, "
+        f"{group.node_count} nodes, {group.cpu_count} processors"
+    )
+    key = SummaryKey(month=month_number_of(group.year, group.month), digest=b"", text=text)
+    return KeyTotal(key=key, jobs=group.jobs, wall_s=group.wall_s, cpu_s=group.cpu_s)
 
 
 def month_window(number: int) -> Window:

@@ -1,0 +1,74 @@
+"""The receiver's summary keys that a target's single records made, by month, with what was sent under each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from publisher.model.message import Rendered
+from publisher.model.summary_keys import KeyTotal, SummaryKey
+
+_ADD = """
+INSERT INTO summary_key (target, month, digest, said, jobs, wall_s, cpu_s, policy)
+VALUES (:target, :month, :digest, :said, :jobs, :wall_s, :cpu_s, :policy)
+ON CONFLICT (target, month, digest) DO UPDATE SET
+    jobs = jobs + excluded.jobs, wall_s = wall_s + excluded.wall_s, cpu_s = cpu_s + excluded.cpu_s,
+    policy = excluded.policy"""
+_KEYS = """
+SELECT month, digest, said, jobs, wall_s, cpu_s, policy FROM summary_key WHERE target = :target AND month = :month"""
+
+
+def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> None:
+    """The keys of a message's records. Only jobs that go out for the first time add to what is under them."""
+    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for record in records:
+        if record.summary_key is not None:
+            here = sums[record.summary_key]
+            if record.first_time:
+                here[0] += 1
+                here[1] += record.job.wall_s
+                here[2] += record.job.cpu_user_s + record.job.cpu_kernel_s
+    totals = [KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items()]
+    _write(connection, target, totals, policy_digest)
+
+
+def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:
+    """The keys of a month, each with the digest of the policy that said it."""
+    return [
+        (
+            KeyTotal(
+                key=SummaryKey(month=row[0], digest=row[1], text=row[2]), jobs=row[3], wall_s=row[4], cpu_s=row[5]
+            ),
+            row[6],
+        )
+        for row in connection.execute(_KEYS, {"target": target, "month": month})
+    ]
+
+
+def replace(
+    connection: sqlite3.Connection, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
+) -> None:
+    """A month was sent whole: these are its keys now."""
+    for month, totals in months.items():
+        connection.execute("DELETE FROM summary_key WHERE target = ? AND month = ?", (target, month))
+        _write(connection, target, totals, policy_digest)
+
+
+def _write(connection: sqlite3.Connection, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
+    connection.executemany(
+        _ADD,
+        [
+            {
+                "target": target,
+                "month": total.key.month,
+                "digest": total.key.digest,
+                "said": total.key.text,
+                "jobs": total.jobs,
+                "wall_s": total.wall_s,
+                "cpu_s": total.cpu_s,
+                "policy": policy_digest,
+            }
+            for total in totals
+        ],
+    )

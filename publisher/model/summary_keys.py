@@ -1,0 +1,70 @@
+"""The key under which the server's summariser adds up a single job record.
+
+Job records replace each other at the receiver, but their summaries do not: a job that comes again with another benchmark,
+user, VO, submit host or number of cores makes a second row, and the first one stays (apel facts, section 7, measured).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from publisher.model.benchmark import AppliedBenchmark
+from publisher.model.policy import PublishedJob, Where, Who
+from publisher.model.row_keys import column, month_number, said
+
+_REMEMBERED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryKey:
+    """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people."""
+
+    month: int
+    digest: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTotal:
+    """What the server adds up under a key."""
+
+    key: SummaryKey
+    jobs: int
+    wall_s: int
+    cpu_s: int
+
+
+class SummaryKeys:
+    """Works out summary keys, each once: jobs of one user and place share theirs."""
+
+    def __init__(self) -> None:
+        # The shared objects are held, so that their ids cannot come to mean others.
+        self._known: dict[tuple[int, ...], tuple[SummaryKey, tuple[Who, Where, AppliedBenchmark]]] = {}
+
+    def of(self, job: PublishedJob) -> SummaryKey:
+        """Raises: Unfit for a job that ended in no calendar month."""
+        month = month_number(job.ended_at)
+        nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
+        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
+        known = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[at] = (_key(job, month, nodes, cores), (job.who, job.where, job.benchmark))
+        return known[0]
+
+
+def _key(job: PublishedJob, month: int, nodes: int, cores: int) -> SummaryKey:
+    who, where = job.who, job.where
+    level = " ".join(f"{one.kind} {one.text}" for one in job.benchmark.benchmarks[:1]) or "no benchmark"
+    texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
+    parts = (month, tuple(map(column, texts)), level, nodes, cores)
+    _, user, vo, group, role, host, infrastructure = (said(text) or "None" for text in texts)
+    return SummaryKey(
+        month=month,
+        digest=blake2b(repr(parts).encode(), digest_size=8).digest(),
+        text=f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}, "
+        f"{nodes} nodes, {cores} processors",
+    )
