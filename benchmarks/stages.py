@@ -21,12 +21,12 @@ from typing import Final
 
 from benchmarks.measure import Cost, measured
 from publisher import config
-from publisher.delivery.base import Credentials, Receipt, Transport, Verdict
+from publisher.delivery.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.delivery.smime import Signer
 from publisher.ledger.base import Ledger, TargetState
 from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
-from publisher.model.job import Epoch, SkippedJob
+from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.pipeline import Aim, Round
 from publisher.sources.base import Page
@@ -56,6 +56,8 @@ class Counted:
         self.rows += page.rows_read
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None: ...
 
     def message_prepared(self, message: Message) -> None:
         self.messages += 1
@@ -95,6 +97,9 @@ class TakesAll:
     def deliver(self, message: Message, now: datetime) -> Receipt:
         sent = base64.b64encode(self._signer.sign(message.payload)) if self._signer else message.payload
         return Receipt(verdict=Verdict.DELIVERED, remote_id="1", bytes_sent=len(sent))
+
+    def preflight(self) -> tuple[Step, ...]:
+        return ()
 
     def warnings(self, now: datetime) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""From a batch to a settled message: written down, handed over, settled; cut in two or set aside when it must be.
+"""From a batch to a settled message: written down, handed over, settled; cut in two, shed or set aside when it must be.
 
 Whatever happens between two of these steps, the next round finds the message outstanding and sends the same bytes under
 the same id.
@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.errors import Rejected, Unfit
-from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat
+from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat, lighter
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
-from publisher.model.job import SkippedJob
+from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, MessageId, Rendered, message_id
-from publisher.model.parcel import Batch
+from publisher.model.parcel import TOO_LARGE, Batch
 from publisher.model.progress import Progress
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs about what rendering costs
@@ -37,6 +37,7 @@ class Watcher(Protocol):
     """Told of every step of a message."""
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None: ...
     def message_prepared(self, message: Message) -> None: ...
     def message_handed_over(self, message: Message, receipt: Receipt) -> None: ...
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
@@ -50,6 +51,8 @@ class Tally:
     records: int = 0
     bytes: int = 0
     quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
 
 
 class Dispatch:
@@ -78,7 +81,7 @@ class Dispatch:
         self._check_all = check_all
         self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
         self._batches = 0
-        self._suspects: set[MessageId] = set()
+        self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self.tally = Tally()
 
     def ship(self, batch: Batch) -> None:
@@ -115,8 +118,14 @@ class Dispatch:
                     exit_status=Rejected.exit_status,
                 )
             )
-        self._suspects.clear()
+        suspects, self._suspects = list(self._suspects.values()), {}
+        if len(suspects) == 1:  # it was refused alone, and all others got through: to ask again would tell nothing new
+            self._refuse(*suspects[0])
         self.send_outstanding()
+
+    def count_shed(self, job_id: JobId, reason: str) -> None:
+        self.tally.shed += 1
+        self._watcher.record_shed(self._target, job_id, reason)
 
     def count_aside(self, job: SkippedJob) -> None:
         self.tally.quarantined += 1
@@ -171,17 +180,32 @@ class Dispatch:
                 return False
 
     def _narrow(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message in two, or set its only record aside."""
+        """Cut a message in two; make its only record lighter when it is too large, or set it aside."""
         refused = receipt.verdict is Verdict.REFUSED
         if len(whole.records) > 1:
             self._ledger.split(whole, self._halves(whole), narrowing=refused)
-            return
-        if refused and not receipt.certain and not self.tally.messages:
-            self._suspects.add(whole.message.id)
+        elif refused and not receipt.certain and not self.tally.messages:
+            self._suspects[whole.message.id] = whole, receipt
             if len(self._suspects) >= _SUSPECTS:
                 self.conclude()
-            return
-        rule = "refused-by-receiver" if refused else "too-large"
+        elif refused or not self._shed(whole, receipt.reason):
+            self._refuse(whole, receipt)
+
+    def _shed(self, whole: Outstanding, reason: str) -> bool:
+        """Put a lighter message in the place of one with a single record; False when that is not possible."""
+        (record,) = whole.records
+        frame = self._frame_of(whole.message.format)
+        (content,) = cut(whole.message.payload, [record.content_bytes], frame)
+        less = lighter(self._format, content) if whole.message.format == self._format.name else None
+        if less is None:
+            return False
+        message = self._half(whole.message, frame.join([less]), 1)
+        self._ledger.split(whole, [(message, [replace(record, content_bytes=len(less))])], narrowing=False)
+        self.count_shed(record.job_id, reason)
+        return True
+
+    def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
+        rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         (record,) = whole.records
         self.count_aside(

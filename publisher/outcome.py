@@ -24,6 +24,8 @@ class Outcome:
     records: int = 0
     bytes: int = 0
     quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
     arex_default_benchmarks: int = 0
     warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
@@ -59,6 +61,8 @@ def concluded(
         records=tally.records,
         bytes=tally.bytes,
         quarantined=tally.quarantined,
+        shed=tally.shed,
+        kept=tally.kept,
         arex_default_benchmarks=arex_default,
         warnings=dict(sorted((warnings or {}).items())),
         held=tuple(held),
@@ -77,6 +81,8 @@ def broken_off(target: str, error: PublisherError, tally: Tally | None = None) -
         records=tally.records,
         bytes=tally.bytes,
         quarantined=tally.quarantined,
+        shed=tally.shed,
+        kept=tally.kept,
         exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
     )
 
@@ -107,6 +113,8 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         records=one.records + other.records,
         bytes=one.bytes + other.bytes,
         quarantined=one.quarantined + other.quarantined,
+        shed=one.shed + other.shed,
+        kept=one.kept + other.kept,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 
 from publisher.delivery.base import Receipt, Verdict
 from publisher.ledger.base import TargetState
-from publisher.model.job import SkippedJob
+from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.sources.base import Page
 
@@ -140,6 +140,10 @@ class ProgressReport:
             log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
         elif self._aside == _SHOWN_ASIDE + 1:
             log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
+
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
+        self._clear()
+        log.warning("target %s: job %s goes without its file transfers: %s", target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
         pass

@@ -45,6 +45,20 @@ class JobFormat(Protocol):
 
 
 @runtime_checkable
+class Shedding(Protocol):
+    """A `JobFormat` whose records can do without something that nobody counts by, such as file transfers."""
+
+    def shed(self, content: bytes) -> bytes | None:
+        """The record of `render` without it; None when there is nothing to leave out."""
+        ...
+
+
+def lighter(format: object, content: bytes) -> bytes | None:  # noqa: A002  # the field's word
+    """A record without what its format can leave out; None when it must stay as it is."""
+    return format.shed(content) if isinstance(format, Shedding) else None
+
+
+@runtime_checkable
 class SummaryFormat(Protocol):
     """Says which jobs a summary can count, and renders the groups that an `Accumulator` of its grouping makes of them."""
 

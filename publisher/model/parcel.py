@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from publisher.errors import Unfit
 from publisher.model.job import JobKey
 from publisher.model.message import Rendered
 from publisher.model.progress import Progress
+
+TOO_LARGE: Final = "too-large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class Packer:
         """
         size = len(record.content) + self._between
         if size > self._most_bytes:
-            raise Unfit("too-large", f"the record alone has {size} bytes, a message holds {self._most_bytes}")
+            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}")
         if record.receiver_key in self._receiver_keys:
             raise Unfit(
                 "key-collision",
