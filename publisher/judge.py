@@ -33,6 +33,7 @@ class PassedOver:
     """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
 
     left_quarantine: bool = False  # it is not wanted any more
+    kept: bool = False  # it changed after delivery, and the receiver keeps what it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Judge:
             if not known.settled or (known.fingerprint == fingerprint and not self.again):
                 return PassedOver()
             if self.changed is Changed.KEEP and not self.again:
-                return PassedOver(left_quarantine=held is not None)
+                return PassedOver(left_quarantine=held is not None, kept=True)
             if self.changed is Changed.REPLACE:
                 # Under the end time that was delivered the changed run replaces the first at the receiver.
                 job = replace(job, ended_at=known.ended_at)
