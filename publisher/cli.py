@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, PublisherError, RecordError, SourceError, UsageError
+from publisher.errors import BUG, ConfigError, PublisherError, RecordError, SourceError, UsageError
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
 
@@ -61,7 +62,7 @@ def run_republish(arguments: argparse.Namespace, stop: threading.Event) -> int:
         accept_key_change=arguments.accept_key_change,
         brake=not arguments.no_brake,
     )
-    targets = commands.choose(site.settings, arguments.target)
+    targets = _once(arguments, site) or commands.choose(site.settings, arguments.target)
     plans = republishing.plan(site, targets, wish)
     for line in results.plan_lines(plans, exact=arguments.exact):
         sys.stderr.write(line + "\n")
@@ -76,6 +77,29 @@ def run_republish(arguments: argparse.Namespace, stop: threading.Event) -> int:
         report.done()
     _tell_outcomes(arguments, site, outcomes)
     return commands.exit_status(outcomes)
+
+
+def _once(arguments: argparse.Namespace, site: Any) -> list[Any]:
+    """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
+    from publisher import config
+
+    urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
+    given = [(kind, url) for kind, url in urls.items() if url]
+    extra = {"topic": arguments.topic, "project": arguments.project}
+    if not given:
+        if arguments.site or any(extra.values()):
+            raise UsageError("--site, --topic and --project go with --ams-url or --sgas-url")
+        return []
+    if len(given) > 1 or arguments.target:
+        raise UsageError("name one of --ams-url, --sgas-url and --target")
+    ((kind, url),) = given
+    if kind == "sgas" and any(extra.values()):
+        raise UsageError("--topic and --project go with --ams-url")
+    form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
+    keys = {"type": kind, "url": url, "format": form} | {key: value for key, value in extra.items() if value}
+    # Its name keys the ledger: the same place for once again is the same target.
+    name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
+    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
 
 
 def _confirmed() -> bool:
@@ -163,6 +187,25 @@ def run_trace(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return 0
 
 
+def run_explain(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import explaining, results_explain, terminal
+    from publisher.model.job import JobId
+
+    job_id = JobId(arguments.job)
+    found = explaining.explain(_site(arguments, stop), job_id, targets=arguments.target, format_name=arguments.format)
+    if arguments.json:
+        terminal.print_json(results_explain.explain_json(job_id, found), sys.stdout)
+        return 0
+    for one in found:
+        for line in results_explain.explain_heading(one):
+            terminal.print_line(line, sys.stdout)
+        if one.values:
+            terminal.print_table(results_explain.EXPLAIN_COLUMNS, results_explain.explain_rows(one), sys.stdout)
+        for line in [*results_explain.explain_notes(one), *results_explain.record_lines(one), ""]:
+            terminal.print_line(line, sys.stdout)
+    return 0
+
+
 def run_quarantine(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import commands, results, terminal
     from publisher.ledger.base import Hold
@@ -194,11 +237,39 @@ def run_config(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if arguments.action == "example":
         sys.stdout.write(config.example())
         return 0
+    if arguments.action == "from-arc":
+        return _from_arc(arguments)
     settings = _site(arguments, stop).settings
     if arguments.action == "show":
         sys.stdout.write(config.show(settings))
     else:
         print(f"{arguments.config}: good; targets: {', '.join(target.name for target in settings.targets)}")
+    return 0
+
+
+def _from_arc(arguments: argparse.Namespace) -> int:
+    from publisher import arc_conf, terminal
+
+    page = arc_conf.convert(
+        arguments.arc_conf,
+        state=arguments.state,
+        site=arguments.site,
+        now=datetime.now(UTC),
+        environment=os.environ,
+    )
+    if arguments.look_for_lost:
+        for line in arc_conf.lost_jobs(page, environment=os.environ):
+            print(line)
+        return 0
+    sys.stdout.write(page.text)
+    if page.missing:
+        terminal.error_line(
+            f"{arguments.arc_conf}: not enough for a configuration, {', '.join(page.missing)} must be filled in; "
+            "the list at the end says why"
+        )
+        return ConfigError.exit_status
+    if page.by_hand:
+        terminal.error_line(f"{len(page.by_hand)} remarks need a hand; they stand at the end")
     return 0
 
 
@@ -225,6 +296,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "sync": run_sync,
     "status": run_status,
     "trace": run_trace,
+    "explain": run_explain,
     "quarantine": run_quarantine,
     "config": run_config,
 }

@@ -33,6 +33,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _sync(commands)
     _status(commands)
     _trace(commands)
+    _explain(commands)
     _quarantine(commands)
     _config(commands)
     return top
@@ -75,6 +76,11 @@ def _republish(commands: Any) -> None:
     command.add_argument("--to", dest="end", required=True, metavar="WHEN", help="a named period ends at its end")
     _with_targets(command)
     command.add_argument("--format", metavar="F", help="another format than the target's own")
+    command.add_argument("--ams-url", metavar="URL", help="to this AMS, for once, instead of configured targets")
+    command.add_argument("--sgas-url", metavar="URL", help="to this SGAS, for once")
+    command.add_argument("--site", help="with a URL: another site name")
+    command.add_argument("--topic", help="with --ams-url: default gLite-APEL")
+    command.add_argument("--project", help="with --ams-url: default accounting")
     command.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
@@ -111,6 +117,14 @@ def _trace(commands: Any) -> None:
     _with_json(command)
 
 
+def _explain(commands: Any) -> None:
+    command = _command(commands, "explain", "how each published value of a job came about, and the record")
+    command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
+    command.add_argument("--format", metavar="F", help="another format than the target's own")
+    _with_targets(command)
+    _with_json(command)
+
+
 def _quarantine(commands: Any) -> None:
     command = _command(commands, "quarantine", "the jobs that were set aside")
     command.add_argument("action", choices=("list", "release", "drop"), help="release: try again; drop: never send")
@@ -121,9 +135,21 @@ def _quarantine(commands: Any) -> None:
 
 
 def _config(commands: Any) -> None:
-    command = _command(commands, "config", "the configuration itself")
-    command.add_argument(
-        "action", choices=("check", "show", "example"), help="check it, show it with defaults, print a commented sample"
+    config = _command(commands, "config", "the configuration itself")
+    actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _command(actions, "check", "list everything that is wrong with it")
+    _command(actions, "show", "print it with all defaults filled in, without secrets")
+    _command(actions, "example", "print a commented sample")
+    from_arc = _command(actions, "from-arc", "print one that does what ARC's publisher did, made of an arc.conf")
+    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read")
+    from_arc.add_argument(
+        "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"
+    )
+    from_arc.add_argument("--site", default="", metavar="NAME", help="which site, when arc.conf tells none or several")
+    from_arc.add_argument(
+        "--look-for-lost",
+        action="store_true",
+        help="print no configuration but the jobs that ARC's publisher has passed over",
     )
 
 

@@ -231,3 +231,20 @@ def test_months_that_would_leave_rows_behind_are_held(
     accepted = republish(site, "--from", "2026-09", "--to", "2026-10", "--accept-key-change")
     assert accepted.json["targets"]["egi"]["records"] == 40
     assert republish(site, "--from", "2026-09", "--to", "2026-10").status == 0, "accepted once, it is the new truth"
+
+
+def test_a_target_for_this_once(site: SiteUnderTest) -> None:
+    """Authn must be at port 8443 of the URL's host there, so only the rehearsal can be shown on free ports."""
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 10)
+    fill(site, *jobs)
+    window = ("--from", "2026-09", "--to", "2026-09")
+    run = republish(
+        site, *window, "--ams-url", "https://ams.example.org", "--topic", "other", "--site", "ELSEWHERE", "--dry-run"
+    )
+    assert run.status == 0, run.err
+    ((name, outcome),) = run.json["targets"].items()
+    assert name.startswith("once-")
+    assert outcome["records"] == 10
+    assert republish(site, *window, "--ams-url", "http://ams.example.org").status == 78
+    assert republish(site, *window, "--ams-url", "https://a.example", "--sgas-url", "https://b.example").status == 64
+    assert republish(site, *window, "--topic", "other").status == 64
