@@ -1,4 +1,7 @@
-"""The ground that runs stand on: a large accounting database, a receiver in a process of its own, a configuration."""
+"""The ground that runs stand on: a large accounting database, a receiver in a process of its own, a configuration.
+
+`python -m benchmarks.ground FILE JOBS` makes such a database: SQLite takes some hundred megabytes of memory for it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def accounting(directory: Path, jobs: int) -> Path:
     if not path.exists():
         made = path.with_suffix(".part")
         made.unlink(missing_ok=True)
-        bulk(made, 2, jobs, _SEED, START, END)
+        subprocess.run([sys.executable, "-m", "benchmarks.ground", str(made), str(jobs)], check=True)
         made.rename(path)
     take_away_new(path, jobs)
     return path
@@ -134,3 +137,7 @@ def at_once(folder: Path, credentials: dict[str, str]) -> Iterator[Receiver]:
         yield Receiver(name="at-once", credentials=credentials, target=target)
     finally:
         child.communicate(timeout=60)  # the end of its input ends it
+
+
+if __name__ == "__main__":
+    bulk(Path(sys.argv[1]), 2, int(sys.argv[2]), _SEED, START, END)

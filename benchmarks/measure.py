@@ -39,7 +39,11 @@ class Ended:
 
 
 def run_python(arguments: Sequence[str | Path], folder: Path, *, patience_s: float = _SILENT) -> Ended:
-    """Run this interpreter as a child and measure it alone. Its output goes through files: a pipe would need a reader."""
+    """Run this interpreter as a child and measure it alone. Its output goes through files: a pipe would need a reader.
+
+    Linux lets a child's peak begin with what its parent had in memory when it started it. So this process stays small, and
+    whatever takes much memory is done by a child.
+    """
     out, err = folder / "child.out", folder / "child.err"
     with out.open("wb") as to_out, err.open("wb") as to_err:
         began = time.perf_counter()
