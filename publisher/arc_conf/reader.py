@@ -1,0 +1,149 @@
+"""arc.conf as it is written: blocks of options in their order, each with its line. ARC 6 and ARC 7 write it alike.
+
+Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`, `key = value`, repeated keys
+are several values, and a line that begins with `#` is a comment.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from publisher.errors import ConfigError
+
+MAX_BYTES: Final = 4 * 1024 * 1024  # the reference with all its comments has 170 kB
+_MAX_LINE: Final = 65_536
+_MAX_PROBLEMS: Final = 50
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One `key = value`. The value is as written, without blanks and quotes around it; undecodable bytes are surrogates."""
+
+    key: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block under its name without blanks around the colon, such as `arex/jura/apel:egi`."""
+
+    name: str
+    line: int
+    options: tuple[Option, ...]
+
+    def all(self, key: str) -> tuple[Option, ...]:
+        return tuple(option for option in self.options if option.key == key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArcConf:
+    """One file; blocks in their order, those of one name joined."""
+
+    file: str
+    blocks: Mapping[str, Block]
+
+    def all(self, block: str, key: str) -> tuple[Option, ...]:
+        """Every value of a key; empty where block or key is not there."""
+        found = self.blocks.get(block)
+        return found.all(key) if found else ()
+
+    def under(self, prefix: str) -> tuple[Block, ...]:
+        """The blocks whose names begin so."""
+        return tuple(block for name, block in self.blocks.items() if name.startswith(prefix))
+
+
+def read_arc_conf(path: Path) -> ArcConf:
+    """Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line."""
+    file = shown(str(path))
+    try:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"{file}: is no regular file; name the arc.conf of this CE")
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file; ARC's configuration usually is /etc/arc.conf") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: cannot be read: {reason}; run this as a user who may") from error
+    return parse_arc_conf(content, file)
+
+
+def parse_arc_conf(content: bytes, file: str) -> ArcConf:
+    """As `read_arc_conf`, for bytes that are already here."""
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is no arc.conf")
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise ConfigError(f"{file}:{line}: holds a zero byte; this is no text file")
+    # Comments of older files are Latin-1; what is used is looked at again when it is asked for.
+    lines = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").split("\n")
+    problems: list[str] = []
+    found: dict[str, tuple[int, list[Option]]] = {}
+    current: list[Option] | None = None
+    for number, written in enumerate(lines, start=1):
+        text = written.strip()
+        if not text or text.startswith("#"):
+            continue
+        header = text.startswith("[")
+        read = _header(text) if header else _option(text, number, begun=current is not None)
+        if isinstance(read, _Problem):
+            problems.append(f"{file}:{number}: {read.what}")
+            if len(problems) >= _MAX_PROBLEMS:
+                problems.append(f"{file}: more is wrong; the first {_MAX_PROBLEMS} are listed")
+                break
+        elif isinstance(read, str):
+            current = found.setdefault(read, (number, []))[1]
+        elif current is not None:
+            current.append(read)
+    if problems:
+        raise ConfigError(problems)
+    return ArcConf(
+        file=file,
+        blocks={name: Block(name=name, line=line, options=tuple(options)) for name, (line, options) in found.items()},
+    )
+
+
+def shown(text: str) -> str:
+    """Text of the file for messages and comments: one line, printable, not longer than one can read."""
+    text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    what: str
+
+
+def _header(text: str) -> str | _Problem:
+    inside = text[1:-1]
+    if not text.endswith("]") or "[" in inside or "]" in inside:
+        return _Problem(f"{shown(text)!r} is no block header; write [block] or [block: name]")
+    kind, colon, name = (part.strip() for part in inside.partition(":"))
+    if not kind or (colon and not name) or len(inside) > _MAX_LINE:
+        return _Problem(f"{shown(text)!r} is a block header without a name")
+    return f"{kind}{colon}{name}"
+
+
+def _option(text: str, number: int, *, begun: bool) -> Option | _Problem:
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        return _Problem(f"{shown(text)!r} is neither [block], key = value nor a comment")
+    if not begun:
+        return _Problem(f"{shown(key)!r} stands before the first [block]")
+    if len(text) > _MAX_LINE:
+        return _Problem(f"longer than {_MAX_LINE} characters")
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]  # ARC 5 wanted quotes, and files lived on
+    return Option(key=key, text=value, line=number)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A named pipe must not hold us for ever."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
