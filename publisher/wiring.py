@@ -76,7 +76,7 @@ class Site:
             transport=RehearsalTransport(transport) if rehearsal or target.shadow else transport,
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
-            changed=_changed(target),
+            changed=fate_of_changed(target),
             accept_key_change=accept_key_change,
             selection_digest=_digest(
                 sorted(target.records.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
@@ -105,10 +105,11 @@ class Site:
         )
 
 
-def _changed(target: TargetSettings) -> Changed:
+def fate_of_changed(target: TargetSettings) -> Changed:
+    """What becomes of runs that changed after their delivery; usage records are for SGAS, whoever brings them there."""
     if target.summary:
         return Changed.RECOUNT
-    return Changed.KEEP if target.type == "sgas" else Changed.REPLACE
+    return Changed.KEEP if target.type == "sgas" or target.format == "ogf-ur" else Changed.REPLACE
 
 
 def _digest(*parts: object) -> str:

@@ -45,6 +45,10 @@ ROOMS: dict[str, set[str]] = {
         "wiring",
         "syncing",
     },
+    "explaining": {
+        *("errors", "model", "config", "formats", "judge", "ledger.base", "sources.base", "commands", "wiring"),
+    },
+    "results_explain": {"model", "explaining"},
     "syncing": {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
         *("judge", "dispatch", "pipeline", "outcome", "wiring"),
@@ -68,6 +72,8 @@ ROOMS: dict[str, set[str]] = {
         "commands",
         "republishing",
         "results",
+        "explaining",
+        "results_explain",
         "terminal",
         "ledger.base",
         "formats",

@@ -56,11 +56,12 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "publish": ("publish", "--json"),
     "status": ("status", "--json"),
     "trace": ("trace", "--json", "JOB"),
+    "explain": ("explain", "--json", "JOB"),
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
 }
 # Keys that stand for whatever the site calls them.
-OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE"}
+OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE"}
 
 
 def readme_section(heading: str) -> str:
@@ -216,7 +217,7 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
     """Also the fields that appear only in rare cases, which the test above does not meet."""
     keys = {
         key.value
-        for module in ("results", "cli")
+        for module in ("results", "results_explain", "cli")
         for node in ast.walk(ast.parse((ROOT / "publisher" / f"{module}.py").read_text()))
         if isinstance(node, ast.Dict)
         for key in node.keys

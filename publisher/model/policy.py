@@ -275,7 +275,7 @@ class RecordPolicy:
                 Origin(name="InfrastructureDescription", rule="JURA-ARC- and the batch system's name", source="lrms"),
                 Origin(name="SubmitHost", rule="records.batch_server")
                 if local
-                else Origin(name="SubmitHost", rule=f"key_style {self.key_style}", source="endpoint"),
+                else Origin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
                 Origin(name="MachineName", rule=origin[0], source=origin[1]),
                 Origin(name="Queue", rule="as it is", source="queue"),
             ),

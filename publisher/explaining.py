@@ -1,0 +1,233 @@
+"""How each value of a job's record came about, what becomes of the job at each target and why, and the record itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from publisher.commands import choose
+from publisher.config import TargetSettings, is_summary
+from publisher.errors import Unfit, UsageError
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, job_format, summary_format
+from publisher.formats.base import JobFormat, SummaryFormat
+from publisher.judge import Changed
+from publisher.ledger.base import Hold, Known, Ledger, Quarantined
+from publisher.model.explanation import ExplainedValue, explained
+from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.policy import PublishedJob
+from publisher.model.quality import WARNINGS
+from publisher.model.quality_sgas import sgas_mends
+from publisher.model.row_keys import month_number
+from publisher.model.selection import Window
+from publisher.model.summary import Accumulator, SummaryGroup
+from publisher.model.when import epoch
+from publisher.sources.base import Page
+from publisher.wiring import Site, fate_of_changed
+
+USAGE_RECORD: Final = "ogf-ur"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One run of a job at one target.
+
+    `fate` is what becomes of it there, `reason` why. `oddities` were sent all the same, `mends` are what the record says
+    less than the job. `record` is '' where none can be made, and `unfit` says why. `group_jobs` counts the jobs that are in
+    the same group of a summary by now, None where there is none.
+    """
+
+    target: str
+    format: str
+    row: RowRef
+    local_id: str
+    fate: str
+    reason: str
+    values: Sequence[ExplainedValue] = ()
+    oddities: Sequence[tuple[str, str]] = ()
+    mends: Sequence[tuple[str, str]] = ()
+    record: str = ""
+    unfit: str = ""
+    group_jobs: int | None = None
+
+
+def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: str | None) -> list[Explanation]:
+    """Every run of a job at every target, in `format_name` or the target's own format.
+
+    Raises: UsageError for a job that is not there; LedgerError, SourceError.
+    """
+    chosen = choose(site.settings, targets)
+    if format_name is not None and format_name not in (known := {**JOB_FORMATS, **SUMMARY_FORMATS}):
+        raise UsageError(f"no format is called {format_name!r}; there are {', '.join(known)}")
+    now = site.surroundings.clock()
+    formats = {target.name: _format(format_name or target.format) for target in chosen}
+    with closing(site.source()) as source:
+        needs = frozenset(side for each in formats.values() for side in each.needs)
+        page = source.find(job_id, needs, now)
+    if not (page.jobs or page.skipped or page.open):
+        raise UsageError(
+            f"no finished job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE. "
+            f"`publisher trace {job_id}` tells whether it was delivered before it was removed"
+        )
+    with closing(site.ledger_to_read()) as ledger:
+        return [
+            one
+            for target in chosen
+            for one in _at_target(_Bench(target=target, format=formats[target.name], ledger=ledger, now=now), page)
+        ]
+
+
+def _format(name: str) -> JobFormat | SummaryFormat:
+    return summary_format(name) if is_summary(name) else job_format(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """Where one target's explanations are made."""
+
+    target: TargetSettings
+    format: JobFormat | SummaryFormat
+    ledger: Ledger
+    now: datetime
+
+
+def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
+    name, form = bench.target.name, bench.format.name
+    waiting = [
+        Explanation(
+            target=name,
+            format=form,
+            row=row.row,
+            local_id="",
+            fate="open",
+            reason="it has not finished, or A-REX still writes it",
+        )
+        for row in page.open
+    ]
+    return [
+        *(_of_skipped(bench, skipped) for skipped in page.skipped),
+        *(_of(bench, job) for job in page.jobs),
+        *waiting,
+    ]
+
+
+def _of_skipped(bench: _Bench, skipped: SkippedJob) -> Explanation:
+    """A row that cannot be read as a job."""
+    return Explanation(
+        target=bench.target.name,
+        format=bench.format.name,
+        row=skipped.row,
+        local_id=skipped.local_id,
+        fate="set aside",
+        reason=f"{skipped.rule}: {skipped.reason}",
+    )
+
+
+def _of(bench: _Bench, job: JobRecord) -> Explanation:
+    target, key = bench.target, job.key
+    known = bench.ledger.known(target.name, [key]).get(key)
+    held = bench.ledger.held(target.name, [key]).get(key)
+    if known is not None and fate_of_changed(target) is Changed.REPLACE:
+        job = replace(job, ended_at=known.ended_at)
+    about = Explanation(
+        target=target.name, format=bench.format.name, row=job.row, local_id=job.local_id, fate="", reason=""
+    )
+    try:
+        published = target.policy.describe(job)
+    except Unfit as unfit:
+        fate, reason = _fate(bench, job, None, known, held, str(unfit))
+        return replace(about, fate=fate, reason=reason, unfit=str(unfit))
+    own = bench.format if bench.format.name == target.format else _format(target.format)
+    fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
+    record, unfit_here = _rendered(bench.format, published, bench.now)
+    usage_record = bench.format.name == USAGE_RECORD
+    return replace(
+        about,
+        fate=fate,
+        reason=reason,
+        values=explained(
+            target.policy, published, usage_record=usage_record, summary=isinstance(bench.format, SummaryFormat)
+        ),
+        oddities=[(rule.name, said) for rule in WARNINGS if (said := rule.check(published))],
+        mends=sgas_mends(published) if usage_record else (),
+        record=record,
+        unfit=unfit_here,
+        group_jobs=_group_jobs(bench, published),
+    )
+
+
+def _fate(
+    bench: _Bench,
+    job: JobRecord,
+    published: PublishedJob | None,
+    known: Known | None,
+    held: Quarantined | None,
+    unfit: str,
+) -> tuple[str, str]:
+    """What the next round makes of a job, as `Judge` decides it, and why."""
+    target = bench.target
+    state = bench.ledger.target(target.name)
+    begin = target.start.begin(bench.now)
+    start = state.start if state else (None if begin is None else epoch(begin))
+    selection = target.selection(Window(start=start))
+    if known is not None:
+        word = "counted" if target.summary else "delivered"
+        return (
+            (word, "`publisher trace` tells in which message") if known.settled else ("on its way", "not yet settled")
+        )
+    if job.status not in selection.statuses:
+        return (
+            "not wanted",
+            f"status {job.status} is not among records.statuses ({', '.join(sorted(selection.statuses))})",
+        )
+    if job.ended_at not in selection.window:
+        return (
+            "not wanted",
+            f"it ended outside of {selection.window}, since when the target takes jobs (start: {target.start})",
+        )
+    if published is not None and not selection.wants_vo(published.who.vo):
+        return "not wanted", f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos keep out"
+    if held is not None and held.hold is Hold.DROPPED:
+        return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
+    if unfit:
+        return "set aside", unfit
+    if held is not None and held.hold is Hold.HELD and held.job.fingerprint == job.fingerprint:
+        return "set aside", f"{held.job.rule}: {held.job.reason}"
+    return "to be sent", "with the next round"
+
+
+def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:
+    """The record in its frame, of a summary the group that the job alone makes; and why there is none, or ''."""
+    try:
+        content = (
+            form.render(_group(form, published, now), now)
+            if isinstance(form, SummaryFormat)
+            else form.render(published, now)
+        )
+    except Unfit as unfit:
+        return "", str(unfit)
+    return form.frame.join([content]).decode("utf-8"), ""
+
+
+def _group(form: SummaryFormat, published: PublishedJob, now: datetime) -> SummaryGroup:
+    """Raises: Unfit."""
+    form.admit(published, now)
+    alone = Accumulator(form.grouping)
+    alone.add(published)
+    return next(alone.groups())
+
+
+def _group_jobs(bench: _Bench, published: PublishedJob) -> int | None:
+    """How many jobs the ledger has counted into the job's group."""
+    form = bench.format
+    if not isinstance(form, SummaryFormat) or form.name != bench.target.format:
+        return None
+    try:
+        wanted = form.receiver_key(_group(form, published, bench.now))
+        month = month_number(published.ended_at)
+    except Unfit:
+        return None
+    counted = bench.ledger.counted(bench.target.name, month)
+    return next((group.jobs for group in counted if form.receiver_key(group) == wanted), 0)
