@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, ConfigError, PublisherError, RecordError, SourceError, UsageError
+from publisher.errors import BUG, ConfigError, Later, PublisherError, RecordError, SourceError, UsageError
 
+_GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
 
 
@@ -269,7 +270,7 @@ def _from_arc(arguments: argparse.Namespace) -> int:
         )
         return ConfigError.exit_status
     if page.by_hand:
-        terminal.error_line(f"{len(page.by_hand)} remarks need a hand; they stand at the end")
+        terminal.error_line(f"what needs a hand stands at the end ({len(page.by_hand)})")
     return 0
 
 
@@ -307,11 +308,29 @@ def parser() -> argparse.ArgumentParser:
     return command_line.parser(DEFAULT_CONFIG)
 
 
-def run(argv: Sequence[str]) -> int:
+class _OutOfTime(BaseException):
+    """Some seconds after SIGTERM something still waits for the network: what it waits for stays outstanding."""
+
+
+def _end_on_sigterm(stop: threading.Event) -> None:
+    """SIGTERM ends the run between two messages, or within seconds in the middle of one; nothing is lost either way."""
+
+    def out_of_time(signum: int, frame: object) -> NoReturn:
+        raise _OutOfTime
+
+    def asked(signum: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGALRM, out_of_time)
+        signal.alarm(_GRACE_S)
+
+    signal.signal(signal.SIGTERM, asked)
+
+
+def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
     """Run one command; every error of ours becomes one or more lines on standard error and its exit status."""
     from publisher import terminal
 
-    stop = threading.Event()
+    stop = stop or threading.Event()
     try:
         arguments = parser().parse_args(argv)
         verbosity = -1 if arguments.quiet else arguments.verbose
@@ -320,6 +339,9 @@ def run(argv: Sequence[str]) -> int:
     except PublisherError as error:
         terminal.error_line(str(error))
         return error.exit_status
+    except _OutOfTime:
+        terminal.error_line("ended by SIGTERM; nothing is lost, the next run goes on from here")
+        return Later.exit_status
     except KeyboardInterrupt:
         terminal.error_line("interrupted; nothing is lost, the next run goes on from here")
         return 128 + signal.SIGINT
@@ -338,7 +360,9 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail
-    status = run(sys.argv[1:])
+    stop = threading.Event()
+    _end_on_sigterm(stop)
+    status = run(sys.argv[1:], stop)
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has left; Python would complain once more when it ends

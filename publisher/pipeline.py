@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from publisher.batching import JobBatches
-from publisher.delivery.base import Receipt, Transport
+from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
-from publisher.errors import PublisherError, Unfit
+from publisher.errors import Later, PublisherError, Unfit
 from publisher.formats.base import Frame, JobFormat, SummaryFormat
 from publisher.judge import Changed, Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
@@ -35,6 +35,11 @@ SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
+
+
+_TOLD_TO_STOP: Final = Receipt(
+    verdict=Verdict.RETRY_LATER, reason="told to stop; the next run goes on from here", exit_status=Later.exit_status
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +230,7 @@ class Round:
             self._dispatch.send_outstanding()
             outlet = self._outlet(judge)
             for page, progress in reading.pages(now):
+                self._stop_when_told()
                 self._observer.page_read(self._aim.name, page)
                 if not self._take_page(page, progress, reading, judge, outlet, limit, now):
                     break
@@ -232,6 +238,10 @@ class Round:
         except Stopped as stopped:
             return stopped.receipt
         return None
+
+    def _stop_when_told(self) -> None:
+        if self._wait(0):
+            raise Stopped(_TOLD_TO_STOP)
 
     def _judge(self, window: Window, *, again: bool) -> Judge:
         return Judge(

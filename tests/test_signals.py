@@ -1,0 +1,79 @@
+"""SIGTERM: between two messages, and in the middle of one that is not answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.arex_databases import generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.service import FakeAMS
+from tests.pki import PKI
+from tests.sites import SiteUnderTest, told, truth
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+WITHIN_S = 10
+
+
+def start(site: SiteUnderTest) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
+    return subprocess.Popen(
+        [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), "publish"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def end(child: subprocess.Popen[str]) -> tuple[float, str]:
+    began = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=60)
+    return time.monotonic() - began, err
+
+
+def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    site.config["targets"]["egi"] |= {"batch_records": 5}
+    site.config["source"]["page_rows"] = 5
+    site.save()
+    jobs = list(generate(1, 1500, START, END))
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+    child = start(site)
+    fake_ams.wait_for_messages(3)
+    took_s, err = end(child)
+    assert child.returncode == 75, err
+    assert took_s < WITHIN_S
+    assert "Traceback" not in err
+    assert 0 < len(fake_ams.messages("accounting", "gLite-APEL")) < 300
+    assert site.publish().status == 0
+    arrived = [told(row) for row in site.received(with_openssl=False)]
+    assert sorted(arrived) == sorted(truth(job) for job in jobs), "all of them, once"
+
+
+def test_in_the_middle_of_a_message_that_is_not_answered(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    site.save()
+    jobs = list(generate(1, 20, START, END))
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+    fake_ams.faults.push(Fault.delay(30))
+    child = start(site)
+    fake_ams.wait_for_messages(1)
+    took_s, err = end(child)
+    assert child.returncode == 75, err
+    assert took_s < WITHIN_S
+    assert "Traceback" not in err
+    assert site.publish().status == 0
+    ids = {message.attributes["empaid"] for message in fake_ams.messages("accounting", "gLite-APEL")}
+    assert len(ids) == 1, "the same message under the same id"
+    assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in jobs}
