@@ -63,13 +63,15 @@ class Judge:
             return PassedOver(left_quarantine=held is not None)
         fingerprint = job.fingerprint
         if known is not None:
+            if self.changed is Changed.REPLACE and job.ended_at != known.ended_at:
+                # Under the end time that was delivered the changed run replaces the first at the receiver. When nothing but
+                # the end changed, the record would be the same once more.
+                job = replace(job, ended_at=known.ended_at)
+                fingerprint = job.fingerprint
             if not known.settled or (known.fingerprint == fingerprint and not self.again):
                 return PassedOver()
             if self.changed is Changed.KEEP and not self.again:
                 return PassedOver(left_quarantine=held is not None, kept=True)
-            if self.changed is Changed.REPLACE:
-                # Under the end time that was delivered the changed run replaces the first at the receiver.
-                job = replace(job, ended_at=known.ended_at)
         if held is not None and self.stays_held(held, fingerprint):
             return PassedOver()
         try:
