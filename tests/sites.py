@@ -41,16 +41,13 @@ class Run:
         return parsed
 
 
-class SiteUnderTest:
-    """A site in a folder. `config` may be bent before the first run; `save` writes it down."""
+class ConfiguredSite:
+    """A site in a folder, with its targets. `config` may be bent before the first run; `save` writes it down."""
 
-    def __init__(self, folder: Path, pki: PKI, fake: FakeAMS, *, host: Credential | None = None) -> None:
+    def __init__(self, folder: Path, pki: PKI, host: Credential, targets: dict[str, dict[str, Any]]) -> None:
         self.folder = folder
         self.pki = pki
-        self.fake = fake
-        self.host = host or pki.host()
-        self.user = "site-under-test"
-        fake.bind(self.host, self.user)
+        self.host = host
         self.control = folder / "control"
         (self.control / "accounting").mkdir(parents=True)
         self.state = folder / "state" / "publishing.db"
@@ -65,17 +62,7 @@ class SiteUnderTest:
                 "ca": str(pki.ca_directory),
             },
             "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
-            "targets": {
-                "egi": {
-                    "type": "ams",
-                    "url": fake.url,
-                    "auth_url": fake.auth_url,
-                    "service_host": fake.service_host,
-                    "format": "car",
-                    "start": "all",
-                    "every": "1s",
-                }
-            },
+            "targets": targets,
         }
 
     def database(self, schema: Schema = 2) -> Path:
@@ -98,6 +85,26 @@ class SiteUnderTest:
 
     def publish(self, *arguments: str) -> Run:
         return self.run("publish", "--json", "--force", *arguments)
+
+
+class SiteUnderTest(ConfiguredSite):
+    """A site that sends CAR to the stand-in AMS."""
+
+    def __init__(self, folder: Path, pki: PKI, fake: FakeAMS, *, host: Credential | None = None) -> None:
+        self.fake = fake
+        self.user = "site-under-test"
+        host = host or pki.host()
+        fake.bind(host, self.user)
+        egi = {
+            "type": "ams",
+            "url": fake.url,
+            "auth_url": fake.auth_url,
+            "service_host": fake.service_host,
+            "format": "car",
+            "start": "all",
+            "every": "1s",
+        }
+        super().__init__(folder, pki, host, {"egi": egi})
 
     def received(self, *, with_openssl: bool | None = None) -> list[Row]:
         """Every record that arrived, in order, as APEL's loader reads it. Raises: Refused, for anything it would refuse."""

@@ -47,6 +47,7 @@ class Database:
 
     def __init__(self, generation: Generation) -> None:
         self.down = False
+        self.poison: dict[str, Failure] = {}  # records that bring something down that nobody has met yet, by record id
         self.refusal = ""  # what PostgreSQL says instead of working, such as FATAL: too many connections
         self._generation = generation
         self._rows: dict[str, Row] = {}
@@ -85,8 +86,10 @@ class Database:
             raise Unavailable
 
     def _store(self, row: Row, changed: dict[str, Row]) -> None:
-        _check(row)
         record_id = row.record_id or ""
+        if record_id in self.poison:
+            raise self.poison[record_id]
+        _check(row)
         stored = changed.get(record_id) or self._rows.get(record_id)
         if stored is not None and row.global_job_id in (stored.global_job_id or record_id, record_id):
             changed[record_id] = stored  # kept as it is; what the new copy says is thrown away
