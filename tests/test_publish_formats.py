@@ -214,6 +214,20 @@ def test_a_local_id_prefix_keeps_two_clusters_of_a_site_apart(site: SiteUnderTes
         assert {row["LocalJobId"][:2] for row in rows(site, name)} == {"a-", "b-"}
 
 
+def test_of_two_jobs_under_one_key_of_the_receiver_none_is_lost_in_silence(site: SiteUnderTest) -> None:
+    here, *neighbours = ordinary(12)
+    there = replace(here, job_id="there", wall_s=here.wall_s + 1)
+    fill(site, [here, *neighbours, there])
+    assert site.publish().status == 65
+    held = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert {(one["target"], one["rule"]) for one in held} == {(name, "key-collision") for name in APEL_JOBS}
+    for name in APEL_JOBS:
+        assert len(rows(site, name)) == 12, name
+    for name in SUMMARY_FORMATS:
+        assert told(rows(site, name)) == truth([here, *neighbours, there]), name
+    assert len(usage_records(site)) == 13
+
+
 def by_queue(queue: str) -> list[dict[str, Any]]:
     return [
         {"field": "queue", "pattern": queue, "vo": "here", "override": True},
