@@ -299,8 +299,7 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
         raise ByHand(
             "holds a password, which is not copied; give the service HTTPS_PROXY in an EnvironmentFile of mode 600"
         )
-    text = given.text.rstrip("/")
-    url = text if "://" in text else f"http://{text}"
+    url = (given.text if "://" in given.text else f"http://{given.text}").removesuffix("/")
     try:
         parts = urlsplit(url)
         usable = (
