@@ -80,6 +80,8 @@ class Judge:
             return set_aside(job, unfit, fingerprint)
         if not self.selection.wants_vo(published.who.vo):
             return PassedOver(left_quarantine=held is not None)
+        if known is not None and self.changed is Changed.KEEP:
+            fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
         entry = Entry(key=key, ended_at=published.ended_at, fingerprint=fingerprint)
         return Fit(published=published, entry=entry, known=known)
 

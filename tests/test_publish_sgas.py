@@ -486,6 +486,20 @@ def test_a_changed_job_is_kept_as_it_was_sent_and_counted(site: SgasSite) -> Non
     assert len(site.fake.requests) == 1
 
 
+def test_a_change_stays_in_sight_after_a_republish_that_corrects_nothing(site: SgasSite) -> None:
+    (job,) = (replace(job, local_job_id="1001") for job in jobs(1))
+    with site.arex() as arex:
+        arex.write(job)
+        assert site.publish().status == 0
+        arex.finish_again(replace(job, wall_s=job.wall_s + 77))
+    again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")
+    assert (again.status, site.outcome(again)["records"]) == (0, 1), again.err
+    assert_rows(site, [job])
+    assert [one["row_id"] for one in site.traced(job)] == [site.row_id(job)] * 2
+    a_day_passes(site)
+    assert site.outcome(site.publish())["kept"] == 1
+
+
 def test_two_runs_of_a_job_are_one_row_as_trace_shows(site: SgasSite) -> None:
     """The record id is the job's, whatever its id in the batch system: SGAS keeps the first run."""
     (job,) = jobs(1)

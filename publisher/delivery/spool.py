@@ -58,13 +58,12 @@ def create(options: object, credentials: Credentials, circumstances: Circumstanc
         raise TypeError(f"options of another transport: {type(options).__name__}")
     if complaint := _check_batch_bytes(options.batch_bytes):
         raise ConfigError(f"`batch_bytes`: {complaint}")
-    from publisher.delivery.smime import Signer  # `status` must start without cryptography
+    from publisher.delivery.hostcert import may_be_open  # `status` must start without cryptography
+    from publisher.delivery.smime import Signer
     from publisher.delivery.spool_files import SpoolTransport
 
     signer = None
     if options.sign is not False:
-        # systemd's LoadCredential gives access through an ACL, which shows as a group-readable mode in a closed directory.
-        directory = circumstances.environment.get("CREDENTIALS_DIRECTORY", "")
-        handed_over = bool(directory and credentials.key.is_relative_to(Path(directory)))
-        signer = Signer(credentials, circumstances.now(), allow_open_key=options.allow_open_key or handed_over)
+        allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+        signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
     return SpoolTransport(options, signer)
