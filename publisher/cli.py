@@ -232,6 +232,21 @@ def run_quarantine(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return 0
 
 
+def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import importing, results_import, terminal
+
+    report = importing.import_accounting(_site(arguments, stop), arguments.action, arguments.paths, arguments.database)
+    if arguments.json:
+        terminal.print_json(results_import.import_json(report), sys.stdout)
+    else:
+        terminal.print_table(results_import.IMPORT_COLUMNS, results_import.import_rows(report), sys.stdout)
+        for note in results_import.import_notes(report):
+            terminal.print_line(note, sys.stdout)
+    for trouble in report.troubles:
+        terminal.error_line(trouble)
+    return report.exit_status
+
+
 def run_config(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import config
 
@@ -299,6 +314,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "trace": run_trace,
     "explain": run_explain,
     "quarantine": run_quarantine,
+    "import": run_import,
     "config": run_config,
 }
 

@@ -35,6 +35,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _trace(commands)
     _explain(commands)
     _quarantine(commands)
+    _import(commands)
     _config(commands)
     return top
 
@@ -131,6 +132,17 @@ def _quarantine(commands: Any) -> None:
     command.add_argument("jobs", nargs="*", metavar="JOB", help="numbers or ids of jobs, for release and drop")
     command.add_argument("--all", action="store_true", dest="every", help="release or drop all of them")
     _with_targets(command)
+    _with_json(command)
+
+
+def _import(commands: Any) -> None:
+    systems = _command(commands, "import", "another system's accounting into a local database that `source` can name")
+    actions = systems.add_subparsers(dest="action", metavar="ACTION", required=True)
+    command = _command(actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new")
+    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*")
+    command.add_argument(
+        "--database", type=Path, metavar="FILE", help="the database to write (default: imported.db beside the state)"
+    )
     _with_json(command)
 
 

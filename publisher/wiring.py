@@ -13,7 +13,10 @@ from publisher.config import Settings, TargetSettings
 from publisher.delivery import transport_plugin
 from publisher.delivery.base import Circumstances, Credentials, Transport
 from publisher.delivery.rehearsal import RehearsalTransport
+from publisher.errors import ConfigError
 from publisher.formats import frame_of, job_format, summary_format
+from publisher.importers import importer_plugin
+from publisher.importers.base import Importer
 from publisher.judge import Changed
 from publisher.ledger.base import Ledger
 from publisher.ledger.moves import open_ledger, open_to_read
@@ -61,6 +64,13 @@ class Site:
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
         return open_to_read(self.settings.state)
+
+    def importer(self, name: str) -> Importer:
+        """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""
+        options = self.settings.importers.get(name)
+        if options is None:
+            raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
+        return importer_plugin(name).create(options)
 
     def aim(self, target: TargetSettings, *, rehearsal: bool = False, accept_key_change: bool = False) -> Aim:
         """A target, live. Raises: CredentialError."""

@@ -87,6 +87,7 @@ def contract() -> Registered:
         sources=_STAND_IN_SOURCES | _loadable(REGISTERED.sources),
         transports=_STAND_IN_TRANSPORTS | _loadable(REGISTERED.transports),
         formats=tuple(dict.fromkeys((*REGISTERED.formats, *FORMATS))),
+        importers=_loadable(REGISTERED.importers),
     )
 
 

@@ -17,6 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "formats": {"errors", "model", "formats"},
     "delivery": {"errors", "model", "delivery"},
     "ledger": {"errors", "model", "ledger"},
+    "importers": {"errors", "model", "importers"},
     "judge": {"errors", "model", "ledger.base"},
     "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge"},
     "batching": {"errors", "model", "formats.base", "judge", "dispatch"},
@@ -27,7 +28,10 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
         *("judge", "dispatch", "batching", "summing", "reading", "outcome"),
     },
-    "config": {"errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"},
+    "config": {
+        *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),
+        *("importers", "importers.base"),
+    },
     # Reads ARC's files; the accounting database only through the room that knows it.
     "arc_conf": {
         *("errors", "model", "arc_conf", "config.settings", "config.values"),
@@ -59,6 +63,8 @@ ROOMS: dict[str, set[str]] = {
         *("judge", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
+    "importing": {"errors", "importers.base", "wiring"},
+    "results_import": {"importers.base"},
     "terminal": {"delivery.base", "ledger.base", "model", "sources.base"},
     "command_line": {"errors"},
     "cli": {
@@ -74,6 +80,8 @@ ROOMS: dict[str, set[str]] = {
         "results",
         "explaining",
         "results_explain",
+        "importing",
+        "results_import",
         "terminal",
         "ledger.base",
         "formats",
@@ -97,6 +105,7 @@ THIRD_PARTY = {
 # Plug-ins of one room, by the files that belong to each. They share `base` and the files that none of them owns.
 PLUGINS = {
     "sources": {"arex", "gridengine", "sonar"},
+    "importers": {"gridengine", "sonar"},
     "formats": {"car", "ogf_ur", "apel_job", "apel_summary", "apel_sync"},
     "delivery": {"ams", "sgas", "spool"},
 }

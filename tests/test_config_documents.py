@@ -32,6 +32,7 @@ def blocks() -> dict[str, set[str]]:
     }
     known |= {f"source {name}": options() for name, options in PLUGINS.sources.items()}
     known |= {f"targets {name}": options() for name, options in PLUGINS.transports.items()}
+    known |= {f"importers {name}": options() for name, options in PLUGINS.importers.items()}
     return {heading: set(keys_of(shape)) for heading, shape in known.items()}
 
 
@@ -65,7 +66,7 @@ def test_the_manual_explains_the_keys_that_are_read(heading: str) -> None:
 def test_the_manual_names_every_type_and_format() -> None:
     text = (ROOT / "man" / "publisher.yaml.5").read_text(encoding="ascii")
     named = set(re.findall(r"^\.BR? ([\w.-]+)", text, re.MULTILINE))
-    assert named >= {*PLUGINS.sources, *PLUGINS.transports, *PLUGINS.formats}
+    assert named >= {*PLUGINS.sources, *PLUGINS.transports, *PLUGINS.formats, *PLUGINS.importers}
 
 
 def test_the_sample_is_a_configuration(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_the_sample_shows_every_key_and_no_others() -> None:
     shown |= set(re.findall(r"^ *# {2,}(?:- )?(\w+):", text, re.MULTILINE))  # the blocks in the explanations
     read = set().union(*blocks().values()) | set(keys_of(OneBenchmark))
     assert read - shown == set()
-    assert shown - read == {"egi", "nordic", "hand_over"}
+    assert shown - read == {"egi", "nordic", "hand_over", *PLUGINS.importers}
 
 
 def test_the_copy_for_packages_is_the_sample() -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from publisher.config.tree import Block, Text, closest, nearest
 from publisher.config.values import Reading, quoted
 from publisher.delivery import TRANSPORTS, transport_plugin
 from publisher.formats import FORMATS
+from publisher.importers import IMPORTERS, importer_plugin
 from publisher.sources import SOURCES, source_plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Names and, for sources and transports, how to get the `Options` of one; nothing is loaded before it is named."""
+    """Names and, for all but formats, how to get the `Options` of one; nothing is loaded before it is named."""
 
     sources: Mapping[str, Callable[[], type]]
     transports: Mapping[str, Callable[[], type]]
     formats: Collection[str]
+    importers: Mapping[str, Callable[[], type]] = field(default_factory=dict)
 
 
 def _source_options(name: str) -> type:
@@ -30,11 +32,16 @@ def _transport_options(name: str) -> type:
     return transport_plugin(name).Options
 
 
+def _importer_options(name: str) -> type:
+    return importer_plugin(name).Options
+
+
 REGISTERED = Registered(
     sources={name: partial(_source_options, name) for name in SOURCES},
     transports={name: partial(_transport_options, name) for name in TRANSPORTS},
     # Sync counts are sent beside a format (`sync: true`), never as one.
     formats=tuple(name for name in FORMATS if not name.startswith("apel-sync")),
+    importers={name: partial(_importer_options, name) for name in IMPORTERS},
 )
 
 

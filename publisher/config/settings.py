@@ -10,10 +10,10 @@ from typing import Final
 from publisher.config import values
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.registered import REGISTERED, Registered, plugin_options
-from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_keys
+from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_block, read_keys
 from publisher.config.targets import Common, TargetSettings, read_target, read_targets
 from publisher.config.tree import Block, Node, Place, Problems, Text, read_tree
-from publisher.config.values import Reading
+from publisher.config.values import Reading, Wrong
 from publisher.errors import ConfigError
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
@@ -64,6 +64,7 @@ class TopKeys:
     state: Path = field(default_factory=lambda: DEFAULT_STATE)
     credentials: CredentialSettings = CredentialSettings()
     records: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
+    importers: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
     targets: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where records go"})
 
 
@@ -78,6 +79,7 @@ class Settings:
     credentials: CredentialSettings
     records: RecordSettings
     targets: tuple[TargetSettings, ...]
+    importers: Mapping[str, object] = field(default_factory=dict)  # by name, the importer's `Options`
 
 
 def load(
@@ -144,6 +146,7 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
     source = _source(known["source"], registered, reading) if "source" in known else None
     common = Common(site=site, host_name=host_name, records=records, registered=registered)
     targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
+    importers = _importers(known.get("importers"), registered, reading)
     if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
         return None
     return Settings(
@@ -154,7 +157,25 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
         credentials=known.get("credentials", CredentialSettings()),
         records=records,
         targets=targets,
+        importers=importers,
     )
+
+
+def _importers(block: Block | None, registered: Registered, reading: Reading) -> Mapping[str, object]:
+    """The blocks of importers; where one is wrong, the problems say it."""
+    if block is None:
+        return {}
+    check_names(block, registered.importers, reading)
+    found: dict[str, object] = {}
+    for name, node in block.keys.items():
+        if name not in registered.importers:
+            continue
+        try:
+            found[name] = read_block(node, registered.importers[name](), reading)
+        except Wrong as wrong:
+            if str(wrong):
+                reading.wrong(node.place, str(wrong))
+    return found
 
 
 def _source(block: Block, registered: Registered, reading: Reading) -> SourceSettings | None:

@@ -32,9 +32,15 @@ def show(settings: Settings) -> str:
         "state": str(settings.state),
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
         "records": _records(settings.records),
+        **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _importers(settings: Settings) -> dict[str, Any]:
+    shown = {name: _keys(options) for name, options in settings.importers.items()}
+    return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in shown.items()}
 
 
 def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:

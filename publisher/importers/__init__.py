@@ -1,0 +1,22 @@
+"""Importers of other systems' accounting, by name. A new one is one file here and one line in `IMPORTERS`.
+
+They write a local accounting database of ARC's schema 2, which `source: {type: arex}` reads like A-REX's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+from publisher.importers.base import ImporterPlugin
+
+IMPORTERS: Final[Mapping[str, str]] = {
+    "gridengine": "publisher.importers.gridengine",
+}
+
+
+def importer_plugin(name: str) -> ImporterPlugin:
+    """The plug-in module of an importer. Raises: KeyError for a name that is not in `IMPORTERS`."""
+    plugin: ImporterPlugin = import_module(IMPORTERS[name])
+    return plugin

@@ -1,0 +1,239 @@
+"""The local accounting database that importers write: jobs, and how far each file was read, in one transaction."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.errors import Busy, LedgerError, UsageError
+from publisher.importers import accounting_schema as schema
+from publisher.importers.base import BadLine, ImportedJob
+
+_WAIT_S: Final = 60.0
+_WAL_BYTES: Final = 16 * 1024 * 1024
+_CACHE_KIB: Final = 32 * 1024
+_REMEMBERED: Final = 50_000
+_INSERT: Final = (
+    f"INSERT INTO AAR ({', '.join(schema.AAR_COLUMNS)}) VALUES ({', '.join('?' * len(schema.AAR_COLUMNS))}) "
+    "ON CONFLICT (JobID) DO NOTHING"
+)
+_UPDATE: Final = (
+    f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in schema.AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
+)
+_STORED: Final = f"SELECT {', '.join(schema.AAR_COLUMNS)} FROM AAR WHERE JobID = ?"
+_EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
+_SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """What became of some jobs. The rest were there already."""
+
+    inserted: int
+    updated: int
+
+
+class AccountingDatabase:
+    """One file, open for writing. Not shared between threads."""
+
+    def __init__(self, path: Path, tables: str = "") -> None:
+        """Opened, and made when it is not there. `tables` are statements for what an importer keeps beside.
+
+        Raises: UsageError when it is not ours, LedgerError, Busy.
+        """
+        self.path = path
+        self._names: dict[tuple[object, ...], tuple[int, ...]] = {}
+        with self._translated():
+            _create(path)
+            self.connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_S)
+            self.connection.isolation_level = None
+            try:
+                self._prepare(tables)
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """It happens whole, or not at all. Raises: LedgerError, Busy, and what is raised inside."""
+        with self._translated():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                self._names.clear()  # some may have been given in this transaction
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def put(self, jobs: Sequence[ImportedJob], *, replace: bool = False) -> Put:
+        """Write jobs, inside a transaction. One that is there already changes only when `replace` is set.
+
+        Without it the greater of two that claim one JobID stays, so that the order of files does not matter.
+        """
+        if not jobs:
+            return Put(inserted=0, updated=0)
+        (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+        rows = [self._row(last + number, job) for number, job in enumerate(jobs, start=1)]
+        before = self.connection.total_changes
+        self.connection.executemany(_INSERT, rows)
+        inserted = self.connection.total_changes - before
+        if inserted == len(rows):
+            self._put_extra(zip(rows, jobs, strict=True))
+            return Put(inserted=inserted, updated=0)
+        new = {number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))}
+        self._put_extra((row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new)
+        known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
+        return Put(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
+
+    def set_aside(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
+        """Keep bad lines for people, inside a transaction; returns those that are new."""
+        new = []
+        for line in lines:
+            kept = (line.digest, importer, line.path, line.offset, line.length, line.reason, line.line)
+            done = self.connection.execute(_SET_ASIDE, kept)
+            if done.rowcount:
+                new.append(line)
+        return new
+
+    def bad_lines(self, importer: str) -> int:
+        with self._translated():
+            found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
+            return int(found.fetchone()[0])
+
+    def settle(self, key: str, value: str) -> str:
+        """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""
+        self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))
+        (held,) = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
+        return str(held)
+
+    def _row(self, record_id: int, job: ImportedJob) -> Row:
+        # fmt: off
+        (job_id, local_id, endpoint, queue, user, vo, status, exit_code, submitted_at, started_at, ended_at, nodes, cpus,
+         memory, virtual, wall_s, user_s, kernel_s, gpus, source, source_key, _) = job
+        names = self._names
+        place = names.get((queue, user, vo, status, endpoint))
+        if place is None:
+            place = names[queue, user, vo, status, endpoint] = self._place(job)
+        endpoint_id, queue_id, user_id, vo_id, status_id, fqan_id, benchmark_id = place
+        return (
+            record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, exit_code,
+            benchmark_id, submitted_at, ended_at, nodes, cpus, memory, virtual, wall_s, user_s, kernel_s, 0, 0, 0,
+            started_at, gpus, source, source_key,
+        )
+        # fmt: on
+
+    def _place(self, job: ImportedJob) -> tuple[int, ...]:
+        """The numbers of a job's names, of which there are few different sets."""
+        if len(self._names) > _REMEMBERED:
+            self._names.clear()
+        name = ("Name",)
+        return (
+            self._number("Endpoints", ("Interface", "URL"), job.endpoint),
+            self._number("Queues", name, (job.queue,)),
+            self._number("Users", name, (job.user,)),
+            self._number("WLCGVOs", name, (job.vo,)),
+            self._number("Status", name, (job.status,)),
+            self._number("FQANs", name, ("",)),
+            self._number("Benchmarks", name, ("",)),
+        )
+
+    def _put_extra(self, pairs: Iterator[tuple[Row, ImportedJob]]) -> None:
+        self.connection.executemany(_EXTRA, [(row[0], key, value) for row, job in pairs for key, value in job.extra])
+
+    def _change(self, row: Row, job: ImportedJob, replace: bool) -> bool:
+        """Let the new row of a job that is there already win, where it does."""
+        stored = self.connection.execute(_STORED, (job.job_id,)).fetchone()
+        if replace:
+            extra = tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall())
+            if stored[1:] == row[1:] and extra == job.extra:
+                return False
+        elif _weight(row) <= _weight(stored):
+            return False
+        self.connection.execute(_UPDATE, (*row[2:], stored[0], job.job_id))
+        self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (stored[0],))
+        self._put_extra(iter([((stored[0],), job)]))
+        return True
+
+    def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:
+        places = ", ".join("?" * len(columns))
+        self.connection.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({places})", texts)
+        where = " AND ".join(f"{column} = ?" for column in columns)
+        (number,) = self.connection.execute(f"SELECT ID FROM {table} WHERE {where}", texts).fetchone()
+        return int(number)
+
+    def _prepare(self, tables: str) -> None:
+        for pragma in (f"journal_size_limit = {_WAL_BYTES}", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}"):
+            self.connection.execute(f"PRAGMA {pragma}")
+        if not self._ours():
+            raise UsageError(
+                f"{self.path}: is not a database that `publisher import` made; name another file with --database"
+            )
+        if tables:
+            self.connection.executescript(f"BEGIN IMMEDIATE; {tables} COMMIT;")
+
+    def _ours(self) -> bool:
+        present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()
+        if present is None:
+            return False
+        found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'").fetchone()
+        if found is not None and found[0] != schema.IMPORTER_VERSION:
+            raise LedgerError(f"{self.path}: was made by another version of publisher ({found[0]}); update this one")
+        return found is not None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """SQLite's and the system's errors in our words."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise Busy(f"{self.path}: another process keeps it locked; try again") from error
+            raise LedgerError(
+                f"{self.path}: {error}; check the disk, and that this user may write the file and its directory"
+            ) from error
+        except OSError as error:
+            raise LedgerError(
+                f"{self.path}: {error.strerror or error}; its directory must exist and belong to the user who imports"
+            ) from error
+
+
+def _weight(row: Row) -> tuple[object, ...]:
+    """Which of two rows that claim one JobID stays: the later end, then the greater numbers."""
+    return (row[12], row[17], row[18], row[19], row[15], row[16], row[13], row[9], row[26])
+
+
+def _create(path: Path) -> None:
+    """Make the file, whole or not at all, even when two want to. Raises: OSError, sqlite3.Error."""
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        connection = sqlite3.connect(unfinished)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(f"BEGIN; {schema.TABLES} COMMIT;")
+        finally:
+            connection.close()
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            return  # another importer was faster
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,246 @@
+"""What a site says about its Grid Engine, and records of it as rows of AAR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from publisher.importers.base import ImportedJob
+from publisher.importers.gridengine_parallel import Run, key_of
+from publisher.importers.gridengine_record import Accounted, TimeUnit
+from publisher.importers.map_files import read_map
+
+_SECOND: Final = 1_000_000
+_LRMS: Final = "sge"
+# What stands where nobody chose anything.
+_DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
+_CLUSTER: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+# fmt: off
+_FAILED: Final = {
+    1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
+    7: "before prolog", 8: "in prolog", 9: "before pestart", 10: "in pestart", 11: "before job", 12: "before pestop",
+    13: "in pestop", 14: "before epilog", 15: "in epilog", 16: "releasing processor set", 17: "through signal",
+    18: "shepherd returned error", 19: "before writing exit_status", 20: "error file", 21: "in recognising job",
+    22: "removed by hand", 23: "no pids", 24: "migrating", 25: "rescheduling", 26: "opening output file",
+    27: "searching requested shell", 28: "changing into working directory", 29: "AFS setup", 30: "application error",
+    36: "daemon configuration", 37: "qmaster enforced limit or qdel -f", 38: "adding group id", 100: "assumed after job",
+}
+# fmt: on
+
+
+class WallFrom(StrEnum):
+    """Where wall time comes from: the clock, or `ru_wallclock`, which some sites scale."""
+
+    TIMES = "times"
+    RU_WALLCLOCK = "ru_wallclock"
+
+
+class ProjectFrom(StrEnum):
+    """Columns that may name a job's project."""
+
+    PROJECT = "project"
+    ACCOUNT = "account"
+    DEPARTMENT = "department"
+
+
+class UnmappedVo(StrEnum):
+    """The VO of jobs that no map names: none, so that `records` decides, or `local-GROUP`."""
+
+    PUBLISH = "publish"
+    LOCAL = "local"
+
+
+def _check_cluster(name: str) -> str | None:
+    if _CLUSTER.fullmatch(name) and len(name) <= 255:
+        return None
+    return f"{name!r} is no host name; write that of the qmaster, such as sge.example.org"
+
+
+def _check_submit_host(name: str) -> str | None:
+    return "must not hold blanks" if " " in name else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Keys of `importers.gridengine`."""
+
+    cluster: str = field(
+        metadata={
+            "help": "write the host of the qmaster, which becomes part of every job's id",
+            "check": _check_cluster,
+        }
+    )
+    submit_host: str = field(
+        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": _check_submit_host}
+    )
+    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
+    project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
+    group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
+    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
+    unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
+    project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
+    wall_from: WallFrom = WallFrom.TIMES
+    time_unit: TimeUnit = TimeUnit.AUTO
+    single_host_pes: tuple[str, ...] = ()
+    gpu_resources: tuple[str, ...] = ("gpu",)
+    gpu_per_slot: bool = False
+    exclude_users: tuple[str, ...] = ()
+    exclude_groups: tuple[str, ...] = ()
+    exclude_queues: tuple[str, ...] = ()
+    orphans_after_s: int = 30 * 86_400
+
+
+class SiteMapping:
+    """Makes rows of records. Reads the map files once."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises: ConfigError when a map file cannot be read or is wrong."""
+        self._options = options
+        self._by_clock = options.wall_from is WallFrom.TIMES
+        self._endpoint = ("gridengine", options.submit_host or f"gridengine://{options.cluster}")
+        self._users = _map(options.user_map, "user_map")
+        self._vo_maps = (
+            _map(options.project_vo_map, "project_vo_map"),
+            _map(options.group_vo_map, "group_vo_map"),
+            _map(options.user_vo_map, "user_vo_map"),
+        )
+        self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
+        self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
+        self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
+        self._left_out = lru_cache(maxsize=10_000)(self._excluded)
+        self._single = lru_cache(maxsize=1_000)(self._on_single_host)
+
+    def skips(self, record: Accounted) -> str:
+        """Why a record is no usage, or ''."""
+        if record.ran:
+            return self._left_out(record.owner, record.unix_group, record.queue) if self._excludes else ""
+        meaning = f"failed {record.failed}, {_FAILED.get(record.failed, 'unknown')}" if record.failed else "failed 0"
+        if record.started_us:
+            return f"ended before it started ({meaning})"
+        if record.cpu_us:
+            return f"no start time, though it used CPU time ({meaning})"
+        return f"never ran ({meaning})"
+
+    def job(self, run: Run) -> ImportedJob:
+        """A run as a row; figures of its tasks are added up, all else is that of the job itself."""
+        record, tasks = run.master, run.tasks
+        options = self._options
+        number = f"{record.job}.{record.task}" if record.task else str(record.job)
+        cpu_us, kernel_us = record.cpu_us, record.kernel_us
+        resident, virtual = record.resident_kib, record.virtual_kib
+        for task in tasks:
+            cpu_us += task.cpu_us
+            kernel_us += task.kernel_us
+            resident += task.resident_kib
+            virtual += task.virtual_kib
+        wall_us = record.ended_us - record.started_us if self._by_clock else record.rusage_wall_us
+        cpu_s = (cpu_us + _SECOND // 2) // _SECOND
+        kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
+        hosts = _hosts(record, tasks)
+        started = record.started_us // _SECOND
+        return ImportedJob(
+            f"{options.cluster}:{number}:{started}",
+            number,
+            self._endpoint,
+            record.queue,
+            self._users.get(record.owner, ""),
+            self._vo(record),
+            _status(record),
+            record.exit_status,
+            record.submitted_us // _SECOND or started,
+            started,
+            record.ended_us // _SECOND,
+            self._nodes(record, tasks, len(hosts)),
+            record.slots,
+            resident,
+            virtual,
+            (wall_us + _SECOND // 2) // _SECOND,
+            cpu_s - kernel_s,
+            kernel_s,
+            self._gpus(record.category, record.slots),
+            "gridengine",
+            "{}/{}/{}/{}/{}/{}/{}".format(*key_of(record)),
+            self._extra(record, hosts),
+        )
+
+    def _vo(self, record: Accounted) -> str:
+        if not self._maps_vos:
+            return ""
+        for known, name in zip(self._vo_maps, (record.project, record.unix_group, record.owner), strict=True):
+            if name in known:
+                return known[name]
+        if self._options.unmapped_vo is UnmappedVo.LOCAL and record.unix_group:
+            return f"local-{record.unix_group}"
+        return ""
+
+    def _extra(self, record: Accounted, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        local_user = f"{record.owner}:{record.unix_group}" if record.unix_group else record.owner
+        extra = [("lrms", _LRMS), ("localuser", local_user)]
+        if record.name:
+            extra.append(("jobname", record.name))
+        for source in self._options.project_from:
+            name: str = getattr(record, source)
+            if name not in _DEFAULT_NAMES:
+                extra.append(("projectname", name))
+                break
+        if hosts:
+            extra.append(("nodenames", ":".join(hosts)))
+        return tuple(extra)
+
+    def _nodes(self, record: Accounted, tasks: Sequence[Accounted], hosts: int) -> int:
+        """A record names the first host only: a parallel job's others are known where each task has a record."""
+        if tasks:
+            return hosts
+        return 1 if record.slots == 1 or self._single(record.pe) else 0
+
+    def _on_single_host(self, pe: str) -> bool:
+        return bool(pe) and any(fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes)
+
+    def _excluded(self, owner: str, group: str, queue: str) -> str:
+        options = self._options
+        lists = (
+            (owner, options.exclude_users, "exclude_users"),
+            (group, options.exclude_groups, "exclude_groups"),
+            (queue, options.exclude_queues, "exclude_queues"),
+        )
+        for name, patterns, key in lists:
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                return f"left out by {key}"
+        return ""
+
+    def _requested_gpus(self, category: str, slots: int) -> int | None:
+        """GPUs of the hard request: `-l gpu=2,h_rt=3600`."""
+        words = category.split()
+        gpus = 0
+        for flag, request in pairwise(words):
+            if flag != "-l":
+                continue
+            for wish in request.split(","):
+                name, _, count = wish.partition("=")
+                if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
+                    gpus += int(count)
+        return gpus * (slots if self._options.gpu_per_slot else 1) or None
+
+
+def _map(path: Path | None, key: str) -> Mapping[str, str]:
+    return {} if path is None else read_map(path, f"importers.gridengine.{key}")
+
+
+def _hosts(record: Accounted, tasks: Sequence[Accounted]) -> list[str]:
+    """Distinct host names, the first host's first."""
+    if not tasks:
+        return [record.host] if record.host else []
+    return [host for host in dict.fromkeys([record.host, *(task.host for task in tasks)]) if host]
+
+
+def _status(record: Accounted) -> str:
+    if record.failed == 0 and record.exit_status == 0:
+        return "completed"
+    return "aborted" if record.deleted_by_user else "failed"

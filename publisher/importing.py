@@ -1,0 +1,21 @@
+"""`import`: another system's accounting into a local database of the kind that `source` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from publisher.importers.base import ImportReport
+from publisher.wiring import Site
+
+_BESIDE_STATE = "imported.db"
+
+
+def import_accounting(site: Site, name: str, paths: Sequence[Path], database: Path | None) -> ImportReport:
+    """What is new in these files, into the database, by default one beside the state.
+
+    Raises: ConfigError, UsageError, LedgerError, Busy. Trouble with single files is in the report.
+    """
+    importer = site.importer(name)
+    into = database or site.settings.state.with_name(_BESIDE_STATE)
+    return importer.run(paths, into, site.surroundings.clock())
