@@ -13,148 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, ConfigError, Later, PublisherError, RecordError, SourceError, UsageError
+from publisher.errors import BUG, ConfigError, Later, PublisherError, SourceError, UsageError
 
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
 
 
-def run_publish(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, terminal
-
-    report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
-    site = _site(arguments, stop)
-    try:
-        outcomes = commands.publish(
-            site,
-            targets=arguments.target,
-            observer=report,
-            force=arguments.force,
-            dry_run=arguments.dry_run,
-            limit=arguments.limit,
-            accept_key_change=arguments.accept_key_change,
-        )
-    finally:
-        report.done()
-    _tell_outcomes(arguments, site, outcomes)
-    return commands.exit_status(outcomes)
-
-
-def run_republish(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, republishing, results, terminal
-    from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-    from publisher.model import when
+def run_sending(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import sending
 
     site = _site(arguments, stop)
-    now = site.surroundings.clock()
-    if arguments.format and arguments.format not in {**JOB_FORMATS, **SUMMARY_FORMATS}:
-        raise UsageError(
-            f"no format is called {arguments.format!r}; there are {', '.join({**JOB_FORMATS, **SUMMARY_FORMATS})}"
-        )
-    wish = republishing.Wish(
-        window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
-        exact=arguments.exact,
-        format=arguments.format,
-        accept_key_change=arguments.accept_key_change,
-        brake=not arguments.no_brake,
-    )
-    targets = _once(arguments, site) or commands.choose(site.settings, arguments.target)
-    plans = republishing.plan(site, targets, wish)
-    for line in results.plan_lines(plans, exact=arguments.exact):
-        sys.stderr.write(line + "\n")
-    if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
-        terminal.error_line("nothing was sent")
-        return 0
-    report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
-    report.expect(sum(plan.rows for plan in plans))
-    try:
-        outcomes = republishing.carry_out(site, targets, plans, wish, report, dry_run=arguments.dry_run)
-    finally:
-        report.done()
-    _tell_outcomes(arguments, site, outcomes)
-    return commands.exit_status(outcomes)
-
-
-def _once(arguments: argparse.Namespace, site: Any) -> list[Any]:
-    """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
-    from publisher import config
-
-    urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
-    given = [(kind, url) for kind, url in urls.items() if url]
-    extra = {"topic": arguments.topic, "project": arguments.project}
-    if not given:
-        if arguments.site or any(extra.values()):
-            raise UsageError("--site, --topic and --project go with --ams-url or --sgas-url")
-        return []
-    if len(given) > 1 or arguments.target:
-        raise UsageError("name one of --ams-url, --sgas-url and --target")
-    ((kind, url),) = given
-    if kind == "sgas" and any(extra.values()):
-        raise UsageError("--topic and --project go with --ams-url")
-    form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
-    keys = {"type": kind, "url": url, "format": form} | {key: value for key, value in extra.items() if value}
-    # Its name keys the ledger: the same place for once again is the same target.
-    name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
-    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
-
-
-def _confirmed() -> bool:
-    sys.stderr.write("Send this? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _tell_outcomes(arguments: argparse.Namespace, site: Any, outcomes: Sequence[Any]) -> None:
-    from publisher import results, terminal
-
-    if arguments.json:
-        terminal.print_json(results.publish_json(outcomes), sys.stdout)
-        return
-    terminal.print_table(results.PUBLISH_COLUMNS, results.publish_rows(outcomes), sys.stdout)
-    for outcome in outcomes:
-        for note in [*results.publish_notes(outcome), *results.ticket(site.settings.site, outcome)]:
-            print(note)
-    if arguments.dry_run:
-        print("a rehearsal: nothing was sent, nothing was written down")
-
-
-def run_sync(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, portal, results, syncing, terminal
-
-    site = _site(arguments, stop)
-    months = None if arguments.months == "all" else _months(arguments.months)
-    if arguments.portal and not arguments.check:
-        raise UsageError("--portal is for --check")
-    chosen = commands.choose(site.settings, arguments.target)
-    targets = [target for target in chosen if arguments.target or arguments.check or target.sync]
-    if not arguments.check:
-        report = terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
-        try:
-            outcomes = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
-        finally:
-            report.done()
-        _tell_outcomes(arguments, site, outcomes)
-        return commands.exit_status(outcomes)
-    counts = portal.read(arguments.portal, site.settings.site) if arguments.portal else None
-    compared = syncing.check(site, targets, months=months, portal=counts)
-    status = RecordError.exit_status if any(row.repairs for row in compared) else 0
-    if arguments.json:
-        terminal.print_json(results.check_json(compared, status), sys.stdout)
-    else:
-        terminal.print_table(results.CHECK_COLUMNS, results.check_rows(compared), sys.stdout)
-        print("differences: see the last column" if status else "no difference")
-    return status
-
-
-def _months(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"--months {text}: a number of months from 1, or all")
-    return int(text)
+    match arguments.command:
+        case "publish":
+            return sending.publish(arguments, site)
+        case "republish":
+            return sending.republish(arguments, site)
+        case _:
+            return sending.sync(arguments, site)
 
 
 def run_status(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -213,8 +92,6 @@ def run_quarantine(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     site = _site(arguments, stop)
     if arguments.action == "list":
-        if arguments.jobs or arguments.every:
-            raise UsageError("quarantine list takes no jobs; it lists all (or those of --target)")
         found = commands.quarantined(site, targets=arguments.target)
         if arguments.json:
             terminal.print_json({"quarantined": [results.quarantined_json(held) for held in found]}, sys.stdout)
@@ -307,9 +184,9 @@ def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
 
 
 RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] = {
-    "publish": run_publish,
-    "republish": run_republish,
-    "sync": run_sync,
+    "publish": run_sending,
+    "republish": run_sending,
+    "sync": run_sending,
     "status": run_status,
     "trace": run_trace,
     "explain": run_explain,
@@ -347,19 +224,22 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
     from publisher import terminal
 
     stop = stop or threading.Event()
+    command = ""
+    terminal.set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
     try:
         arguments = parser().parse_args(argv)
         verbosity = -1 if arguments.quiet else arguments.verbose
         terminal.set_up_logging(verbosity=verbosity, log_format=arguments.log_format, stream=sys.stderr)
-        return RUNS[arguments.command](arguments, stop)
+        command = arguments.command
+        return RUNS[command](arguments, stop)
     except PublisherError as error:
         terminal.error_line(str(error))
         return error.exit_status
     except _OutOfTime:
-        terminal.error_line("ended by SIGTERM; nothing is lost, the next run goes on from here")
+        terminal.error_line(f"ended by SIGTERM; {_goes_on(command)}")
         return Later.exit_status
     except KeyboardInterrupt:
-        terminal.error_line("interrupted; nothing is lost, the next run goes on from here")
+        terminal.error_line(f"interrupted; {_goes_on(command)}")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
@@ -369,6 +249,17 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
             f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints"
         )
         return BUG
+
+
+def _goes_on(command: str) -> str:
+    """Where a command that was broken off will go on."""
+    match command:
+        case "publish" | "sync":
+            return "nothing is lost, the next run goes on from here"
+        case "republish" | "import":
+            return "nothing is lost, the same command goes on from here"
+        case _:
+            return "run it again"
 
 
 def main() -> NoReturn:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +15,41 @@ from publisher.errors import UsageError
 
 
 class _Parser(argparse.ArgumentParser):
+    """Says what was probably meant by an unknown word. Takes no abbreviations: new options would change their meaning."""
+
+    def __init__(self, **wanted: Any) -> None:
+        super().__init__(**{"allow_abbrev": False} | wanted)
+        self._given: list[str] = []
+        self.elsewhere: frozenset[str] = frozenset()  # options that stand before the command
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(args or ())
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # said here, with this command's usage, and not by the parser above
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+        lines = [message, *self._meant(message), self.format_usage().strip()]
+        raise UsageError("\n".join(lines))
+
+    def _meant(self, message: str) -> Iterator[str]:
+        """What to write in place of each word that is not known, as far as one can tell."""
+        nested = [name for action in self._actions if action.nargs == argparse.PARSER for name in action.choices or ()]
+        if nested and "required" in message:
+            yield f"one of: {', '.join(nested)}"
+        choices = [str(one) for action in self._actions for one in action.choices or ()]
+        if wrong := re.search("invalid choice: '([^']*)'", message):
+            yield from (f"did you mean {near}?" for near in get_close_matches(wrong[1], choices, n=1))
+        own = self._option_string_actions
+        for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
+            option = word.partition("=")[0]
+            if not option.startswith("-") or {option, option[:2]} & set(own):
+                continue
+            if {option, option[:2]} & self.elsewhere:
+                yield f"{option} stands before the command"
+            else:
+                yield from (f"did you mean {near}?" for near in get_close_matches(option, own, n=1))
 
 
 def parser(default_config: Path) -> argparse.ArgumentParser:
@@ -37,12 +74,25 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _quarantine(commands)
     _import(commands)
     _config(commands)
+    _tell_below(top, frozenset(top._option_string_actions) - {"-h", "--help"})
     return top
 
 
-def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+def _tell_below(parser: argparse.ArgumentParser, elsewhere: frozenset[str]) -> None:
+    """Let every command know the options that stand before it."""
+    for action in parser._actions:
+        for below in action.choices.values() if isinstance(action.choices, dict) else ():
+            below.elsewhere = elsewhere
+            _tell_below(below, elsewhere)
+
+
+def _command(commands: Any, name: str, text: str, usage: str | None = None) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, usage=usage)
     return made
+
+
+def _actions(command: argparse.ArgumentParser) -> Any:
+    return command.add_subparsers(dest="action", metavar="ACTION", required=True)
 
 
 def _with_json(command: argparse.ArgumentParser) -> None:
@@ -127,17 +177,24 @@ def _explain(commands: Any) -> None:
 
 
 def _quarantine(commands: Any) -> None:
-    command = _command(commands, "quarantine", "the jobs that were set aside")
-    command.add_argument("action", choices=("list", "release", "drop"), help="release: try again; drop: never send")
-    command.add_argument("jobs", nargs="*", metavar="JOB", help="numbers or ids of jobs, for release and drop")
-    command.add_argument("--all", action="store_true", dest="every", help="release or drop all of them")
-    _with_targets(command)
-    _with_json(command)
+    actions = _actions(_command(commands, "quarantine", "the jobs that were set aside"))
+    _with_targets(_command(actions, "list", "show them, with the rule that each broke"))
+    _with_json(actions.choices["list"])
+    for name, text in (("release", "try again in the next round"), ("drop", "never send")):
+        command = _command(
+            actions, name, text, usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
+        )
+        # Not nargs="*", which takes nothing as soon as an option stands first.
+        jobs = command.add_argument("jobs", nargs="+", default=[], metavar="JOB", help="numbers or ids of jobs")
+        jobs.required = False
+        command.add_argument("--all", action="store_true", dest="every", help="all of them")
+        _with_targets(command)
+        _with_json(command)
 
 
 def _import(commands: Any) -> None:
     systems = _command(commands, "import", "another system's accounting into a local database that `source` can name")
-    actions = systems.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = _actions(systems)
     command = _command(actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new")
     command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*")
     command.add_argument(
@@ -147,8 +204,7 @@ def _import(commands: Any) -> None:
 
 
 def _config(commands: Any) -> None:
-    config = _command(commands, "config", "the configuration itself")
-    actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = _actions(_command(commands, "config", "the configuration itself"))
     _command(actions, "check", "list everything that is wrong with it")
     _command(actions, "show", "print it with all defaults filled in, without secrets")
     _command(actions, "example", "print a commented sample")

@@ -240,14 +240,14 @@ def trace_json(traced: Traced) -> Json:
         "deliveries": [
             {
                 "target": one.target,
-                "message_id": one.message_id,
+                "message_id": one.message_id or None,
                 "state": str(one.state),
                 "remote_id": one.remote_id or None,
                 "row_id": one.row_id or None,
                 "sent": when(one.settled_at),
                 "prepared": when(one.made_at),
-                "format": one.format,
-                "digest": one.digest,
+                "format": one.format or None,
+                "digest": one.digest or None,
                 "records": one.records,
                 "end_time": when(one.ended_at),
                 "run": one.run.hex(),
@@ -281,11 +281,11 @@ def trace_rows(traced: Traced) -> list[tuple[str, ...]]:
             one.target,
             str(one.state),
             when(one.settled_at) or "-",
-            one.message_id,
+            one.message_id or "-",
             one.remote_id or "-",
             one.row_id or "-",
             when(one.ended_at) or "-",
-            one.digest[:16],
+            one.digest[:16] or "-",
         )
         for one in traced.deliveries
     ]

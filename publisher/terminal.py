@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from publisher.delivery.base import Receipt, Verdict
+from publisher.errors import BUG, Later, RecordError
 from publisher.ledger.base import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
@@ -199,6 +200,26 @@ class ProgressReport:
             self._drawn = False
 
 
+def log_trouble(target: str, exit_status: int, reason: str) -> None:
+    """One line for a target that came to grief, also for those who drop what is printed. A bug was logged where it struck."""
+    if reason and exit_status not in (0, BUG):
+        mild = exit_status in (RecordError.exit_status, Later.exit_status)
+        log.log(logging.WARNING if mild else logging.ERROR, "target %s: %s", target, reason)
+
+
+def notice(text: str) -> None:
+    """A line for people on standard error, before something is done."""
+    _say(logging.INFO, text, text)
+
+
 def error_line(text: str) -> None:
     for line in text.split("\n"):
-        sys.stderr.write(f"publisher: {visible(line)}\n")
+        _say(logging.ERROR, line, f"publisher: {line}")
+
+
+def _say(level: int, logged: str, shown: str) -> None:
+    """Bare for people; where logs are JSON, as one of them, so that all of standard error can be read line by line."""
+    if any(isinstance(handler.formatter, JsonLines) for handler in log.handlers):
+        log.log(level, "%s", logged)
+    else:
+        sys.stderr.write(visible(shown) + "\n")

@@ -1,0 +1,143 @@
+"""The commands that send, from arguments to what is told of them: publish, republish, sync."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+
+from publisher import commands, config, portal, republishing, results, syncing, terminal
+from publisher.config import TargetSettings
+from publisher.errors import RecordError, UsageError
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+from publisher.model import when
+from publisher.outcome import Outcome
+from publisher.wiring import Site
+
+
+def publish(arguments: argparse.Namespace, site: Site) -> int:
+    report = _progress(arguments)
+    try:
+        outcomes = commands.publish(
+            site,
+            targets=arguments.target,
+            observer=report,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            limit=arguments.limit,
+            accept_key_change=arguments.accept_key_change,
+        )
+    finally:
+        report.done()
+    _tell_outcomes(arguments, site, outcomes)
+    return commands.exit_status(outcomes)
+
+
+def republish(arguments: argparse.Namespace, site: Site) -> int:
+    now = site.surroundings.clock()
+    if arguments.format and arguments.format not in {**JOB_FORMATS, **SUMMARY_FORMATS}:
+        raise UsageError(
+            f"no format is called {arguments.format!r}; there are {', '.join({**JOB_FORMATS, **SUMMARY_FORMATS})}"
+        )
+    wish = republishing.Wish(
+        window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
+        exact=arguments.exact,
+        format=arguments.format,
+        accept_key_change=arguments.accept_key_change,
+        brake=not arguments.no_brake,
+    )
+    targets = _once(arguments, site) or commands.choose(site.settings, arguments.target)
+    plans = republishing.plan(site, targets, wish)
+    for line in results.plan_lines(plans, exact=arguments.exact):
+        terminal.notice(line)
+    if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
+        terminal.error_line("nothing was sent")
+        return 0
+    report = _progress(arguments)
+    report.expect(sum(plan.rows for plan in plans))
+    try:
+        outcomes = republishing.carry_out(site, targets, plans, wish, report, dry_run=arguments.dry_run)
+    finally:
+        report.done()
+    _tell_outcomes(arguments, site, outcomes)
+    return commands.exit_status(outcomes)
+
+
+def _once(arguments: argparse.Namespace, site: Site) -> list[TargetSettings]:
+    """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
+    urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
+    given = [(kind, url) for kind, url in urls.items() if url]
+    extra = {"topic": arguments.topic, "project": arguments.project}
+    if not given:
+        if arguments.site or any(extra.values()):
+            raise UsageError("--site, --topic and --project go with --ams-url or --sgas-url")
+        return []
+    if len(given) > 1 or arguments.target:
+        raise UsageError("name one of --ams-url, --sgas-url and --target")
+    ((kind, url),) = given
+    if kind == "sgas" and any(extra.values()):
+        raise UsageError("--topic and --project go with --ams-url")
+    form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
+    keys = {"type": kind, "url": url, "format": form} | {key: value for key, value in extra.items() if value}
+    # Its name keys the ledger: the same place for once again is the same target.
+    name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
+    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
+
+
+def _progress(arguments: argparse.Namespace) -> terminal.ProgressReport:
+    return terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.json)
+
+
+def _confirmed() -> bool:
+    sys.stderr.write("Send this? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _tell_outcomes(arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        terminal.log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    if arguments.json:
+        terminal.print_json(results.publish_json(outcomes), sys.stdout)
+        return
+    terminal.print_table(results.PUBLISH_COLUMNS, results.publish_rows(outcomes), sys.stdout)
+    for outcome in outcomes:
+        for note in [*results.publish_notes(outcome), *results.ticket(site.settings.site, outcome)]:
+            for line in note.split("\n"):
+                terminal.print_line(line, sys.stdout)
+    if arguments.dry_run:
+        terminal.print_line("a rehearsal: nothing was sent, nothing was written down", sys.stdout)
+
+
+def sync(arguments: argparse.Namespace, site: Site) -> int:
+    months = None if arguments.months == "all" else _months(arguments.months)
+    if arguments.portal and not arguments.check:
+        raise UsageError("--portal is for --check")
+    chosen = commands.choose(site.settings, arguments.target)
+    targets = [target for target in chosen if arguments.target or arguments.check or target.sync]
+    if not arguments.check:
+        report = _progress(arguments)
+        try:
+            outcomes = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
+        finally:
+            report.done()
+        _tell_outcomes(arguments, site, outcomes)
+        return commands.exit_status(outcomes)
+    counts = portal.read(arguments.portal, site.settings.site) if arguments.portal else None
+    compared = syncing.check(site, targets, months=months, portal=counts)
+    status = RecordError.exit_status if any(row.repairs for row in compared) else 0
+    if arguments.json:
+        terminal.print_json(results.check_json(compared, status), sys.stdout)
+    else:
+        terminal.print_table(results.CHECK_COLUMNS, results.check_rows(compared), sys.stdout)
+        terminal.print_line("differences: see the last column" if status else "no difference", sys.stdout)
+    return status
+
+
+def _months(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--months {text}: a number of months from 1, or all")
+    return int(text)
