@@ -7,10 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from publisher.errors import SourceError
 from publisher.model.job import JobRecord, Side, SkippedJob
 from publisher.sources.arex import Options, create
 from publisher.sources.base import OpenRow, Page
-from tests.arex_databases import RawRow, SampleJob, Schema, SqlValue, Transfer, TransferKind, Writer, generate
+from tests.arex_databases import (
+    RawRow,
+    SampleJob,
+    Schema,
+    SqlValue,
+    Transfer,
+    TransferKind,
+    Writer,
+    generate,
+    set_schema_version,
+)
+from tests.arex_databases import create as create_database
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 DULL, OTHER = [
@@ -382,3 +394,11 @@ def test_a_start_that_cannot_be_read_is_unknown(read: Read, time: SqlValue) -> N
         ("JobEvents", {"EventKey": key, "EventTime": time}) for key in ("LRMSSTART", "FINISHED")
     ]
     assert one_job(read(bent({}, *rows, cleared="JobEvents"))).started_at is None
+
+
+def test_a_file_of_schema_2_that_says_1_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "accounting_v2.db"
+    create_database(path, schema=2)
+    set_schema_version(path, "1")
+    with pytest.raises(SourceError, match="says schema version 1 and has the columns of version 2"):
+        create(Options(databases=(str(path),), time_zone="UTC"), {}).databases()

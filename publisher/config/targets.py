@@ -22,7 +22,8 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.selection import Selection, Window
 from publisher.model.when import StartKind, StartRule, fixed_period, month_of
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+# A lock file is named after it: file names end at 255 bytes.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
 _EVERY_S: Final = range(1, 366 * 86400 + 1)
 # As ARC's publisher had them: 500 records a message for APEL, 50 for SGAS.

@@ -187,6 +187,11 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
         raise SourceError(
             f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
         )
+    if schema == 1 and "fqanid" in columns["aar"]:
+        # Read as version 1 its main FQANs and benchmarks would be passed over in silence.
+        raise SourceError(
+            f"{path}: says schema version 1 and has the columns of version 2; it was converted only in part"
+        )
     imported = "PUBLISHER_IMPORTER" in configuration
     layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
     lacking = [
