@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 from publisher import commands, config, portal, republishing, results, syncing, terminal
@@ -98,6 +99,11 @@ def _confirmed() -> bool:
 
 
 def _tell_outcomes(arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome]) -> None:
+    shadows = {target.name for target in site.settings.targets if target.shadow}
+    outcomes = [
+        replace(outcome, shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
+        for outcome in outcomes
+    ]
     for outcome in outcomes:
         terminal.log_trouble(outcome.target, outcome.exit_status, outcome.reason)
     if arguments.json:
@@ -119,6 +125,8 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
     chosen = commands.choose(site.settings, arguments.target)
     targets = [target for target in chosen if arguments.target or arguments.check or target.sync]
     if not arguments.check:
+        if elsewhere := [target.name for target in targets if target.type == "sgas" or target.format == "ogf-ur"]:
+            raise UsageError(f"counts are for APEL: not for {', '.join(elsewhere)}")
         report = _progress(arguments)
         try:
             outcomes = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
