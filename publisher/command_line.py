@@ -42,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
         if wrong := re.search("invalid choice: '([^']*)'", message):
             yield from (f"did you mean {near}?" for near in get_close_matches(wrong[1], choices, n=1))
         own = self._option_string_actions
+        missing = re.findall("--[a-z-]+", message) if "required" in message else []
         for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
             option = word.partition("=")[0]
             if not option.startswith("-") or {option, option[:2]} & set(own):
@@ -49,7 +50,8 @@ class _Parser(argparse.ArgumentParser):
             if {option, option[:2]} & self.elsewhere:
                 yield f"{option} stands before the command"
             else:
-                yield from (f"did you mean {near}?" for near in get_close_matches(option, own, n=1))
+                near = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+                yield from (f"did you mean {one}?" for one in near)
 
 
 def parser(default_config: Path) -> argparse.ArgumentParser:
