@@ -37,9 +37,11 @@ _LEFT: Final = re.compile(
     rf"({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_INTEGER}):({_NUMBER}):{_NUMBER}:{_NUMBER}:",
     re.ASCII,
 )
+# `n.host`, where the host is a name or an address: never a number such as 2048.000000.
+_PE_TASK: Final = r"[0-9]+\.(?:[^:]*[A-Za-z][^:]*|[0-9]+(?:\.[0-9]+){3})"
 # Column 39 and after: category, 40 iow, 41 pe_taskid, 42 maxvmem, and since 6.2 two whole numbers, then what the fork adds.
 _ANCHOR: Final = re.compile(
-    rf":{_NUMBER}:((?:NONE)?|[0-9]+\.[^:]+):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
+    rf":{_NUMBER}:((?:NONE)?|{_PE_TASK}):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
 )
 _REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
 # A time has two colons; more than ten of them in one category are another record that was glued to it.

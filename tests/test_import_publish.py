@@ -1,0 +1,173 @@
+"""From Grid Engine's files to the receiver, through the real command line."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher.importers.gridengine_site import Options
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.service import FakeAMS
+from tests.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jobs, jsonl, write
+from tests.pki import PKI
+from tests.sites import SiteUnderTest
+
+ANY = Entry()
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """A site without A-REX: local jobs of Grid Engine only."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
+    made.config["importers"] = {"gridengine": {"cluster": CLUSTER}}
+    made.config["records"] |= {"infrastructure": "local", "batch_server": CLUSTER}
+    return made
+
+
+def bring_in(site: SiteUnderTest, *paths: Path) -> dict[str, Any]:
+    run = site.run("import", "gridengine", "--json", *map(str, paths))
+    assert run.status == run.json["exit"], run.err
+    return run.json
+
+
+def imported(site: SiteUnderTest) -> dict[str, dict[str, Any]]:
+    return jobs(site.state.with_name("imported.db"))
+
+
+def truth(job: dict[str, Any]) -> tuple[Any, ...]:
+    cpu = job["UsedCPUUserTime"] + job["UsedCPUKernelTime"]
+    return (job["LocalJobID"], job["StartTime"], job["EndTime"], job["UsedWalltime"], cpu, job["CPUCount"])
+
+
+def told(row: dict[str, Any]) -> tuple[Any, ...]:
+    keys = ("LocalJobId", "StartTime", "EndTime", "WallDuration", "CpuDuration", "Processors")
+    return tuple(row[key] for key in keys)
+
+
+def test_every_job_of_grid_engine_arrives_once(site: SiteUnderTest) -> None:
+    log = list(entries(5, 150))
+    path = write(site.folder / "accounting", map(colon, log))
+    report = bring_in(site, path)
+    assert report["imported"] > 150
+    assert site.publish().json["targets"]["egi"]["records"] == report["imported"]
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert sorted(map(told, site.received(with_openssl=False))) == sorted(map(truth, imported(site).values()))
+    more = write(site.folder / "accounting.jsonl", map(jsonl, entries(6, 20, first=1000)))
+    report = bring_in(site, path, more)
+    assert report["duplicates"] == 0
+    assert site.publish().json["targets"]["egi"]["records"] == report["imported"]
+    assert sorted(map(told, site.received(with_openssl=False))) == sorted(map(truth, imported(site).values()))
+
+
+def test_what_is_said_of_a_job(site: SiteUnderTest) -> None:
+    (site.folder / "users.map").write_text("ada /DC=org/CN=Ada\n")
+    (site.folder / "groups.map").write_text("theory theo\n")
+    site.config["importers"]["gridengine"] |= {"user_map": "users.map", "group_vo_map": "groups.map"}
+    bring_in(site, write(site.folder / "accounting", [jsonl(replace(ANY, name="fit & <plot>", project="p1"))]))
+    assert site.publish().status == 0
+    (row,) = site.received(with_openssl=False)
+    assert (row["GlobalUserName"], row["VO"], row["LocalUserId"]) == ("/DC=org/CN=Ada", "theo", "ada")
+    assert (row["MachineName"], row["Queue"], row["InfrastructureType"]) == (CLUSTER, "all.q", "local")
+    assert (row["StartTime"], row["EndTime"], row["NodeCount"]) == (BEGIN + 10, BEGIN + 110, 1)
+
+
+def test_a_job_whose_task_came_late_is_sent_again_in_its_place(site: SiteUnderTest) -> None:
+    tight = replace(ANY, pe="mpi", slots=8)
+    task = replace(tight, pe_task="1.node2", host="node2.example.org")
+    path = write(site.folder / "accounting", [colon(tight)])
+    bring_in(site, path)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    with path.open("ab") as file:
+        file.write(colon(task))
+    assert bring_in(site, path)["updated"] == 1
+    with closing(sqlite3.connect(site.state)) as connection:  # as if a day had passed
+        connection.execute("UPDATE target SET swept = swept - 90000")
+        connection.commit()
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    (row,) = site.table().rows("JobRecords")
+    assert (row["CpuDuration"], row["NodeCount"]) == (181, 2)
+
+
+def test_the_imported_database_stands_beside_that_of_arex(site: SiteUnderTest) -> None:
+    site.config["source"] |= {"control_dir": str(site.control), "time_zone": "Europe/Oslo"}
+    batch: list[SampleJob] = list(generate(1, 20, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    with site.arex() as arex:
+        for job in batch:
+            arex.write(job)
+    report = bring_in(site, write(site.folder / "accounting", map(colon, entries(5, 30))))
+    assert site.publish().json["targets"]["egi"]["records"] == 20 + report["imported"]
+
+
+def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTest) -> None:
+    never = replace(ANY, job=2, started=0, ended=0, failed=8, cpu=0.0, utime=0.0, stime=0.0)
+    task = replace(ANY, job=3, pe="mpi", slots=2, pe_task="1.node1")
+    path = write(site.folder / "accounting", [*map(colon, (ANY, never, task)), b"torn\n"])
+    other = site.folder / "elsewhere" / "grid.db"
+    run = site.run("import", "gridengine", str(path), str(site.folder / "gone"), "--database", str(other))
+    assert run.status == 66
+    assert "1 skipped: never ran (failed 8, in prolog)" in run.out
+    assert f"set aside: {path}, byte {path.stat().st_size - 5}: 1 columns" in run.out
+    assert f"1 lines in all are set aside in the table ImportBadLine of {other}" in run.out
+    assert "1 records of parallel tasks have waited long" in run.out
+    assert f"{site.folder}/gone: No such file or directory" in run.err
+    assert set(jobs(other)) == {f"{CLUSTER}:4711:{BEGIN + 10}"}
+    assert site.run("import", "gridengine", str(path), "--database", str(other)).status == 0
+
+
+def test_json_counts_every_line_once(site: SiteUnderTest) -> None:
+    lines = [*map(colon, entries(9, 200)), b"torn\n", colon(ANY), colon(ANY)]
+    found = bring_in(site, write(site.folder / "accounting", lines))
+    assert found["lines"] == len(lines)
+    skipped = sum(reason["records"] for reason in found["skipped"])
+    assert found["imported"] + found["merged"] + found["held"] + found["duplicates"] + skipped + found["bad"] == len(
+        lines
+    )
+    assert (found["exit"], found["duplicates"], found["bad_lines"][0]["reason"][:9]) == (65, 1, "1 columns")
+
+
+def test_without_its_block_an_importer_says_what_is_missing(site: SiteUnderTest) -> None:
+    del site.config["importers"]
+    run = site.run("import", "gridengine", "/nonexistent")
+    assert run.status == 78
+    assert "importers.gridengine: missing; publisher.yaml(5) explains its keys" in run.err
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({}, "importers.gridengine.cluster: missing; write the host of the qmaster"),
+        ({"cluster": "a b"}, "importers.gridengine.cluster: 'a b' is no host name"),
+        ({"cluster": CLUSTER, "wall_form": "times"}, "wall_form: unknown key; did you mean 'wall_from'?"),
+        ({"cluster": CLUSTER, "wall_from": "time"}, "wall_from: 'time' is not known; did you mean 'times'?"),
+        ({"cluster": CLUSTER, "project_from": ["acount"]}, "'acount' is not known; did you mean 'account'?"),
+        ({"cluster": CLUSTER, "orphans_after_s": "soon"}, "is not a length of time"),
+    ],
+)
+def test_the_block_is_checked_with_the_rest(keys: dict[str, Any], complaint: str, site: SiteUnderTest) -> None:
+    site.config["importers"]["gridengine"] = keys
+    run = site.run("config", "check")
+    assert run.status == 78
+    assert complaint in run.err
+
+
+def test_an_importer_that_is_not_there_is_told(site: SiteUnderTest) -> None:
+    site.config["importers"]["gridengin"] = {}
+    run = site.run("config", "check")
+    assert "importers.gridengin: unknown key; did you mean 'gridengine'?" in run.err
+
+
+def test_what_is_shown_reads_back(site: SiteUnderTest) -> None:
+    site.config["importers"]["gridengine"] |= {"single_host_pes": ["smp"], "user_map": "users.map"}
+    shown = site.run("config", "show").out
+    (site.folder / "again.yaml").write_text(shown)
+    site.path = site.folder / "again.yaml"
+    assert site.run("config", "show").out == shown
+    assert "single_host_pes:\n    - smp\n" in shown
+    assert Options(cluster=CLUSTER).wall_from in shown
