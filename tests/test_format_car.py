@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -407,13 +409,71 @@ def test_entities_are_not_resolved_by_the_check(car: Car) -> None:
 
 def test_our_schema_takes_what_the_official_one_takes() -> None:
     samples = _official_directory() / "examples"
-    ours = Path(__file__).parent.parent / "publisher" / "formats" / "schemas" / "car.rng"
-    schema = etree.RelaxNG(etree.parse(str(ours)))
+    ours = Path(__file__).parent.parent / "publisher" / "formats" / "schemas" / "car.xsd"
+    schema = etree.XMLSchema(etree.parse(str(ours)))
     for name in ("CarDetailedFull.xml", "CarDetailedMinimal.xml"):
         root = etree.parse(str(samples / name)).getroot()
         for attribute in [key for key in root.attrib if str(key).endswith("schemaLocation")]:
             del root.attrib[attribute]
         schema.assertValid(root)
+
+
+_VALUES = (
+    *("", "0", "1", "-1", "1.5", "PT1S", "P", "2026-01-01T00:00:00Z", "2026-01-01", "all", " all ", "grid", "KB", "TB"),
+    *(
+        "ab.example.org",
+        "a.example.org",
+        "wn_1",
+        "x" * 300,
+        "true",
+        "INF",
+        "4294967295",
+        "rfc2253",
+        " failed",
+        "Failed",
+    ),
+)
+_ATTRIBUTES = (
+    *("type", "description", "metric", "storageUnit", "phaseUnit", "usageType", "unit", "units", "primary", "Host"),
+    *("name", "consumptionRate", "recordId", "createTime"),
+)
+_RARE = ("Swap", "Charge", "Resource", "PhaseResource", "VolumeResource", "ConsumableResource", "ProcessId")
+
+
+def _spoilt(chance: Random, root: etree._Element) -> etree._Element:
+    """A copy with one or two things changed, most of them for the worse."""
+    root = deepcopy(root)
+    elements = [one for one in root.iter() if one is not root]
+    names = sorted({str(one.tag) for one in elements}) + [CAR + name for name in _RARE]
+    for _ in range(chance.choice((1, 1, 2))):
+        one = chance.choice(elements)
+        match chance.randrange(6):
+            case 0 if (parent := one.getparent()) is not None:
+                parent.remove(one)
+            case 1 if one.getparent() is not None:
+                one.addnext(deepcopy(one))
+            case 2:
+                one.set(CAR + chance.choice(_ATTRIBUTES), chance.choice(_VALUES))
+            case 3:
+                one.text = chance.choice(_VALUES)
+            case 4:
+                one.attrib.clear()
+            case _:
+                one.tag = chance.choice(names)
+    return root
+
+
+def test_our_schema_says_of_spoilt_records_what_the_official_one_says() -> None:
+    ours = Path(__file__).parent.parent / "publisher" / "formats" / "schemas" / "car.xsd"
+    schema = etree.XMLSchema(etree.parse(str(ours)))
+    official = etree.XMLSchema(etree.parse(str(_official_directory() / "car_v1.2.xsd")))
+    chance, good = Random(1), etree.fromstring(GOLDEN.read_bytes())
+    verdicts = []
+    for _ in range(2_000):
+        spoilt = _spoilt(chance, good)
+        verdicts.append(schema.validate(spoilt))
+        assert verdicts[-1] == official.validate(spoilt), etree.tostring(spoilt).decode()
+    assert 300 < sum(verdicts) < 1_700
 
 
 def test_rendering_does_not_load_lxml() -> None:
