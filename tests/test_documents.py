@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tests import manual
 from tests.arex_databases import generate
 from tests.command_line import commands, publisher_words, top_options
 from tests.fake_ams.service import FakeAMS
+from tests.gridengine_files import Entry, colon, write
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 
@@ -63,6 +65,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
+    "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
 }
 # Objects with the fields of another one; the manual says so in their place.
 ALIKE = {"republish": "publish", "sync": "publish", "quarantine drop": "quarantine release"}
@@ -180,10 +183,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The fields that each command really prints, at a site where a job was delivered, others set aside, a month held back."""
     folder = tmp_path_factory.mktemp("documents")
     pki = PKI.create(folder / "pki")
-    found = {}
+    found: dict[str, set[str]] = {}
+    never = replace(Entry(), started=0, ended=0, failed=1, cpu=0.0, utime=0.0, stime=0.0)
+    accounting = write(folder / "accounting", [colon(never), b"torn\n"])
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(folder, pki, fake)
         site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+        site.config["importers"] = {"gridengine": {"cluster": "sge.example.org"}}
         jobs = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
         with site.arex() as arex:
             for job in jobs:
@@ -193,7 +199,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             )
         for name, words in JSON_RUNS.items():
             # The job that was delivered and the ones that were not: together their traces hold every list.
-            runs = [site.run(*(job.job_id if word == "JOB" else word for word in words)) for job in jobs[:2]]
+            stands_for = [{"JOB": job.job_id, "ACCOUNTING": str(accounting)} for job in jobs[:2]]
+            runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
             found[name] = {path for run in runs for path in paths(run.json)}
         # Another spelling of keys: the month is held back, because its rows would stay behind.
         site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
@@ -225,7 +232,7 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
     """Also the fields that appear only in rare cases, which the test above does not meet."""
     keys = {
         key.value
-        for module in ("results", "results_explain", "cli")
+        for module in ("results", "results_explain", "results_import", "cli")
         for function in ast.parse((ROOT / "publisher" / f"{module}.py").read_text()).body
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
@@ -325,8 +332,10 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_ci_asks_for_the_schemas_that_readme_names() -> None:
     assert "PUBLISHER_SCHEMAS" in readme_section("Running the tests")
+    assert "PUBLISHER_SAMPLES" in readme_section("Running the tests")
     ci = (ROOT / ".ci" / "run").read_text()
     assert "PUBLISHER_SCHEMAS" in ci
+    assert "PUBLISHER_SAMPLES" in ci
     assert set(re.findall(r"^make (\w+)", ci, re.MULTILINE)) == {"lint", "demo", "test"}
 
 
