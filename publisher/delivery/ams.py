@@ -6,10 +6,12 @@ Spec: argo-messaging 1.7.0 and argo-api-authn, HTTP interfaces v1.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from publisher.delivery.base import Circumstances, Credentials
+from publisher.delivery.base import Circumstances, Credentials, Endpoint
 from publisher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +59,29 @@ def problems(options: Options) -> list[str]:
     if options.retry_budget_s < 0:
         found.append("`retry_budget_s` must not be negative")
     return found
+
+
+def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    from publisher.delivery.https import https_url, proxy_url  # as below
+
+    url = https_url(options.url, "url")
+    auth_url = (
+        https_url(options.auth_url, "auth_url") if options.auth_url else f"https://{urlsplit(url).hostname or ''}:8443"
+    )
+    return tuple(
+        Endpoint(
+            name=name,
+            url=place,
+            proxy=proxy_url(place, options.proxy, environment),
+            connect_s=options.connect_timeout_s,
+            read_s=options.read_timeout_s,
+            attempt_s=options.attempt_timeout_s,
+        )
+        for name, place in (("AMS", url), ("authn", auth_url))
+    )
 
 
 def create(options: object, credentials: Credentials, circumstances: Circumstances) -> AmsTransport:

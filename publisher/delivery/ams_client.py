@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from publisher.delivery.ams import Options
+from publisher.delivery.ams import Options, endpoints
 from publisher.delivery.answer import Answer, Failure, NoAnswer, parsed, plain, redacted
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
-from publisher.delivery.https import Limits, Session, https_url, proxy_url
+from publisher.delivery.https import session_to
 from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.smime import Poison, Signer
 from publisher.delivery.tls import client_context, trust_described
@@ -58,9 +58,8 @@ class AmsTransport:
         self, options: Options, credentials: Credentials, circumstances: Circumstances, *, allow_open_key: bool
     ) -> None:
         """Raises: CredentialError, ConfigError"""
-        url = https_url(options.url, "url")
-        host = urlsplit(url).hostname or ""
-        auth_url = https_url(options.auth_url, "auth_url") if options.auth_url else f"https://{host}:8443"
+        services = endpoints(options, circumstances.environment)
+        host = urlsplit(services[0].url).hostname or ""
         self._options = options
         self._world = circumstances
         self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
@@ -73,19 +72,8 @@ class AmsTransport:
         self._publish_path = f"/v1/projects/{options.project}/topics/{options.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
-            Session(
-                place,
-                context,
-                trust=trust_described(credentials),
-                limits=Limits(
-                    connect_s=options.connect_timeout_s,
-                    read_s=options.read_timeout_s,
-                    attempt_s=options.attempt_timeout_s,
-                ),
-                clock=circumstances.clock,
-                proxy=proxy_url(place, options.proxy, circumstances.environment),
-            )
-            for place in (url, auth_url)
+            session_to(service, context, trust=trust_described(credentials), clock=circumstances.clock)
+            for service in services
         )
 
     @property

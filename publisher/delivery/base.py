@@ -51,11 +51,27 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One question of a pre-flight check and its answer for people; `exit_status` (errors.py) is 0 when all is well."""
+    """One question of a pre-flight check and its answer for people; `exit_status` (errors.py) is 0 when all is well.
+
+    `advice` is the thing to do, where the answer does not say it; with an `exit_status` of 0 it makes the answer a warning.
+    """
 
     name: str
     answer: str
     exit_status: int = 0
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A service that a target talks to. `url` is https://HOST[:PORT]; `proxy` is the way there, '' for none; times in s."""
+
+    name: str
+    url: str
+    proxy: str
+    connect_s: float
+    read_s: float
+    attempt_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +130,10 @@ class TransportPlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live."""
 
     Options: type
+
+    def endpoints(self, options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+        """The services that such a target talks to; none for one that stays on this machine. Raises: ConfigError."""
+        ...
 
     def create(self, options: object, credentials: Credentials, circumstances: Circumstances) -> Transport:
         """A transport, ready but not yet connected.

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import requests
 
 from publisher.delivery.answer import Answer, Failure, NoAnswer
+from publisher.delivery.base import Endpoint
 from publisher.delivery.failures import FOREIGN, Where, is_timeout, no_answer
 from publisher.delivery.line import Line, LineAdapter
 from publisher.delivery.tls import Attempt
@@ -110,6 +111,12 @@ class Session:
         if attempt.upload_error is not None:  # the rest of that upload must never be taken for the next request
             self._http.close()
         return answer
+
+
+def session_to(endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> Session:
+    """A session to a service of a target, with its time limits and its proxy."""
+    limits = Limits(connect_s=endpoint.connect_s, read_s=endpoint.read_s, attempt_s=endpoint.attempt_s)
+    return Session(endpoint.url, context, trust=trust, limits=limits, clock=clock, proxy=endpoint.proxy)
 
 
 def _read(response: requests.Response) -> Answer:

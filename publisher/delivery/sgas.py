@@ -5,11 +5,12 @@ Spec: luts3-service 3.8.1 and its head of development, HTTP interface as measure
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from publisher.delivery.base import Circumstances, Credentials
+from publisher.delivery.base import Circumstances, Credentials, Endpoint
 from publisher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +52,26 @@ def problems(options: Options) -> list[str]:
     if options.retry_budget_s < 0:
         found.append("`retry_budget_s` must not be negative")
     return found
+
+
+def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """The one service. Raises: ConfigError for a URL that cannot work."""
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    from publisher.delivery.https import https_url, proxy_url  # as below
+
+    parts = urlsplit(options.url)
+    place = https_url(f"{parts.scheme}://{parts.netloc}", "url")
+    return (
+        Endpoint(
+            name="SGAS",
+            url=place,
+            proxy=proxy_url(place, options.proxy, environment),
+            connect_s=options.connect_timeout_s,
+            read_s=options.read_timeout_s,
+            attempt_s=options.attempt_timeout_s,
+        ),
+    )
 
 
 def create(options: object, credentials: Credentials, circumstances: Circumstances) -> SgasTransport:

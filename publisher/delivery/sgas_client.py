@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
 from publisher.delivery.hostcert import ends_soon, load_certificate, load_key, validity
-from publisher.delivery.https import Limits, Session, https_url, proxy_url
+from publisher.delivery.https import session_to
 from publisher.delivery.retry import Schedule, asked_wait_s
-from publisher.delivery.sgas import Options
+from publisher.delivery.sgas import Options, endpoints
 from publisher.delivery.sgas_names import spellings
 from publisher.delivery.sgas_replies import said, service_paths
 from publisher.delivery.sgas_verdicts import CONFIGURATION, CREDENTIALS, REFUSED, Sent, judge
@@ -54,20 +54,9 @@ class SgasTransport:
         self._schedule = Schedule(attempts=options.attempts, budget_s=options.retry_budget_s)
         self._lost_s = 0.0
         self._limit = options.batch_bytes
-        parts = urlsplit(options.url)
-        place = https_url(f"{parts.scheme}://{parts.netloc}", "url")
-        self._session = Session(
-            place,
-            client_context(credentials),
-            trust=trust_described(credentials),
-            limits=Limits(
-                connect_s=options.connect_timeout_s,
-                read_s=options.read_timeout_s,
-                attempt_s=options.attempt_timeout_s,
-            ),
-            clock=circumstances.clock,
-            proxy=proxy_url(place, options.proxy, circumstances.environment),
-        )
+        (service,) = endpoints(options, circumstances.environment)
+        trust = trust_described(credentials)
+        self._session = session_to(service, client_context(credentials), trust=trust, clock=circumstances.clock)
         self._check(circumstances.now())
 
     def payload_limit(self) -> int:

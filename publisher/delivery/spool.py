@@ -8,12 +8,13 @@ Spec: the plain directory and the dirq queue of SSM 4.0.0's sender; python-dirq 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from publisher.delivery.base import Circumstances, Credentials
+from publisher.delivery.base import Circumstances, Credentials, Endpoint
 from publisher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Options:
         metadata={"help": "most characters of a message, signed and in base64", "check": _check_batch_bytes},
     )
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+
+def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """None: the files stay here."""
+    return ()
 
 
 def create(options: object, credentials: Credentials, circumstances: Circumstances) -> SpoolTransport:

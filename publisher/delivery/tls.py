@@ -74,11 +74,7 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
     Raises: CredentialError
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.sslsocket_class = BoundedSocket
-    _trust(context, credentials)
+    context = trusting_context(credentials)
     try:
         context.load_cert_chain(credentials.certificate, credentials.key, password=_no_password)
     except (OSError, ValueError) as error:
@@ -86,6 +82,16 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
             f"cannot use the certificate {credentials.certificate} with the key {credentials.key} for TLS: {error}; "
             "both must be readable PEM, unencrypted, and a pair"
         ) from error
+    return context
+
+
+def trusting_context(credentials: Credentials) -> ssl.SSLContext:
+    """As `client_context`, but showing no certificate: for a look at a service alone. Raises: CredentialError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.sslsocket_class = BoundedSocket
+    _trust(context, credentials)
     return context
 
 
