@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ Keep = Callable[[Sequence[Row]], Sequence[Row]]
 
 BEFORE_ALL: Final = -(2**63)
 LAST_SECOND: Final = 2**63 - 1
+_SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
+# The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
+_STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
@@ -115,9 +119,18 @@ class AccountingDatabase:
         return self._ask(read)
 
     def facts(self) -> SourceFacts:
-        notes = [self._file.why] if self._file.why else []
-        return SourceFacts(
-            path=self.name, schema=self.schema, journal_mode=self._file.journal_mode(), notes=tuple(notes)
+        notes = (self._file.why,) if self._file.why else ()
+        journal_mode = self._file.journal_mode()
+        return self._ask(
+            lambda connection, reader: SourceFacts(
+                path=self.name,
+                schema=self.schema,
+                journal_mode=journal_mode,
+                way=str(self._file.way),
+                notes=notes,
+                unindexed=_unindexed(connection, reader.layout),
+                strange_statuses=_strange_statuses(connection, reader),
+            )
         )
 
     def _page(
@@ -163,6 +176,28 @@ class AccountingDatabase:
             )
             self._reader = connection, reader
         return self._reader[1]
+
+
+def _unindexed(connection: sqlite3.Connection, layout: int) -> tuple[str, ...]:
+    """The tables that SQLite would read whole for a page. Raises: sqlite3.Error."""
+    scanned: dict[str, None] = {}
+    for question in sql.of_every_round(layout):
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {question}", sql.ANYTHING).fetchall()
+        for step in plan:
+            found = _SCAN.match(step[3])
+            if found and found[1] in sql.tables(layout):
+                scanned[found[1]] = None
+    return tuple(scanned)
+
+
+def _strange_statuses(connection: sqlite3.Connection, reader: RowReader) -> Mapping[str, int]:
+    """Raises: sqlite3.Error."""
+    found = {}
+    for number, name, rows in connection.execute(sql.STATUSES):
+        status = f"StatusID {number}, which has no name" if name is None else reader.text(name)
+        if status not in _STATUSES:
+            found[status] = int(rows)
+    return found
 
 
 def stored_job_id(row: Row) -> bytes:

@@ -148,6 +148,18 @@ def events(which: str) -> str:
     """
 
 
+# Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
+STATUSES: Final = "SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*) FROM AAR GROUP BY StatusID"
+ANYTHING: Final = {"after": 0, "limit": 1, "first": 1, "last": 2, "rows": "[1]", "job": b"", "escaped": b""}
+"""A value for each parameter, for those who only want to know the plan."""
+
+
+def of_every_round(layout: int) -> tuple[str, ...]:
+    """The questions that would hurt where an index is missing."""
+    sides = (side(table, LISTED) for table in _SIDES if table != "JobEvents")
+    return (SINCE[layout], WINDOW[layout], BY_ROW[layout], BY_JOB[layout], events(LISTED), *sides)
+
+
 EVENTFUL: Final = f"SELECT DISTINCT RecordID FROM JobEvents WHERE {LISTED}"
 
 

@@ -32,13 +32,20 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """What a source's files look like, for `doctor` and messages."""
+    """What a source's files look like, for `doctor` and messages.
+
+    `way` is how the file is read: shared with its writer, unlocked, or a copy; `notes` say why it is not shared. `unindexed`
+    are the tables that questions of every round read whole, for lack of an index; `strange_statuses` the rows that no status
+    of a job explains, by its name.
+    """
 
     path: str
     schema: int
     journal_mode: str
-    rows: int | None = None
+    way: str
     notes: tuple[str, ...] = field(default=())
+    unindexed: tuple[str, ...] = field(default=())
+    strange_statuses: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source(Protocol):
