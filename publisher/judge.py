@@ -68,8 +68,12 @@ class Judge:
                 # the end changed, the record would be the same once more.
                 job = replace(job, ended_at=known.ended_at)
                 fingerprint = job.fingerprint
-            if not known.settled or (known.fingerprint == fingerprint and not self.again):
+            if not known.settled:
                 return PassedOver()
+            released = held is not None and held.hold is Hold.RELEASED
+            if known.fingerprint == fingerprint and not self.again and not released:
+                # As it was delivered. What was held of it with other values is no more; a refused repetition stays held.
+                return PassedOver(left_quarantine=held is not None and held.job.fingerprint != fingerprint)
             if self.changed is Changed.KEEP and not self.again:
                 return PassedOver(left_quarantine=held is not None, kept=True)
         if held is not None and self.stays_held(held, fingerprint):

@@ -301,6 +301,8 @@ class Round:
                 self._set_aside(skipped, held.get(skipped.key), aside, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
+                # The page is read again, but what was set aside of it is told now and must be found in quarantine.
+                outlet.mark(Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
                 return False
             if key in outlet:
                 continue

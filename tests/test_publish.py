@@ -317,6 +317,54 @@ def test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered(site
     assert_received(site, *batch)
 
 
+def test_a_release_sends_what_was_refused_when_it_was_repeated(site: SiteUnderTest) -> None:
+    """The run is known as delivered from before, with the same values: a release must send it all the same."""
+    fill(site, *jobs(12))
+    assert site.publish().status == 0
+    no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
+    site.fake.faults.push(Fault.none(), *[no] * 4)  # five go through; the other half is narrowed down to one of them
+    site.config["targets"]["egi"] |= {"batch_records": 6}
+    site.save()
+    again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")
+    assert again.status == 65, again.err
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    held = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert {one["rule"] for one in held} == {"refused-by-receiver"}, "a regular round does not take it out"
+    assert site.run("quarantine", "release", "--all").status == 0
+    assert site.publish().json["targets"]["egi"]["records"] == len(held)
+    assert site.run("quarantine", "list", "--json").json["quarantined"] == []
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 12
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+def test_a_run_that_is_again_as_it_was_delivered_leaves_quarantine(site: SiteUnderTest) -> None:
+    (job,) = jobs(1)
+    with site.arex() as arex:
+        arex.write(job)
+        assert site.publish().status == 0
+        arex.finish_again(replace(job, wall_s=-5), end_time=job.end_time)
+        forget_the_sweep(site)
+        assert site.publish().status == 65
+        arex.finish_again(job, end_time=job.end_time)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert site.run("quarantine", "list", "--json").json["quarantined"] == []
+    assert_received(site, job)
+
+
+def test_a_limit_keeps_what_was_set_aside_on_the_way(site: SiteUnderTest) -> None:
+    batch = jobs(20)
+    bad, good = [replace(job, benchmark="fast:1") for job in batch[:3]], batch[3:]
+    fill(site, *bad, *good)
+    first = site.publish("--limit", "4")
+    assert (first.status, first.json["targets"]["egi"]["quarantined"]) == (65, 3)
+    held = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert {one["job"] for one in held} == {job.job_id for job in bad}
+    second = site.publish("--limit", "4")
+    assert (second.status, second.json["targets"]["egi"]["quarantined"]) == (0, 0), "told once"
+    assert site.publish().status == 0
+    assert_received(site, *good)
+
+
 def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
     site.config["records"] = {}
     (job,) = jobs(1)
