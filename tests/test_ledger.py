@@ -320,10 +320,12 @@ def test_a_damaged_file_is_refused_and_untouched(path: Path, content: bytes) -> 
     assert path.read_bytes() == content
 
 
-def test_another_programs_database_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 7])
+def test_another_programs_database_is_refused(path: Path, version: int) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE AccountingTargets (TargetID TEXT)")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     with pytest.raises(LedgerError, match="not a publishing database"):
         open_ledger(path)

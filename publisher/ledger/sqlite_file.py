@@ -90,16 +90,17 @@ def _create_private(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
+    # In this order: another publisher that makes the tables meanwhile sets both at once.
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    if tables and application != schema.APPLICATION_ID:
+        raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > schema.VERSION:
         raise LedgerError(
             f"{path}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
             "install the publisher that wrote it, or a newer one"
         )
-    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and application != schema.APPLICATION_ID:
-        raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
     if read_only:
         return
     if not tables:
