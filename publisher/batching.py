@@ -34,9 +34,10 @@ class JobBatches:
         self._dispatch = dispatch
         self._keys = SummaryKeys()
         self._summed = summed
+        self._shipped: set[JobKey] = set()  # since the last page began, or before and not written down yet
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._packer
+        return key in self._packer or key in self._shipped
 
     @property
     def idle(self) -> bool:
@@ -56,7 +57,7 @@ class JobBatches:
             summary_key=self._keys.of(published) if self._summed else None,
         )
         for batch in self._packed(record):
-            self._dispatch.ship(batch)
+            self._ship(batch)
 
     def _packed(self, record: Rendered) -> Iterator[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
@@ -70,8 +71,13 @@ class JobBatches:
             self._dispatch.count_shed(record.job.job_id, unfit.reason)
             return batches
 
+    def _ship(self, batch: Batch) -> None:
+        self._shipped.update([record.entry.key for record in batch.records])
+        self._dispatch.ship(batch)
+
     def mark(self, progress: Progress) -> None:
         self._packer.mark(progress)
+        self._shipped = self._dispatch.unwritten()  # of the others the ledger tells at the next page
 
     def write_down(self) -> None:
         """Ship what waits, and note the progress behind it. Raises: Stopped."""
@@ -81,4 +87,5 @@ class JobBatches:
     def conclude(self, now: datetime) -> None:
         """The end of the round's reading. Raises: Stopped."""
         self.write_down()
+        self._dispatch.finish()
         self._dispatch.conclude()

@@ -2,6 +2,9 @@
 
 Whatever happens between two of these steps, the next round finds the message outstanding and sends the same bytes under
 the same id.
+
+While the next batch is read and rendered, the last one is put together and checked, and the one before is signed and sent, both
+beside the main thread. A message is written down only when the one before is settled, so there is one outstanding at most.
 """
 
 from __future__ import annotations
@@ -9,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
+from publisher.beside import Beside
 from publisher.delivery.base import Receipt, Transport, Verdict
-from publisher.errors import Rejected, Unfit
+from publisher.errors import Rejected
 from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat, lighter
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
-from publisher.model.job import JobId, SkippedJob
-from publisher.model.message import Message, MessageId, Rendered, message_id
+from publisher.making import Made, make
+from publisher.model.job import JobId, JobKey, SkippedJob
+from publisher.model.message import Message, MessageId, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch
 from publisher.model.progress import Progress
 
@@ -82,26 +88,51 @@ class Dispatch:
         self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
         self._batches = 0
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
+        self._making: tuple[Batch, Beside[Made]] | None = None
+        self._flying: tuple[Message, Beside[Receipt]] | None = None
         self.tally = Tally()
 
     def ship(self, batch: Batch) -> None:
-        """Write a batch down, then hand it over. Raises: Stopped when nothing more can be sent."""
-        batch = self._checked(batch)
+        """Take a batch on its way, after those before it; `finish` makes sure that all have arrived.
+
+        Raises: Stopped when nothing more can be sent; then whatever is not written down will be read again.
+        """
+        self._settle()
+        self._start()
         if not batch.records:
             self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
             return
-        made_at = self._clock()
-        payload = self._format.frame.join([record.content for record in batch.records])
-        message = self._message(payload, len(batch.records), made_at)
-        self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
-        self._watcher.message_prepared(message)
-        if not self._hand_over(message, None):
-            self.send_outstanding()
+        self._batches += 1
+        check = self._check_all or self._batches % _CHECK_ONE_IN == 1
+        self._making = batch, Beside(partial(make, self._format, self._target, batch, self._clock(), check=check))
+
+    def finish(self) -> None:
+        """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can be sent."""
+        self._settle()
+        self._start()
+        self._settle()
+
+    def land(self, receipt: Receipt | None) -> Receipt | None:
+        """The round ends early: settle what was handed over, and leave the rest.
+
+        Returns the receipt that ends the round: of that message, or the one that was given.
+        """
+        self._making = None
+        try:
+            self._settle()
+        except Stopped as stopped:
+            return stopped.receipt
+        return receipt
+
+    def unwritten(self) -> set[JobKey]:
+        """The runs that were shipped and are not written down yet."""
+        return {record.entry.key for record in self._making[0].records} if self._making else set()
 
     def send_outstanding(self) -> None:
         """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
-            self._hand_over(outstanding.message, outstanding)
+            message = outstanding.message
+            self._came_of(message, self._transport.deliver(message, self._clock()), outstanding)
 
     def conclude(self) -> None:
         """Records refused for no clear reason: they are to blame if others got through, else the target is.
@@ -131,34 +162,50 @@ class Dispatch:
         self.tally.quarantined += 1
         self._watcher.job_set_aside(self._target, job)
 
-    # Checking
+    # On the way
 
-    def _checked(self, batch: Batch) -> Batch:
-        """A sample of payloads against our schema. A record that fails alone is set aside; the others stay."""
-        self._batches += 1
-        if not batch.records or not (self._check_all or self._batches % _CHECK_ONE_IN == 1):
-            return batch
-        try:
-            self._format.check(self._format.frame.join([record.content for record in batch.records]))
-            return batch
-        except Unfit:
+    def _start(self) -> None:
+        """Write down the batch that was put together, and have it handed over."""
+        if self._making is None:
+            return
+        (batch, making), self._making = self._making, None
+        made = making.result()
+        message = made.message
+        if made.faults:
             self._check_all = True  # one got past the rules: look at every message of this round from now on
-        good: list[Rendered] = []
-        aside: list[SkippedJob] = []
-        for record in batch.records:
-            try:
-                self._format.check(self._format.frame.join([record.content]))
-                good.append(record)
-            except Unfit as unfit:
-                aside.append(set_aside(record.job, unfit, record.entry.fingerprint))
-                self.count_aside(aside[-1])
-        return Batch(records=tuple(good), progress=batch.progress + Progress(skipped=tuple(aside)))
+            batch = self._without(batch, made)
+            if not batch.records:
+                self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
+                return
+            payload = self._format.frame.join([record.content for record in batch.records])
+            message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
+        self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
+        self._watcher.message_prepared(message)
+        self._flying = message, Beside(partial(self._transport.deliver, message, self._clock()))
+
+    def _without(self, batch: Batch, made: Made) -> Batch:
+        """The batch without the records that failed; they are set aside."""
+        faulty = {record.entry.key for record, _ in made.faults}
+        aside = [set_aside(record.job, unfit, record.entry.fingerprint) for record, unfit in made.faults]
+        for job in aside:
+            self.count_aside(job)
+        return Batch(
+            records=tuple(record for record in batch.records if record.entry.key not in faulty),
+            progress=batch.progress + Progress(skipped=tuple(aside)),
+        )
+
+    def _settle(self) -> None:
+        """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
+        if self._flying is None:
+            return
+        (message, flying), self._flying = self._flying, None
+        if not self._came_of(message, flying.result(), None):
+            self.send_outstanding()
 
     # Handing over
 
-    def _hand_over(self, message: Message, outstanding: Outstanding | None) -> bool:
-        """Send one message and settle what came of it; False when something else has to go out in its place."""
-        receipt = self._transport.deliver(message, self._clock())
+    def _came_of(self, message: Message, receipt: Receipt, outstanding: Outstanding | None) -> bool:
+        """Settle what came of a message; False when something else has to go out in its place."""
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
         match receipt.verdict:
@@ -228,16 +275,6 @@ class Dispatch:
             (self._half(whole.message, frame.join(contents[part]), len(contents[part])), whole.records[part])
             for part in (slice(None, middle), slice(middle, None))
         ]
-
-    def _message(self, payload: bytes, records: int, made_at: datetime) -> Message:
-        return Message(
-            id=message_id(made_at, payload),
-            target=self._target,
-            format=self._format.name,
-            payload=payload,
-            records=records,
-            made_at=made_at,
-        )
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:
         return replace(whole, id=message_id(whole.made_at, payload), payload=payload, records=records)

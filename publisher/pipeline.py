@@ -236,7 +236,10 @@ class Round:
                     break
             outlet.conclude(now)
         except Stopped as stopped:
-            return stopped.receipt
+            return self._dispatch.land(stopped.receipt)
+        except Exception:
+            self._dispatch.land(None)
+            raise
         return None
 
     def _stop_when_told(self) -> None:

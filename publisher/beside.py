@@ -1,0 +1,41 @@
+"""Work beside the main thread, on the second core: checking, signing and sending spend most of their time in libraries that
+let go of the interpreter meanwhile.
+
+The ledger, the source and whoever watches stay on the main thread. It starts a piece of work, goes on, and collects what
+came of it before it starts the next of that kind: so no queue can grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Beside(Generic[Result]):
+    """One piece of work that has begun.
+
+    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer. To start one takes
+    50 µs, twice a message.
+    """
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def result(self) -> Result:
+        """What came of it, when it is done. Raises: whatever the work raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self, work: Callable[[], Result]) -> None:
+        try:
+            self._results.append(work())
+        except BaseException as error:  # noqa: BLE001  # not swallowed: `result` raises it where somebody can act on it
+            self._error = error

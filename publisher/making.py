@@ -1,0 +1,43 @@
+"""A batch put together as one message, and checked: touches nothing else, so that it can be done beside the main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from publisher.errors import Unfit
+from publisher.formats.base import JobFormat, SummaryFormat, SyncFormat
+from publisher.model.message import Message, Rendered, message_of
+from publisher.model.parcel import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A message of a whole batch. `faults` are the records that a check found, each of which fails alone."""
+
+    message: Message
+    faults: tuple[tuple[Rendered, Unfit], ...] = ()
+
+
+Format = JobFormat | SummaryFormat | SyncFormat
+
+
+def make(format: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Made:  # noqa: A002
+    """The message, checked against our schema if so wished."""
+    payload = format.frame.join([record.content for record in batch.records])
+    made = Made(message=message_of(payload, target, format.name, len(batch.records), made_at))
+    if check:
+        try:
+            format.check(payload)
+        except Unfit:
+            return replace(made, faults=tuple(_faults(format, batch)))
+    return made
+
+
+def _faults(format: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:  # noqa: A002
+    for record in batch.records:
+        try:
+            format.check(format.frame.join([record.content]))
+        except Unfit as unfit:
+            yield record, unfit
