@@ -129,7 +129,7 @@ def entries(seed: int, count: int, first: int = 1) -> Iterator[Entry]:
                 yield from (replace(job, task=task) for task in range(1, 4))
             case 2:  # ran twice
                 yield replace(job, failed=25, exit_status=99)
-                yield replace(job, started=job.ended + 30, ended=job.ended + 90)
+                yield replace(job, started=job.ended + 30, ended=job.ended + 90, cpu=50.0, stime=5.0)
             case 3:  # one record for all hosts
                 yield replace(job, pe="mpi", slots=16, cpu=job.cpu * 16)
             case 4:  # a record for each task, before that of the job

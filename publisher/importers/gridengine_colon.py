@@ -6,7 +6,6 @@ where it ends is found by what follows it. Spec: other-sources facts, section 1.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -21,7 +20,6 @@ from publisher.importers.gridengine_record import (
     known,
     to_us,
     usage,
-    whole_us,
 )
 
 _INTEGER: Final = r"-?[0-9]{1,19}"
@@ -57,13 +55,13 @@ def read_colon(line: str, unit: TimeUnit) -> Accounted:
     category, anchor = _category(line, left.end())
     (queue, host, group, owner, name, job, account, *numbers, project, department, pe, slots, task, cpu) = left.groups()
     submitted, started, ended, failed, status = map(int, numbers[:5])
-    ru_wall, user, kernel, ru_maxrss = map(_finite, numbers[5:])
+    ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
     more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
-    removed_by, maxrss = (more[1], _finite(more[2])) if len(more) >= 7 else ("", 0.0)
+    removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
     check_range(int(job), int(task), int(slots), failed, status)
     submitted, started, ended = to_us(unit, submitted, started, ended)
-    cpu_us, kernel_us, incomplete = usage(_finite(cpu), user, kernel, failed)
+    cpu_us, kernel_us, ru_wall_us, incomplete = usage(float(cpu), user, kernel, ru_wall, failed)
     pe_task = anchor[1]
     if not line.isprintable():
         queue, host, group, owner, name, account = map(clean, (queue, host, group, owner, name, account))
@@ -89,11 +87,11 @@ def read_colon(line: str, unit: TimeUnit) -> Accounted:
         failed,
         status,
         deleted_by_person(removed_by),
-        whole_us(ru_wall),
+        ru_wall_us,
         cpu_us,
         kernel_us,
         kib(maxrss, 1024) or kib(ru_maxrss, 1),
-        kib(_finite(anchor[2]), 1024),
+        kib(float(anchor[2]), 1024),
         incomplete,
     )
 
@@ -109,15 +107,12 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
     return category, anchor
 
 
-def _finite(text: str) -> float:
-    """A number; some of older forks are not numbers at all. Raises: BadRecord."""
+def _added(text: str) -> float:
+    """A number among the columns that a fork adds. Raises: BadRecord."""
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
         raise BadRecord(f"{text[:40]!r} is no number") from None
-    if not math.isfinite(number):
-        raise BadRecord(f"{text[:40]!r} is no finite number")
-    return number
 
 
 def _why(line: str) -> str:

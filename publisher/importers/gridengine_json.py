@@ -19,7 +19,6 @@ from publisher.importers.gridengine_record import (
     known,
     to_us,
     usage,
-    whole_us,
 )
 
 _NOTHING: Final[dict[str, Any]] = {}
@@ -70,7 +69,9 @@ def _record(entry: dict[str, Any], unit: TimeUnit) -> Accounted:
     rusage = measures.get("rusage", _NOTHING).get
     # `usage` up to 9.0.5, `eusage` since
     own = (measures["eusage"] if "eusage" in measures else measures.get("usage", _NOTHING)).get
-    cpu_us, kernel_us, incomplete = usage(own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), failed)
+    cpu_us, kernel_us, ru_wall_us, incomplete = usage(
+        own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0), failed
+    )
     return Accounted(
         job,
         task,
@@ -92,7 +93,7 @@ def _record(entry: dict[str, Any], unit: TimeUnit) -> Accounted:
         failed,
         status,
         deleted_by_person(deleted_by),
-        whole_us(rusage("ru_wallclock", 0)),
+        ru_wall_us,
         cpu_us,
         kernel_us,
         kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1),

@@ -16,7 +16,8 @@ _BELOW_US: Final = 10**14
 # 400,000 years: what no clock and no sum of CPU time reaches, and 64 bits of the database hold in µs.
 _MOST_US: Final = 2**63 - 1
 _MOST: Final = 2**53
-_UNKNOWN_NAMES: Final = frozenset({"", "NONE", "UNKNOWN", "(null)"})
+_MOST_S: Final = _MOST / _SECOND
+_NO_NAMES: Final = {"NONE": "", "UNKNOWN": "", "(null)": ""}
 _UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # Not people: the daemons sign themselves into `deleted_by` too.
 _DAEMONS: Final = ("execd@", "qmaster@")
@@ -76,7 +77,7 @@ class Accounted(NamedTuple):
 
 def known(name: str) -> str:
     """A name, '' where the writer had none."""
-    return "" if name in _UNKNOWN_NAMES else name
+    return _NO_NAMES.get(name, name)
 
 
 def clean(text: str) -> str:
@@ -100,13 +101,6 @@ def to_us(unit: TimeUnit, submitted: int, started: int, ended: int) -> tuple[int
     return submitted * factor, started * factor, ended * factor
 
 
-def whole_us(seconds: float) -> int:
-    """Seconds to µs. Raises: BadRecord for what is negative, not finite or beyond reason."""
-    if not 0 <= seconds < _MOST / _SECOND:
-        raise BadRecord(f"{seconds!r} is no number of seconds")
-    return int(seconds * _SECOND + 0.5)
-
-
 def kib(count: float, factor: int) -> int:
     """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadRecord."""
     if not -(2**63) < count < 2**63:
@@ -114,18 +108,21 @@ def kib(count: float, factor: int) -> int:
     return int(count) // factor if count > 0 else 0
 
 
-def usage(cpu_s: float, user_s: float, kernel_s: float, failed: int) -> tuple[int, int, int]:
-    """CPU time, the kernel's share of it, and whether it is incomplete.
+def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int) -> tuple[int, int, int, int]:
+    """In µs: CPU time, the kernel's share of it, `ru_wallclock`; and whether the CPU time is incomplete. Raises: BadRecord.
 
     `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that rusage misses. What the qmaster
     wrote for a host that was silent (failed 37) may have none: then rusage is all there is.
     """
-    cpu_us, user_us, kernel_us = whole_us(cpu_s), whole_us(user_s), whole_us(kernel_s)
+    # Also refuses what is not finite.
+    if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
+        raise BadRecord(f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is no number of seconds")
+    cpu_us, kernel_us = int(cpu_s * _SECOND + 0.5), int(kernel_s * _SECOND + 0.5)
     incomplete = 0
     if cpu_us == 0:
-        cpu_us = user_us + kernel_us
+        cpu_us = int(user_s * _SECOND + 0.5) + kernel_us
         incomplete = int(failed == 37)
-    return cpu_us, min(kernel_us, cpu_us), incomplete
+    return cpu_us, min(kernel_us, cpu_us), int(ru_wall_s * _SECOND + 0.5), incomplete
 
 
 def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.errors import SourceError
 
@@ -40,9 +40,11 @@ class Mark:
     tail: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record."""
+class Line(NamedTuple):
+    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record.
+
+    A tuple, because there are millions.
+    """
 
     offset: int
     content: bytes
@@ -101,7 +103,7 @@ class LogFile:
             rest = lines.pop()
             for content in lines:
                 end = at + len(content) + 1
-                yield Line(offset=at, content=content, length=len(content), end=end)
+                yield Line(at, content, len(content), end)
                 at = end
             if len(rest) > MOST_LINE_BYTES:
                 long = self._long_line(rest, at)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
+from tests.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
 from tests.pki import PKI
 from tests.sites import Row, SiteUnderTest
 
@@ -29,7 +33,29 @@ def fill_arex(site: SiteUnderTest) -> int:
     return len(jobs)
 
 
-SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {"arex": fill_arex}
+def fill_gridengine(site: SiteUnderTest) -> int:
+    """Some days of a cluster without an ARC CE: a file of the old format, rotated and compressed, and one of the new."""
+    log = list(entries(1, JOBS * 2 // 3))
+    old = site.folder / "accounting.0.gz"
+    old.write_bytes(gzip.compress(HEADER + b"".join(map(colon, log[: len(log) // 2]))))
+    new = site.folder / "accounting.jsonl"
+    new.write_bytes(b"".join(map(jsonl, log[len(log) // 2 :])))
+    (site.folder / "groups.map").write_text("theory atlas\nastro icecube\n")
+    site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
+    site.config["importers"] = {
+        "gridengine": {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"}
+    }
+    site.config["records"] |= {"infrastructure": "local", "batch_server": CLUSTER}
+    site.save()
+    print("   publisher import gridengine accounting.0.gz accounting.jsonl\n")
+    print(site.run("import", "gridengine", str(old), str(new)).out)
+    again = site.run("import", "gridengine", "--json", str(new))
+    print(f"   once more: {again.json['lines']} new lines")
+    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+        return int(connection.execute("SELECT count(*) FROM AAR").fetchone()[0])
+
+
+SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {"arex": fill_arex, "gridengine": fill_gridengine}
 
 
 def show(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
