@@ -223,8 +223,15 @@ def test_a_benchmark_that_cannot_be_read_is_told(site: SiteUnderTest) -> None:
     job = one_job(benchmark="fast")
     fill(site, job)
     told = explain(site, job)
-    assert (told["fate"], told["values"]) == ("set aside", [])
+    assert (told["fate"], told["record"]) == ("set aside", None)
     assert "benchmark-unreadable" in told["reason"]
+    assert value(told, "ServiceLevel") == (
+        None,
+        "the job's cannot be read: benchmark 'fast' is not TYPE:value",
+        "benchmark",
+    )
+    usage_record = explain(site, job, "--format", "ogf-ur")
+    assert usage_record["record"], "SGAS is told no benchmark"
 
 
 def test_each_target_has_its_own_say(site: SiteUnderTest) -> None:

@@ -86,6 +86,14 @@ def test_the_job_s_own_benchmark_comes_first() -> None:
     assert policy.apply(make_job(benchmark="HEPscore23:11.9", job_id="other")) is own
 
 
+def test_one_that_cannot_be_read_is_none_and_no_rule_stands_in_for_it() -> None:
+    policy = BenchmarkPolicy(rules=(BenchmarkRule(benchmarks=(TEN,)),))
+    applied = policy.apply(make_job(benchmark="HEPSPEC:12,26"))
+    assert applied.benchmarks == ()
+    assert applied.unreadable is not None
+    assert applied.unreadable.rule == "benchmark-unreadable"
+
+
 def test_what_arex_writes_by_itself_is_marked_and_may_be_distrusted() -> None:
     rules = (BenchmarkRule(benchmarks=(TEN,), origin="records.benchmark"),)
     job = make_job(benchmark="HEPSPEC:1.0")

@@ -333,6 +333,14 @@ def test_names_in_any_script_many_groups_and_configured_groups_arrive_intact(sit
     assert {row.vo_attributes for row in site.fake.rows.values()} == {tuple(attributes)}
 
 
+def test_a_benchmark_that_cannot_be_read_keeps_no_job_from_a_server_that_is_told_none(site: SgasSite) -> None:
+    readable, odd, wordless = jobs(3)
+    batch = [readable, replace(odd, benchmark="HEPSPEC:12,26"), replace(wordless, benchmark="fast")]
+    site.fill(*batch)
+    assert site.publish().status == 0
+    assert_rows(site, batch)
+
+
 def test_twenty_thousand_transfers_arrive_where_the_server_takes_them(site: SgasSite) -> None:
     first, many, last = jobs(3)
     many = staged(many, 20_000)

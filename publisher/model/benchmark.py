@@ -50,6 +50,7 @@ class AppliedBenchmark:
     benchmarks: tuple[Benchmark, ...]
     origin: str
     arex_default: bool = False  # A-REX's own HEPSPEC:1.0, sent but counted and reported
+    unreadable: Unfit | None = field(default=None, compare=False)  # why there is none although the job carries one
 
 
 _NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
@@ -87,7 +88,10 @@ class BenchmarkPolicy:
     distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
-        """Raises: Unfit when the job carries a benchmark that cannot be read; a guess would change what it is worth."""
+        """What is said about a job. One whose own benchmark cannot be read has none: a guess would change what it is worth.
+
+        Formats that need one set it aside for that; those that say none publish it.
+        """
         if job.benchmark:
             own = _own(job.benchmark)
             if not (own.arex_default and self.distrust_default):
@@ -97,7 +101,10 @@ class BenchmarkPolicy:
 
 @lru_cache(maxsize=4096)
 def _own(text: str) -> AppliedBenchmark:
-    benchmark = parse_benchmark(text)
+    try:
+        benchmark = parse_benchmark(text)
+    except Unfit as unfit:
+        return AppliedBenchmark(benchmarks=(), origin="the job", unreadable=unfit.with_traceback(None))
     return AppliedBenchmark(benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT)
 
 

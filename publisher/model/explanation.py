@@ -148,9 +148,7 @@ def _origins(policy: RecordPolicy, job: PublishedJob, *, usage_record: bool, sum
     )
     yield _local_id(policy, job)
     yield _fqan(job)
-    own = job.benchmark.origin == "the job"
-    default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if job.benchmark.arex_default else ""
-    yield Origin(name="ServiceLevel", rule=f"{job.benchmark.origin}{default}", source="benchmark" if own else "")
+    yield _service_level(job)
     if summary and policy.key_style is KeyStyle.JURA:
         spelt = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _SPELT]
         for origin in spelt:
@@ -176,6 +174,17 @@ def _local_id(policy: RecordPolicy, job: PublishedJob) -> Origin:
     if job.job.local_id:
         return Origin(name="LocalJobId", rule=f"{prefix}the batch system's id", source="local_id")
     return Origin(name="LocalJobId", rule=f"{prefix}the job's id, because the batch system gave none", source="job_id")
+
+
+def _service_level(job: PublishedJob) -> Origin:
+    said = job.benchmark
+    if said.unreadable is not None:
+        return Origin(
+            name="ServiceLevel", rule=f"the job's cannot be read: {said.unreadable.reason}", source="benchmark"
+        )
+    default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if said.arex_default else ""
+    own = said.origin == "the job"
+    return Origin(name="ServiceLevel", rule=f"{said.origin}{default}", source="benchmark" if own else "")
 
 
 def _fqan(job: PublishedJob) -> Origin:

@@ -245,7 +245,24 @@ WHO_RULES: Final[tuple[Rule[Who], ...]] = (
     _length("fqan-too-long", "FQAN", 255, lambda who: who.apel_fqan()),
 )
 
+
+def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
+    """A job's own benchmark that cannot be read, by what is wrong with it (model/benchmark.py)."""
+    return Rule(
+        name=rule,
+        receiver="apel",
+        protects="the whole message, or what the job is worth",
+        check=lambda applied: (
+            applied.unreadable.reason if applied.unreadable is not None and applied.unreadable.rule == rule else ""
+        ),
+    )
+
+
 BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
+    # 4.1 ServiceLevelType and ServiceLevel: another type, or a value that is no positive decimal
+    _unreadable("benchmark-unreadable"),
+    _unreadable("benchmark-unknown-type"),
+    _unreadable("benchmark-range"),
     # 4.1 ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as `custom`, 1
     Rule(
         name="benchmark-missing",
