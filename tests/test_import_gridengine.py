@@ -233,8 +233,12 @@ def test_cpu_time_is_the_daemons_and_the_kernel_has_its_share_of_it(tmp_path: Pa
 
 def test_a_host_that_was_silent_leaves_rusage(tmp_path: Path) -> None:
     """failed 37: only one of the two copies of usage is read by the qmaster."""
-    job = imported(tmp_path, jsonl(replace(ANY, failed=37, cpu=0.0)))
+    report = run_import(
+        tmp_path / "imported.db", write(tmp_path / "accounting", [jsonl(replace(ANY, failed=37, cpu=0.0))])
+    )
+    job = only(tmp_path / "imported.db")
     assert job["UsedCPUUserTime"] + job["UsedCPUKernelTime"] == 90
+    assert report.notes[0].startswith("1 records (failed 37) were written without the host's figures")
 
 
 @pytest.mark.parametrize(
@@ -275,8 +279,8 @@ def test_what_never_ran_is_counted_with_the_reason(tmp_path: Path) -> None:
     assert report.skipped == {
         "never ran (failed 26, opening output file)": 2,
         "no start time, though it used CPU time (failed 25, rescheduling)": 1,
-        "ended before it started (failed 0)": 2,
-        "never ran (failed 0)": 1,
+        "ended before it started (failed 0, no failure)": 2,
+        "never ran (failed 0, no failure)": 1,
     }
     assert (report.imported, report.lines, report.exit_status) == (0, 6, 0)
 

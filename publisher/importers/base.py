@@ -69,6 +69,7 @@ class ImportReport:
     skipped: Counter[str] = field(default_factory=Counter)  # records by reason
     bad: int = 0  # lines set aside for the first time
     bad_lines: list[BadLine] = field(default_factory=list)  # the first of them
+    incomplete: int = 0  # records whose CPU time is not all of it
     held: int = 0  # records of parallel tasks that wait for the record of their job
     orphans: int = 0  # those among them that wait for too long
     set_aside: int = 0

@@ -81,6 +81,11 @@ class GridEngineImporter:
             with accounting.transaction():
                 report.held, report.orphans = held(accounting.connection, overdue)
             report.set_aside = accounting.bad_lines(_NAME)
+        if report.incomplete:
+            report.notes.append(
+                f"{report.incomplete:,} records (failed 37) were written without the host's figures: "
+                "their CPU time is what rusage tells, which may be too little"
+            )
         return report
 
     def _check_cluster(self, accounting: AccountingDatabase) -> None:
@@ -190,6 +195,7 @@ class GridEngineImporter:
             parallel = accounting.put([self._site.job(run) for run in merged.runs], replace=True)
             bad = accounting.set_aside(_NAME, batch.bad)
         report.lines += batch.records
+        report.incomplete += sum(record.cpu_incomplete for record in (*batch.serial, *batch.parallel))
         report.imported += serial.inserted + parallel.inserted
         report.updated += serial.updated + parallel.updated
         report.merged += merged.merged

@@ -24,7 +24,7 @@ _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
 _CLUSTER: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 # fmt: off
 _FAILED: Final = {
-    1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
+    0: "no failure", 1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
     7: "before prolog", 8: "in prolog", 9: "before pestart", 10: "in pestart", 11: "before job", 12: "before pestop",
     13: "in pestop", 14: "before epilog", 15: "in epilog", 16: "releasing processor set", 17: "through signal",
     18: "shepherd returned error", 19: "before writing exit_status", 20: "error file", 21: "in recognising job",
@@ -121,7 +121,7 @@ class SiteMapping:
         """Why a record is no usage, or ''."""
         if record.ran:
             return self._left_out(record.owner, record.unix_group, record.queue) if self._excludes else ""
-        meaning = f"failed {record.failed}, {_FAILED.get(record.failed, 'unknown')}" if record.failed else "failed 0"
+        meaning = f"failed {record.failed}, {_FAILED[record.failed]}" if record.failed in _FAILED else "unknown code"
         if record.started_us:
             return f"ended before it started ({meaning})"
         if record.cpu_us:
