@@ -101,11 +101,11 @@ def test_a_value_names_its_rule_and_its_field(site: SiteUnderTest) -> None:
 
 def test_what_is_left_out_for_a_person_is_told(site: SiteUnderTest) -> None:
     site.config["records"]["identity"] = "withheld"
-    job = one_job(job_name="report of Jane", local_user="jane:jane")
+    job = one_job(job_name="report of Jane", local_user="jane:jane", projects=("jane",))
     fill(site, job)
     told = explain(site, job)
     assert value(told, "GlobalUserName")[0] == "withheld"
-    for name in ("LocalUserId", "LocalGroup", "JobName"):
+    for name in ("LocalUserId", "LocalGroup", "ProjectName", "JobName"):
         assert value(told, name)[:2] == (None, "left out (records.identity: withheld)"), name
     assert "jane" not in str(told["values"] + [told["record"]]).lower()
 

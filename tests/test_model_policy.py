@@ -202,6 +202,8 @@ def test_whoever_is_not_named_is_not_betrayed_either() -> None:
         assert hidden.local_group == "physics"
         own_group = make_policy(identity=identity).describe(make_job(local_user="jane", local_group="jane"))
         assert own_group.local_group == ""
+        own_project = make_policy(identity=identity).describe(make_job(local_user="jane", projects=("jane", "snic-1")))
+        assert own_project.projects == ("snic-1",)
 
 
 def test_a_token_s_issuer_and_subject_are_hidden_together() -> None:

@@ -107,7 +107,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("type", "vo-role"),)),
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Of.WHO, value=lambda who: who.extra_groups,
           write=_key, attributes=(("type", "vo-group"),), each=True),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", value=lambda job: job.job.projects, write=escape_ascii,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", value=lambda job: job.projects, write=escape_ascii,
           attributes=(("type", "ProjectName"),), each=True, repeats=True),
     Field(row="3.4", inside="UserIdentity", name="LocalUserId", value=lambda job: job.local_user,
           write=_local_user, mandatory=True, repeats=True),

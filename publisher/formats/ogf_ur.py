@@ -88,7 +88,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.client_host),
           write=escape_unicode, repeats=True),
     Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, repeats=True),
-    Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.job.projects), write=escape_unicode,
+    Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.projects), write=escape_unicode,
           each=True, repeats=True),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=sgas.host,

@@ -97,7 +97,7 @@ def _for_apel(job: PublishedJob, *, summary: bool) -> Iterator[tuple[str, str]]:
     yield "MemoryReal", _number(run.memory_kib, " KiB")
     yield "MemoryVirtual", _number(run.virtual_memory_kib, " KiB")
     yield "Host", ", ".join(run.hosts)
-    yield "ProjectName", ", ".join(run.projects)
+    yield "ProjectName", ", ".join(job.projects)
 
 
 def _for_sgas(job: PublishedJob) -> Iterator[tuple[str, str]]:
@@ -128,7 +128,7 @@ def _for_sgas(job: PublishedJob) -> Iterator[tuple[str, str]]:
     yield "MachineName", where.machine_name
     yield "SubmitHost", sgas.submit_host(job.client_host)
     yield "Queue", where.queue
-    yield "ProjectName", ", ".join(sgas.projects(run.projects))
+    yield "ProjectName", ", ".join(sgas.projects(job.projects))
     yield "Host", "".join(map(sgas.host, run.hosts[:1]))
     yield "WorkerNodeInstance", run.wn_instance
     yield "RuntimeEnvironment", ", ".join(sgas.runtime_environments(run.runtime_environments))
@@ -163,6 +163,8 @@ def _personal(policy: RecordPolicy, job: PublishedJob, *, usage_record: bool) ->
     yield Origin(name="LocalUserId", rule=rule, source="local_user")
     kept = job.local_group == job.job.local_group
     yield Origin(name="LocalGroup", rule=_AS_IT_IS if kept else rule, source="local_group")
+    told = job.projects == job.job.projects
+    yield Origin(name="ProjectName", rule=_AS_IT_IS if told else rule, source="projects")
     yield Origin(name="JobName", rule=rule, source="job_name")
     yield Origin(name="FileTransfers", rule=rule, source="transfers")
     if usage_record:

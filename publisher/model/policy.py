@@ -117,6 +117,13 @@ class PublishedJob:
         return ""
 
     @property
+    def projects(self) -> tuple[str, ...]:
+        """Projects may be told, but not one that is the user's own, as batch systems without projects have it."""
+        if self.identity_open:
+            return self.job.projects
+        return tuple(project for project in self.job.projects if project != self.job.local_user)
+
+    @property
     def job_name(self) -> str:
         """Users write themselves into it."""
         return self.job.job_name if self.identity_open else ""

@@ -233,7 +233,7 @@ MENDS: Final[tuple[Mend, ...]] = (
          check=lambda job: f"{left_out} with a group or role of over {sgas.VO_ATTRIBUTE_CHARACTERS} characters"
          if (left_out := sgas.vo_attributes_left_out(job.who)) else ""),
     Mend(name="project-left-out", protects=_BATCH,
-         check=lambda job: _fewer("projects", _named(job.job.projects), len(sgas.projects(job.job.projects)))),
+         check=lambda job: _fewer("projects", _named(job.projects), len(sgas.projects(job.projects)))),
     Mend(name="runtime-environment-left-out", protects=_BATCH,
          check=lambda job: _fewer("runtime environments", _named(job.job.runtime_environments),
                                   len(sgas.runtime_environments(job.job.runtime_environments)))),
