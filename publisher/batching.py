@@ -82,7 +82,7 @@ class JobBatches:
     def write_down(self) -> None:
         """Ship what waits, and note the progress behind it. Raises: Stopped."""
         for batch in self._packer.rest():
-            self._dispatch.ship(batch)
+            self._ship(batch)
 
     def conclude(self, now: datetime) -> None:
         """The end of the round's reading. Raises: Stopped."""

@@ -35,6 +35,7 @@ SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
+_ASIDE_AT_ONCE: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
 
 
 _TOLD_TO_STOP: Final = Receipt(
@@ -105,6 +106,7 @@ class Round:
         self._arex_default = 0
         self._warnings: Counter[str] = Counter()
         self._quiet_pages = 0
+        self._aside_waiting = 0
         self._counted_again: set[RowRef] = set()
         self._held: list[HeldMonth] = []
 
@@ -320,8 +322,9 @@ class Round:
                     left.append(key)
         outlet.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
         self._quiet_pages += 1
-        if outlet.idle and self._quiet_pages >= _QUIET_PAGES:
-            self._quiet_pages = 0
+        self._aside_waiting += len(aside)
+        if (outlet.idle and self._quiet_pages >= _QUIET_PAGES) or self._aside_waiting >= _ASIDE_AT_ONCE:
+            self._quiet_pages = self._aside_waiting = 0
             outlet.write_down()
         return True
 

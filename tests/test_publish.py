@@ -7,14 +7,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.arex_databases import SampleJob, Writer, generate
+from publisher import commands, config
+from publisher.sources.base import Page
+from publisher.wiring import Site, Surroundings
+from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.pki import PKI
@@ -363,6 +370,39 @@ def test_a_limit_keeps_what_was_set_aside_on_the_way(site: SiteUnderTest) -> Non
     assert (second.status, second.json["targets"]["egi"]["quarantined"]) == (0, 0), "told once"
     assert site.publish().status == 0
     assert_received(site, *good)
+
+
+def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_yet(site: SiteUnderTest) -> None:
+    """One good job does not fill a message; behind it a site without a benchmark may have a million others."""
+    bare = 4_900
+    bulk(site.database(), 2, bare, 1, START, END)
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("UPDATE AAR SET BenchmarkID = (SELECT ID FROM Benchmarks WHERE Name = '')")
+        (text,) = connection.execute("SELECT min(JobID) FROM AAR WHERE RecordID = 1").fetchone()
+        connection.execute("INSERT OR IGNORE INTO Benchmarks (Name) VALUES ('HEPSPEC:10')")
+        connection.execute(
+            "UPDATE AAR SET BenchmarkID = (SELECT ID FROM Benchmarks WHERE Name = 'HEPSPEC:10') WHERE JobID = ?",
+            (text,),
+        )
+    site.config["records"] = {}
+    site.save()
+    settings = config.load(site.path, {}, host_name="ce01.example.org")
+    surroundings = Surroundings(
+        environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
+    )
+    written: list[int] = []
+
+    class Witness:
+        def page_read(self, target: str, page: Page) -> None:
+            with closing(sqlite3.connect(site.state)) as connection:
+                written.extend(connection.execute("SELECT count(*) FROM quarantine").fetchone())
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *told, **also: None
+
+    (outcome,) = commands.publish(Site(settings=settings, surroundings=surroundings), targets=[], observer=Witness())
+    assert (outcome.records, outcome.quarantined) == (1, bare - 1)
+    assert bare - 1 > written[-1] >= 2_000, "written down on the way, before the last page"
 
 
 def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
