@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -21,6 +22,9 @@ from publisher.errors import BUG, ConfigError, Later, PublisherError, SourceErro
 
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
+# Where doctor looks for what starts the rounds.
+UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
+CRON_FOLDERS = (Path("/etc/cron.d"),)
 
 
 def run_sending(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -109,6 +113,46 @@ def run_quarantine(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return 0
 
 
+def run_doctor(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import results_doctor, terminal
+
+    try:
+        diagnosis = _diagnosis(arguments, stop)
+    except PublisherError as error:
+        if not arguments.nagios:
+            raise
+        terminal.print_line(results_doctor.nagios_unknown(str(error)), sys.stdout)
+        return results_doctor.NAGIOS_UNKNOWN
+    if arguments.nagios:
+        line, status = results_doctor.doctor_nagios(diagnosis)
+        terminal.print_line(line, sys.stdout)
+        return status
+    if arguments.json:
+        terminal.print_json(results_doctor.doctor_json(diagnosis), sys.stdout)
+    else:
+        for line in results_doctor.doctor_lines(diagnosis):
+            terminal.print_line(line, sys.stdout)
+    worst: int = diagnosis.exit_status
+    return worst
+
+
+def _diagnosis(arguments: argparse.Namespace, stop: threading.Event) -> Any:
+    """What doctor finds; a configuration that does not load is a finding too."""
+    from publisher import doctor
+
+    try:
+        site = _site(arguments, stop)
+    except ConfigError as error:
+        return doctor.broken_configuration(error)
+    host = doctor.Host(
+        arc_conf=arguments.arc_conf,
+        units=UNIT_FOLDERS,
+        cron=CRON_FOLDERS,
+        free_bytes=lambda directory: shutil.disk_usage(directory).free,
+    )
+    return doctor.examine(site, host, targets=arguments.target)
+
+
 def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import importing, results_import, terminal
 
@@ -191,6 +235,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "trace": run_trace,
     "explain": run_explain,
     "quarantine": run_quarantine,
+    "doctor": run_doctor,
     "import": run_import,
     "config": run_config,
 }

@@ -74,6 +74,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _trace(commands)
     _explain(commands)
     _quarantine(commands)
+    _doctor(commands)
     _import(commands)
     _config(commands)
     _tell_below(top, frozenset(top._option_string_actions) - {"-h", "--help"})
@@ -97,7 +98,7 @@ def _actions(command: argparse.ArgumentParser) -> Any:
     return command.add_subparsers(dest="action", metavar="ACTION", required=True)
 
 
-def _with_json(command: argparse.ArgumentParser) -> None:
+def _with_json(command: argparse._ActionsContainer) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
@@ -192,6 +193,21 @@ def _quarantine(commands: Any) -> None:
         command.add_argument("--all", action="store_true", dest="every", help="all of them")
         _with_targets(command)
         _with_json(command)
+
+
+def _doctor(commands: Any) -> None:
+    command = _command(commands, "doctor", "look for everything that could keep records from going out; sends none")
+    _with_targets(command)
+    command.add_argument(
+        "--arc-conf",
+        type=Path,
+        default=Path("/etc/arc.conf"),
+        metavar="FILE",
+        help="where ARC's own publisher might still be configured (default /etc/arc.conf)",
+    )
+    output = command.add_mutually_exclusive_group()
+    _with_json(output)
+    output.add_argument("--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3")
 
 
 def _import(commands: Any) -> None:

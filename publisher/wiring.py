@@ -11,7 +11,7 @@ from hashlib import sha256
 from publisher import __version__
 from publisher.config import Settings, TargetSettings
 from publisher.delivery import transport_plugin
-from publisher.delivery.base import Circumstances, Credentials, Transport
+from publisher.delivery.base import Circumstances, Credentials, Endpoint, Transport
 from publisher.delivery.rehearsal import RehearsalTransport
 from publisher.errors import ConfigError
 from publisher.formats import frame_of, job_format, summary_format
@@ -75,7 +75,7 @@ class Site:
     def aim(self, target: TargetSettings, *, rehearsal: bool = False, accept_key_change: bool = False) -> Aim:
         """A target, live. Raises: CredentialError."""
         now = self.surroundings.clock()
-        transport = self._transport(target)
+        transport = self.transport(target)
         return Aim(
             name=target.name,
             selection=target.selection(Window()),
@@ -100,11 +100,19 @@ class Site:
         """Of everything that decides how a target's records look."""
         return _digest(__version__, target.format, target.type, target.policy, target.policy.identity.secret)
 
-    def _transport(self, target: TargetSettings) -> Transport:
-        credentials = self.settings.credentials
+    def credentials(self) -> Credentials:
+        found = self.settings.credentials
+        return Credentials(certificate=found.certificate, key=found.key, ca=found.ca)
+
+    def endpoints(self, target: TargetSettings) -> tuple[Endpoint, ...]:
+        """The services that a target talks to. Raises: ConfigError."""
+        return transport_plugin(target.type).endpoints(target.options, self.surroundings.environment)
+
+    def transport(self, target: TargetSettings) -> Transport:
+        """Raises: CredentialError, ConfigError."""
         return transport_plugin(target.type).create(
             target.options,
-            Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca),
+            self.credentials(),
             Circumstances(
                 environment=self.surroundings.environment,
                 now=self.surroundings.clock,

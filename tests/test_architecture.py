@@ -65,6 +65,13 @@ ROOMS: dict[str, set[str]] = {
         *("judge", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
+    # Asks every room, and speaks to services through delivery alone.
+    "doctor": {
+        *("errors", "model", "doctor", "config", "formats", "ledger.base", "sources.base", "commands", "wiring"),
+        *("delivery.base", "delivery.credential_check", "delivery.trust_check", "delivery.reach"),
+        *("arc_conf", "arc_conf.values"),
+    },
+    "results_doctor": {"doctor"},
     "importing": {"errors", "importers.base", "wiring"},
     "results_import": {"importers.base"},
     "terminal": {"errors", "delivery.base", "ledger.base", "model", "sources.base"},
@@ -86,6 +93,8 @@ ROOMS: dict[str, set[str]] = {
         "results_explain",
         "importing",
         "results_import",
+        "doctor",
+        "results_doctor",
         "terminal",
         "ledger.base",
         "model",

@@ -62,6 +62,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "status": ("status", "--json"),
     "trace": ("trace", "--json", "JOB"),
     "explain": ("explain", "--json", "JOB"),
+    "doctor": ("doctor", "--json"),
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
@@ -232,7 +233,7 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
     """Also the fields that appear only in rare cases, which the test above does not meet."""
     keys = {
         key.value
-        for module in ("results", "results_explain", "results_import", "cli")
+        for module in ("results", "results_doctor", "results_explain", "results_import", "cli")
         for function in ast.parse((ROOT / "publisher" / f"{module}.py").read_text()).body
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)

@@ -1,0 +1,187 @@
+"""The accounting databases: readable, quick, of a kind that we know, and what their newest jobs would meet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from publisher.config import TargetSettings
+from publisher.doctor.findings import Finding, Question, join, not_asked
+from publisher.errors import SourceError, Unfit
+from publisher.formats import job_format, summary_format
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.selection import Window
+from publisher.model.when import Month, epoch
+from publisher.sources.base import Source, SourceFacts
+from publisher.wiring import Site
+
+_MONTHS: Final = 6
+_QUIET: Final = timedelta(days=7)
+_RECENT_DAYS: Final = 30
+# Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in use.
+_MOST_JOBS: Final = 5000
+_SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
+_OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database optimize`"
+
+
+def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
+    question = Question("database", "source", "every job that is published is read from there")
+    now = site.surroundings.clock()
+    try:
+        with closing(site.source()) as source:
+            facts = source.facts()
+            for each in facts:
+                yield _opened(each)
+                yield _indexes(each)
+                yield _statuses(each)
+            yield _months(source, now)
+            yield _future(source, now)
+            yield from _newest(source, targets, now)
+    except SourceError as error:
+        yield question.error(error, "see that A-REX's accounting is on ([arex] in arc.conf), and look at that file")
+        because = "the accounting data cannot be read"
+        yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
+
+
+def _opened(facts: SourceFacts) -> Finding:
+    question = Question("database", facts.path, "every job that is published is read from there")
+    found = f"schema {facts.schema}, journal mode {facts.journal_mode}"
+    if facts.way == "copy":
+        advice = (
+            "restart A-REX, or let its user open the file once with `sqlite3 FILE 'SELECT 1 FROM AAR LIMIT 1'`; else every run "
+            "copies the whole file, by default to /var/tmp"
+        )
+        return question.warning(f"{found}; {join(facts.notes)}", advice)
+    return question.ok(f"{found}, read in place{''.join(f'; {note}' for note in facts.notes)}")
+
+
+def _indexes(facts: SourceFacts) -> Finding:
+    question = Question("indexes", facts.path, "without them every page of jobs reads whole tables, and the CE notices")
+    if facts.unindexed:
+        return question.warning(f"no index serves our questions to {join(facts.unindexed)}", _OPTIMIZE)
+    return question.ok("all questions are answered from indexes")
+
+
+def _statuses(facts: SourceFacts) -> Finding:
+    question = Question("statuses", facts.path, "jobs of a status that nobody knows are not published")
+    if facts.strange_statuses:
+        found = join(f"{name!r} ({rows:,} jobs)" for name, rows in facts.strange_statuses.items())
+        advice = "look at these jobs in A-REX's log, and report the status: an update of ARC may have brought it"
+        return question.warning(f"unknown: {found}", advice)
+    return question.ok("all known")
+
+
+def _months(source: Source, now: datetime) -> Finding:
+    """How many rows end in each of the last months, and whether any still comes in."""
+    question = Question("jobs per month", "source", "a gap here is a gap at every receiver")
+    month = Month(now.year, now.month)
+    months = []
+    for _ in range(_MONTHS):
+        months.append((month, source.count(month.window)))
+        month = month.previous
+    told = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
+    if not source.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
+        advice = (
+            "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare "
+            "controldir in arc.conf with `source`"
+        )
+        return question.warning(f"no job ended in the last {_QUIET.days} days ({told})", advice)
+    return question.ok(told)
+
+
+def _future(source: Source, now: datetime) -> Finding:
+    question = Question("end times", "source", "a job that ends in the future waits until then")
+    rows = source.count(Window(start=epoch(now + _SOON)))
+    if rows:
+        advice = "see that the CE's clock is right; a row that is wrong for ever has to be mended in the database"
+        return question.warning(f"{rows:,} jobs end in the future", advice)
+    return question.ok("none in the future")
+
+
+_WHY_BENCHMARKS: Final = (
+    "a job without a benchmark cannot be counted and is set aside; a wrong one makes its work too small"
+)
+_ADVICE_BENCHMARKS: Final = (
+    "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`; what "
+    "arc.conf says (benchmark in [lrms] and [queue:NAME]) holds for jobs from then on"
+)
+
+
+@dataclass(slots=True)
+class _Fates:
+    """What would become of a target's newest jobs."""
+
+    looked_at: int = 0
+    queues: set[str] = field(default_factory=set)
+    bare: set[str] = field(default_factory=set)  # queues with jobs that lack a benchmark
+    default: set[str] = field(default_factory=set)  # queues with A-REX's HEPSPEC:1.0
+    rules: Counter[str] = field(default_factory=Counter)
+
+
+def _newest(source: Source, targets: Sequence[TargetSettings], now: datetime) -> Iterator[Finding]:
+    jobs, skipped = _recent(source, now)
+    for target in targets:
+        fates = _judged(target, jobs, now)
+        question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
+        among = f"the newest {fates.looked_at:,} jobs, of {len(fates.queues)} queues"
+        if fates.bare:
+            queues = join(sorted(fates.bare))
+            found = f"none, or none that can be read, for jobs of the queue {queues} (among {among})"
+            yield question.warning(found, _ADVICE_BENCHMARKS)
+        elif fates.default:
+            found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs of the queue {join(sorted(fates.default))}"
+            yield question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
+        else:
+            yield question.ok(f"known for {among}")
+        question = Question("fitness", target.name, "a job that breaks a rule is set aside")
+        rules = fates.rules + skipped
+        if rules:
+            broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
+            advice = "`publisher explain JOB` shows how a job comes to that; `publisher quarantine list` has them after a round"
+            yield question.warning(f"jobs that would be set aside, among {among}: {broken}", advice)
+        else:
+            yield question.ok(f"none of {among} would be set aside")
+
+
+def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
+    """The newest finished jobs, day by day backwards, and the rules that rows broke which are no jobs at all."""
+    jobs: list[JobRecord] = []
+    skipped: Counter[str] = Counter()
+    end = epoch(now + _SOON)
+    for _ in range(_RECENT_DAYS + 1):
+        start = Epoch(end - 86_400)
+        for page in source.window(Window(start=start, end=end), frozenset(), now):
+            jobs += page.jobs
+            skipped.update(one.rule for one in page.skipped)
+            if len(jobs) >= _MOST_JOBS:
+                return jobs, skipped
+        end = start
+    return jobs, skipped
+
+
+def _judged(target: TargetSettings, jobs: Sequence[JobRecord], now: datetime) -> _Fates:
+    fates = _Fates()
+    selection = target.selection(Window())
+    summary = summary_format(target.format) if target.summary else None
+    render = summary.admit if summary else job_format(target.format).render
+    for job in jobs:
+        if not selection.wants(job):
+            continue
+        try:
+            published = target.policy.describe(job)
+            if not selection.wants_vo(published.who.vo):
+                continue
+            if published.benchmark.arex_default:
+                fates.default.add(job.queue)
+            render(published, now)
+        except Unfit as unfit:
+            fates.rules[unfit.rule] += 1
+            if unfit.rule.startswith("benchmark"):
+                fates.bare.add(job.queue)
+        fates.looked_at += 1
+        fates.queues.add(job.queue)
+    return fates

@@ -1,0 +1,130 @@
+"""What a check has found, why it matters and what to do: the one noun of this room."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from publisher.delivery.base import Step
+from publisher.errors import ConfigError, PublisherError, gravest
+
+# Messages of ours say what and where, then what to do: after a semicolon, or after the words of somebody else and a colon.
+_ADVICE_BEGINS: Final = re.compile(r'(?<="): |; ')
+
+
+class State(StrEnum):
+    """How bad it is. A warning will become a failure, or costs something; a failure keeps records from going out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One question and its answer. `part` is the target or the part of the host; `advice` is '' when all is well.
+
+    `exit_status` (errors.py) is that of a failure.
+    """
+
+    name: str
+    part: str
+    state: State
+    found: str
+    why: str
+    advice: str = ""
+    exit_status: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A number for monitoring, in `unit` ('' for a count); `warn` and `critical` are ranges as Nagios writes them, or ''."""
+
+    label: str
+    value: int
+    unit: str = ""
+    warn: str = ""
+    critical: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that was found, in the order of asking."""
+
+    findings: tuple[Finding, ...]
+    measures: tuple[Measure, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        return gravest(found.exit_status for found in self.findings)
+
+    def count(self, state: State) -> int:
+        return sum(found.state is state for found in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of what, and why: findings are its answers."""
+
+    name: str
+    part: str
+    why: str
+
+    def ok(self, found: str) -> Finding:
+        return Finding(name=self.name, part=self.part, state=State.OK, found=found, why=self.why)
+
+    def warning(self, found: str, advice: str) -> Finding:
+        return Finding(name=self.name, part=self.part, state=State.WARNING, found=found, why=self.why, advice=advice)
+
+    def failure(self, found: str, advice: str, exit_status: int) -> Finding:
+        return Finding(
+            name=self.name,
+            part=self.part,
+            state=State.FAILURE,
+            found=found,
+            why=self.why,
+            advice=advice,
+            exit_status=exit_status,
+        )
+
+    def error(self, error: PublisherError, otherwise: str) -> Finding:
+        """A failure that another room has put into words; `otherwise` is the advice where they hold none."""
+        found, advice = parted(str(error))
+        return self.failure(found, advice or otherwise, error.exit_status)
+
+    def step(self, step: Step, otherwise: str = "") -> Finding:
+        """The answer of a pre-flight step."""
+        if step.exit_status:
+            found, advice = (step.answer, step.advice) if step.advice else parted(step.answer)
+            return self.failure(found, advice or otherwise, step.exit_status)
+        return self.warning(step.answer, step.advice) if step.advice else self.ok(step.answer)
+
+
+def parted(text: str) -> tuple[str, str]:
+    """What happened, and what to do; the second is '' where the text does not say it."""
+    found = _ADVICE_BEGINS.split(text, maxsplit=1)
+    return found[0], found[1] if len(found) > 1 else ""
+
+
+def broken_configuration(error: ConfigError) -> Diagnosis:
+    """A configuration that does not load: each of its problems, and nothing else can be asked."""
+    question = Question("configuration", "configuration", "without it nothing is published at all")
+    otherwise = (
+        "correct that line; `publisher config check` tells whether the file is right, publisher.yaml(5) explains keys"
+    )
+    return Diagnosis(findings=tuple(question.error(ConfigError(problem), otherwise) for problem in error.problems))
+
+
+def not_asked(question: Question, because: str) -> Finding:
+    """A question that another finding keeps from being asked: cannot tell is not all is well."""
+    return question.warning(f"not asked, because {because}", "mend that first, then ask again")
+
+
+def join(names: Iterable[str], most: int = 5) -> str:
+    """Some names for people, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -1,0 +1,125 @@
+"""Certificate, CAs, and the services behind them: who we are, whom we trust, whether we get there, what we may do there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from publisher.config import TargetSettings
+from publisher.delivery.base import Endpoint, Step
+from publisher.delivery.credential_check import SOON, TOO_LATE, certificate_ends, check_credentials, not_here
+from publisher.delivery.reach import reach
+from publisher.delivery.trust_check import check_trust
+from publisher.doctor.findings import Finding, Measure, Question, State, not_asked
+from publisher.errors import CredentialError, PublisherError
+from publisher.wiring import Site
+
+_WHY: Final[Mapping[str, str]] = {
+    "certificate": "services know this host by it, and messages are signed with it",
+    "certificate dates": "outside of them every service refuses it",
+    "certificate purpose": "a certificate for something else is refused by services, and its signatures by APEL",
+    "certificate profile": "some services insist on it",
+    "subject": "this is what must be registered, letter by letter",
+    "key": "it signs messages; whoever has it can sign in this host's name",
+    "CAs": "nothing is sent to a service whose certificate no trusted CA has issued",
+    "our CA": "a service that trusts the same CAs would not know this host",
+    "CRLs": "a revoked certificate shows only in a list of today",
+    "name": "a service is found by its name",
+    "connection": "records cannot go where no connection goes",
+    "TLS": "records go to nobody whose certificate is not right",
+    "clock": "signatures and certificates are judged by the time, and end times are ours",
+    "token": "AMS takes messages only with one, which authn gives for the certificate",
+    "right to publish": "AMS knows us, but takes messages only from those whom the topic lists",
+    "services": "the service must be one that takes job records",
+    "right to insert": "SGAS takes records only from those whom its administrator lists",
+    "directory": "messages are put there",
+}
+_OTHERWISE: Final[Mapping[str, str]] = {
+    "token": "give the operators of AMS the DN under `subject`, and this answer",
+    "right to publish": "ask the operators of AMS to let this host's user publish to the topic",
+    "certificate": "give the administrator of SGAS the DN under `subject`, and this answer",
+    "services": "ask the administrator of SGAS for its address, and correct `url` of the target",
+    "right to insert": "ask the administrator of SGAS for the right jobinsert for the DN under `subject`",
+    "directory": "let the user who publishes write there, or correct `path` of the target",
+}
+_CREDENTIAL_STEPS: Final = frozenset({"certificate", "certificate dates", "certificate purpose", "key"})
+
+
+def check_identity(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding | Measure]:
+    """The certificate, its key, and the CAs."""
+    credentials, now = site.credentials(), site.surroundings.clock()
+    options: list[Any] = [target.options for target in targets if _shows_certificate(target)]
+    if not options:
+        return
+    allow_open_key = all(one.allow_open_key for one in options)
+    for step in check_credentials(credentials, now, site.surroundings.environment, allow_open_key=allow_open_key):
+        yield _finding(step, "credentials")
+    ends = certificate_ends(credentials)
+    if ends is not None:
+        yield Measure(
+            label="certificate_days", value=(ends - now).days, warn=f"{SOON.days}:", critical=f"{TOO_LATE.days}:"
+        )
+    for step in check_trust(credentials, now):
+        yield _finding(step, "credentials")
+
+
+def check_services(site: Site, targets: Sequence[TargetSettings], before: Sequence[Finding]) -> Iterator[Finding]:
+    """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
+    unfit = [found for found in before if found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE]
+    known: dict[str, tuple[Step, ...]] = {}
+    for target in targets:
+        ways: list[Finding] = []
+        try:
+            for endpoint in site.endpoints(target):
+                ways += _way(site, target, endpoint, known)
+        except PublisherError as error:  # no CAs, or a proxy that is none
+            ways.append(Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"]))
+        yield from ways
+        question = Question(
+            "preflight", target.name, "only the service itself can say whether it will take our records"
+        )
+        doubtful = unfit if _shows_certificate(target) else []
+        failed = next((found for found in (*doubtful, *ways) if found.state is State.FAILURE), None)
+        if failed is not None:
+            yield not_asked(question, f"of the finding about {failed.name} ({failed.part})")
+        elif _shows_certificate(target) and not_here(site.credentials()) is not None:
+            yield not_asked(question, "the key is there for the service only")
+        else:
+            yield from _preflight(site, target, question)
+
+
+def _way(
+    site: Site, target: TargetSettings, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]
+) -> Iterator[Finding]:
+    """Each service is looked at once, however many targets talk to it."""
+    key = f"{endpoint.url} {endpoint.proxy}"
+    if key not in known:
+        known[key] = reach(endpoint, site.credentials(), site.surroundings.clock, site.surroundings.monotonic)
+    for step in known[key]:
+        yield _finding(step, f"{target.name}, {endpoint.name}")
+
+
+def _preflight(site: Site, target: TargetSettings, question: Question) -> Iterator[Finding]:
+    try:
+        with closing(site.transport(target)) as transport:
+            for step in transport.preflight():
+                yield _finding(step, target.name)
+            # Those of the certificate were told above, in better words.
+            for warning in transport.warnings(site.surroundings.clock()):
+                if not warning.startswith("the certificate "):
+                    found, _, advice = warning.partition(": ")
+                    yield Question("target", target.name, "what it says decides what its receiver gets").warning(
+                        found, advice or "see publisher.yaml(5)"
+                    )
+    except CredentialError as error:
+        yield question.error(error, "mend the certificate or its key")
+
+
+def _shows_certificate(target: TargetSettings) -> bool:
+    """All but files that somebody else signs."""
+    return getattr(target.options, "sign", None) is not False
+
+
+def _finding(step: Step, part: str) -> Finding:
+    return Question(step.name, part, _WHY[step.name]).step(step, _OTHERWISE.get(step.name, ""))

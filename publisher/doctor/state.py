@@ -1,0 +1,212 @@
+"""The state: its directory and file, and what the ledger in it knows of the targets."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from publisher.config import TargetSettings
+from publisher.doctor.findings import Finding, Measure, Question, join, not_asked
+from publisher.errors import Later, LedgerError
+from publisher.formats import summary_format
+from publisher.ledger.base import Ledger, TargetState
+from publisher.model.months import HeldMonth, left_behind
+from publisher.wiring import Site
+
+_STATUS: Final = LedgerError.exit_status
+_MIB: Final = 1 << 20
+# A round writes its messages down before it sends them: some MiB each, and a merge of months as much again.
+SPACE_WARNING: Final = 500 * _MIB
+SPACE_FAILURE: Final = 50 * _MIB
+_PATIENCE: Final = timedelta(hours=1)  # beyond two rounds: timers are spread, and a host may be down
+_TOO_LONG: Final = timedelta(days=7)
+_WHY_DIRECTORY: Final = "what was sent stands there: without it jobs go out twice, or not at all"
+
+
+def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[Finding]:
+    """The directory, the files in it, and the room on its disk."""
+    question = Question("state directory", "state", _WHY_DIRECTORY)
+    directory = state.parent
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        yield _missing(question, directory)
+        return
+    except OSError as error:
+        advice = "let the user who publishes search the directories above it"
+        yield question.failure(f"{directory}: {error.strerror}", advice, _STATUS)
+        return
+    yield _directory(question, directory, found)
+    if stat.S_ISDIR(found.st_mode):
+        yield _owners(state, found.st_uid)
+        yield _space(directory, free_bytes(directory))
+
+
+def _missing(question: Question, directory: Path) -> Finding:
+    made = f"`install -d -o publisher -g publisher -m 0700 {directory}`, or let systemd-tmpfiles make it"
+    if directory.parent.is_dir() and os.access(directory.parent, os.W_OK | os.X_OK, effective_ids=True):
+        return question.warning(f"{directory} is not there; the first round will make it, and begin anew", made)
+    return question.failure(f"{directory} is not there, and this user cannot make it", made, _STATUS)
+
+
+def _directory(question: Question, directory: Path, found: os.stat_result) -> Finding:
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        return question.failure(f"{directory} is not a directory", "name another file in `state`", _STATUS)
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        advice = (
+            "ask as the user who publishes: `runuser -u publisher -- publisher doctor`; if it is that one, chown it"
+        )
+        return question.failure(f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS)
+    if mode & 0o022:
+        found_mode = f"others than its owner may write {directory} (mode {mode:04o}), and so change what was sent"
+        return question.warning(found_mode, f"`chmod 0700 {directory}`")
+    if mode & 0o005:
+        found_mode = f"everybody may look into {directory} (mode {mode:04o}), where users' names stand"
+        return question.warning(found_mode, f"`chmod 0700 {directory}`")
+    return question.ok(f"{directory}, mode {mode:04o}")
+
+
+def _owners(state: Path, owner: int) -> Finding:
+    """Files that root made in there, the service cannot change later."""
+    question = Question("state files", "state", "the service cannot change what another user has made there")
+    try:
+        entries = sorted(entry for entry in state.parent.iterdir() if entry.name.startswith(state.name))
+        others = [entry.name for entry in entries if _owner(entry, owner) != owner]
+    except OSError as error:
+        return question.failure(f"{state.parent}: {error.strerror}", "ask as the user who publishes", _STATUS)
+    if others:
+        advice = f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
+        return question.failure(f"{join(others)} belong to another user than the directory", advice, _STATUS)
+    return question.ok("all of one owner")
+
+
+def _owner(entry: Path, gone: int) -> int:
+    """Whose it is; `gone` for a -wal that SQLite took away in between."""
+    try:
+        return entry.lstat().st_uid
+    except FileNotFoundError:
+        return gone
+
+
+def _space(directory: Path, free: int) -> Finding:
+    question = Question("disk space", "state", "on a full disk nothing can be written down, so nothing is sent")
+    found = f"{free // _MIB:,} MiB free for {directory}"
+    advice = f"make room on the file system of {directory} (`df -h {directory}`), but never in that directory"
+    if free < SPACE_FAILURE:
+        return question.failure(found, advice, _STATUS)
+    return question.warning(found, advice) if free < SPACE_WARNING else question.ok(found)
+
+
+def check_ledger(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding | Measure]:
+    """What the ledger knows of each target: its last success, what is in doubt, set aside or held back."""
+    question = Question("state", "state", _WHY_DIRECTORY)
+    now = site.surroundings.clock()
+    try:
+        with closing(site.ledger_to_read()) as ledger:
+            states = [(target, ledger.target(target.name)) for target in targets]
+            there = site.settings.state.exists()
+            yield question.ok(f"{site.settings.state}{'' if there else ' is not there yet; the first round makes it'}")
+            for target, state in states:
+                yield from _target(target, state, ledger, now)
+    except LedgerError as error:
+        yield question.error(error, "restore it from a backup")
+        why = "a target that gets nothing for long has a trouble that somebody must mend"
+        for target in targets:
+            yield not_asked(Question("last success", target.name, why), "the state cannot be read")
+
+
+def _target(
+    target: TargetSettings, state: TargetState | None, ledger: Ledger, now: datetime
+) -> Iterator[Finding | Measure]:
+    name = target.name
+    why = "a target that gets nothing for long has a trouble that somebody must mend"
+    yield _last_success(Question("last success", name, why), target, state, now)
+    if state is None:
+        return
+    if state.last_success is not None:
+        limit = _limit(target)
+        yield Measure(
+            label=f"{name}_age",
+            value=max(0, round((now - state.last_success).total_seconds())),
+            unit="s",
+            warn=str(round(limit.total_seconds())),
+            critical=str(round(max(limit, _TOO_LONG).total_seconds())),
+        )
+    yield Measure(label=f"{name}_quarantined", value=state.quarantined, warn="0")
+    yield Measure(label=f"{name}_in_doubt", value=state.in_doubt)
+    yield _quarantine(Question("quarantine", name, "these jobs are counted nowhere until somebody looks"), state)
+    yield _doubt(
+        Question("in doubt", name, "their answers were lost, and they are sent again under the same id"), state
+    )
+    if target.summary:
+        held = list(_held(target, ledger))
+        yield Measure(label=f"{name}_held_months", value=len(held), warn="0")
+        yield _months(Question("held months", name, "the receiver has old numbers for them"), held)
+
+
+def _limit(target: TargetSettings) -> timedelta:
+    return 2 * timedelta(seconds=target.every_s) + _PATIENCE
+
+
+def _last_success(question: Question, target: TargetSettings, state: TargetState | None, now: datetime) -> Finding:
+    look = f"`publisher publish --force --target {target.name}` says what is wrong; so does `journalctl -u publisher`"
+    if state is None or state.last_round is None:
+        advice = (
+            f"`publisher publish --dry-run --target {target.name}`, then the same without --dry-run, then the timer"
+        )
+        return question.warning("there was no round yet", advice)
+    if state.last_success is None:
+        return question.failure("no round ever went through", look, Later.exit_status)
+    age = now - state.last_success
+    found = f"{state.last_success:%Y-%m-%dT%H:%M:%SZ}, {_spoken(age)} ago"
+    limit = _limit(target)
+    if age > max(limit, _TOO_LONG):
+        return question.failure(found, look, Later.exit_status)
+    return question.warning(found, look) if age > limit else question.ok(found)
+
+
+def _spoken(age: timedelta) -> str:
+    return f"{age.days} days" if age.days > 1 else f"{max(0, round(age.total_seconds() / 60))} minutes"
+
+
+def _quarantine(question: Question, state: TargetState) -> Finding:
+    if not state.quarantined:
+        return question.ok("empty")
+    advice = (
+        f"`publisher quarantine list --target {state.target}` names the rule that each broke; mend, release or drop"
+    )
+    return question.warning(f"{state.quarantined:,} jobs are set aside", advice)
+
+
+def _doubt(question: Question, state: TargetState) -> Finding:
+    if not state.in_doubt:
+        return question.ok("nothing")
+    advice = f"nothing, the next round sends them; if they stay, `publisher publish --force --target {state.target}` says why"
+    return question.warning(f"{state.in_doubt:,} records", advice)
+
+
+def _held(target: TargetSettings, ledger: Ledger) -> Iterator[HeldMonth]:
+    """Months that a round would hold back, because rows would stay at the receiver or jobs be lost there."""
+    key = summary_format(target.format).receiver_key
+    for month in ledger.months(target.name):
+        if month.digest == month.accepted_digest or month.on_its_way or not month.accepted_digest:
+            continue
+        stale = left_behind(key, ledger.accepted(target.name, month.month), ledger.counted(target.name, month.month))
+        if stale or month.accepted_jobs > month.jobs:
+            yield HeldMonth(month=month.month, stale=(), lost_jobs=max(month.accepted_jobs - month.jobs, 0))
+
+
+def _months(question: Question, held: Sequence[HeldMonth]) -> Finding:
+    if not held:
+        return question.ok("none")
+    advice = (
+        f"`publisher publish --force --target {question.part}` prints the ticket; when those rows are deleted, add "
+        "--accept-key-change"
+    )
+    return question.warning(f"held back: {join(month.name for month in held)}", advice)
