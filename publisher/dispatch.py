@@ -88,6 +88,7 @@ class Dispatch:
         self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
         self._batches = 0
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
+        self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
         self._making: tuple[Batch, Beside[Made]] | None = None
         self._flying: tuple[Message, Beside[Receipt]] | None = None
         self.tally = Tally()
@@ -135,13 +136,11 @@ class Dispatch:
             self._came_of(message, self._transport.deliver(message, self._clock()), outstanding)
 
     def conclude(self) -> None:
-        """Records refused for no clear reason: they are to blame if others got through, else the target is.
+        """Records refused for no clear reason, and nothing got through since: then the target is to blame.
 
         Raises: Stopped when it is the target.
         """
-        if not self._suspects:
-            return
-        if not self.tally.messages:
+        if self._suspects:
             raise Stopped(
                 Receipt(
                     verdict=Verdict.STOP_TARGET,
@@ -149,10 +148,6 @@ class Dispatch:
                     exit_status=Rejected.exit_status,
                 )
             )
-        suspects, self._suspects = list(self._suspects.values()), {}
-        if len(suspects) == 1:  # it was refused alone, and all others got through: to ask again would tell nothing new
-            self._refuse(*suspects[0])
-        self.send_outstanding()
 
     def count_shed(self, job_id: JobId, reason: str) -> None:
         self.tally.shed += 1
@@ -214,7 +209,7 @@ class Dispatch:
                 self.tally.messages += 1
                 self.tally.records += message.records
                 self._watcher.message_settled(message, receipt)
-                return True
+                return self._clear_suspects()
             case Verdict.IN_DOUBT:
                 self._ledger.in_doubt(message, receipt.reason)
                 raise Stopped(receipt)
@@ -230,11 +225,11 @@ class Dispatch:
         """Cut a message in two; make its only record lighter when it is too large, or set it aside."""
         refused = receipt.verdict is Verdict.REFUSED
         if len(whole.records) > 1:
+            if refused and not receipt.certain and not whole.narrowing:
+                self._vouched = False  # what it took before says nothing about it now
             self._ledger.split(whole, self._halves(whole), narrowing=refused)
-        elif refused and not receipt.certain and not self.tally.messages:
-            self._suspects[whole.message.id] = whole, receipt
-            if len(self._suspects) >= _SUSPECTS:
-                self.conclude()
+        elif refused and not receipt.certain and not self._vouched:
+            self._suspect(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
             self._refuse(whole, receipt)
 
@@ -250,6 +245,34 @@ class Dispatch:
         self._ledger.split(whole, [(message, [replace(record, content_bytes=len(less))])], narrowing=False)
         self.count_shed(record.job_id, reason)
         return True
+
+    def _suspect(self, whole: Outstanding, receipt: Receipt) -> None:
+        """A record refused for no clear reason. Of many in a row, what waits furthest from them tells who is to blame.
+
+        Raises: Stopped when that is refused too: it is the target.
+        """
+        self._suspects[whole.message.id] = whole, receipt
+        if len(self._suspects) != _SUSPECTS:
+            return
+        last, passed = None, set(self._suspects)
+        while (one := self._ledger.outstanding(self._target, passed)) is not None:
+            last = one
+            passed.add(one.message.id)
+        if last is not None:
+            self._came_of(last.message, self._transport.deliver(last.message, self._clock()), last)
+        self.conclude()
+
+    def _clear_suspects(self) -> bool:
+        """Something got through, so it is the records. One that was refused alone would say nothing new if asked again.
+
+        False when there are several, which have to be sent again.
+        """
+        self._vouched = True
+        suspects = list(self._suspects.values())
+        self._suspects.clear()
+        if len(suspects) == 1:
+            self._refuse(*suspects[0])
+        return len(suspects) < 2
 
     def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE

@@ -179,6 +179,38 @@ def test_when_every_record_fails_it_is_the_target(tmp_path: Path, pki: PKI) -> N
         assert_rows(site, batch)
 
 
+def test_a_server_that_begins_to_fail_in_the_middle_of_a_round_costs_no_record(tmp_path: Path, pki: PKI) -> None:
+    batch = jobs(400)
+    with FakeSGAS(pki, twisted="new") as fake:
+        site = SgasSite(tmp_path, pki, fake)
+        site.fill(*batch)
+        fake.database.poison |= {record_id(job): CRASH for job in batch[50:]}
+        run = site.publish()
+        assert (run.status, site.outcome(run)["records"], site.outcome(run)["quarantined"]) == (76, 50, 0)
+        assert "the target is at fault, not the records" in site.outcome(run)["reason"]
+        assert len(fake.requests) < 40, "it is not asked once for each record"
+        fake.database.poison.clear()
+        assert site.publish().status == 0
+        assert_rows(site, batch)
+
+
+@pytest.mark.parametrize("first", [0, 25, 50, 75, 135])
+@pytest.mark.parametrize("count", [2, 8, 20])
+def test_many_culprits_in_a_row_are_no_reason_to_blame_the_server(
+    tmp_path: Path, pki: PKI, first: int, count: int
+) -> None:
+    batch = jobs(160)
+    culprits = batch[first : first + count]
+    with FakeSGAS(pki, twisted="new") as fake:
+        site = SgasSite(tmp_path, pki, fake)
+        fake.database.poison |= {record_id(job): CRASH for job in culprits}
+        site.fill(*batch)
+        run = site.publish()
+        assert (run.status, site.outcome(run)["quarantined"]) == (65, len(culprits)), site.outcome(run)
+        assert_rows(site, [job for job in batch if job not in culprits])
+        assert len(fake.requests) <= 4 + len(culprits) * 2 * ceil(log2(50))
+
+
 # Everything once, whatever happens on the way
 
 
