@@ -324,7 +324,13 @@ def status_unknown(clinic: Clinic) -> Planted:
 
 def nothing_comes_in(clinic: Clinic) -> Planted:
     clinic.alter("UPDATE AAR SET EndTime = EndTime - 3000000, SubmitTime = SubmitTime - 3000000")
-    return warning("jobs per month", "no job ended in the last 7 days", "is this the database that A-REX writes today?")
+    found, advice = "no job ended in the last 7 days", "is this the database that A-REX writes today?"
+    return warning("jobs per month", found, advice, "benchmarks")
+
+
+def no_job_for_a_target(clinic: Clinic) -> Planted:
+    clinic.target["vos"] = ["nobody"]
+    return warning("benchmarks", "cannot tell: no job that this target wants", "`vos` and `statuses`")
 
 
 def end_in_the_future(clinic: Clinic) -> Planted:

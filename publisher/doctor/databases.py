@@ -127,6 +127,10 @@ def _newest(source: Source, targets: Sequence[TargetSettings], now: datetime) ->
     for target in targets:
         fates = _judged(target, jobs, now)
         question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
+        if not fates.looked_at:
+            found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
+            yield question.warning(found, "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`")
+            continue
         among = f"the newest {fates.looked_at:,} jobs, of {len(fates.queues)} queues"
         if fates.bare:
             queues = join(sorted(fates.bare))
