@@ -21,6 +21,7 @@ from typing import Final
 
 from benchmarks.measure import Cost, measured
 from publisher import config
+from publisher.aim import Aim
 from publisher.delivery.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.delivery.smime import Signer
 from publisher.ledger.base import Ledger, TargetState
@@ -28,7 +29,7 @@ from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
-from publisher.pipeline import Aim, Round
+from publisher.pipeline import Round
 from publisher.sources.base import Page
 from publisher.wiring import Site, Surroundings
 

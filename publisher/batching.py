@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final, Protocol
 
 from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
 from publisher.formats.base import JobFormat, lighter
-from publisher.judge import Fit
+from publisher.judge import Fit, set_aside
 from publisher.model.job import JobKey
 from publisher.model.message import Rendered
+from publisher.model.months import HeldMonth
 from publisher.model.parcel import TOO_LARGE, Batch, Packer
-from publisher.model.progress import Progress
-from publisher.model.row_keys import said
-from publisher.model.summary_keys import SummaryKeys
+from publisher.model.progress import OpenRow, Progress
+from publisher.model.row_keys import month_number, said
+from publisher.model.summary_keys import KeyTotal, SummaryKeys
+
+_CHANGED: Final = 2_000  # runs that changed after delivery and wait to be looked at together: some 10 MB
+
+
+class Emptied(Protocol):
+    """Asked for the rows at the receiver that lose their last jobs when so many changed runs of a month go out again."""
+
+    def __call__(self, month: int, runs: int, now: datetime) -> Sequence[KeyTotal]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a regular round keeps back from a receiver that adds single records up, and never deletes a sum."""
+
+    totals: Mapping[int, HeldMonth]  # months that it has as totals
+    held_before: Collection[int]  # months that the last round held back
+    emptied: Emptied
 
 
 class JobBatches:
@@ -28,16 +47,28 @@ class JobBatches:
         dispatch: Dispatch,
         *,
         summed: bool,  # the receiver adds the records up under keys of its own
+        guard: Guard | None = None,
     ) -> None:
         self._format = format
         self._packer = packer
         self._dispatch = dispatch
         self._keys = SummaryKeys()
         self._summed = summed
+        self._guard = guard
+        self._changed: dict[JobKey, Rendered] = {}
+        self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
+        # Jobs that wait for totals to go were passed in an earlier round, and wait still.
+        before = () if guard is None else [guard.totals[at] for at in guard.held_before if at in guard.totals]
+        self._held = {month.month: month for month in before}
         self._shipped: set[JobKey] = set()  # since the last page began, or before and not written down yet
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._packer or key in self._shipped
+        return key in self._packer or key in self._changed or key in self._shipped
+
+    @property
+    def held(self) -> list[HeldMonth]:
+        """Months of which something is held back."""
+        return [self._held[month] for month in sorted(self._held)]
 
     @property
     def idle(self) -> bool:
@@ -45,8 +76,11 @@ class JobBatches:
         return self._packer.idle
 
     def take(self, fit: Fit, now: datetime) -> None:
-        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped."""
+        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
         published = fit.published
+        if self._guard is not None and (held := self._guard.totals.get(month_number(fit.entry.ended_at))):
+            self._held[held.month] = held
+            return
         record = Rendered(
             job=published.job,
             content=self._format.render(published, now),
@@ -56,8 +90,33 @@ class JobBatches:
             submit_host=said(published.where.spelt_host),
             summary_key=self._keys.of(published) if self._summed else None,
         )
+        if self._guard is not None and self._summed and fit.known is not None:
+            self._changed[fit.entry.key] = record
+            if len(self._changed) >= _CHANGED:
+                self._let_go(self._guard, now)
+            return
         for batch in self._packed(record):
             self._ship(batch)
+
+    def _let_go(self, guard: Guard, now: datetime) -> None:
+        """Pack the changed runs of every month in which none of them was the last of its row at the receiver."""
+        changed, self._changed = self._changed, {}
+        months: dict[int, list[Rendered]] = {}
+        for record in changed.values():
+            months.setdefault(month_number(record.entry.ended_at), []).append(record)
+        for month, records in months.items():
+            if stale := guard.emptied(month, len(records), now):
+                self._held[month] = HeldMonth(month=month, stale=tuple(stale), lost_jobs=0)
+                self._open += [OpenRow(row=record.job.row, finished_seen_at=None) for record in records]
+                continue
+            for record in records:
+                try:
+                    for batch in self._packed(record):
+                        self._ship(batch)
+                except Unfit as unfit:
+                    aside = set_aside(record.job, unfit, record.entry.fingerprint)
+                    self._dispatch.count_aside(aside)
+                    self._packer.mark(Progress(skipped=(aside,)))
 
     def _packed(self, record: Rendered) -> Iterator[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
@@ -85,7 +144,12 @@ class JobBatches:
             self._ship(batch)
 
     def conclude(self, now: datetime) -> None:
-        """The end of the round's reading. Raises: Stopped."""
+        """The end of the round's reading. Raises: Stopped, SourceError."""
+        if self._guard is not None:
+            self._let_go(self._guard, now)
         self.write_down()
+        if self._open:  # after what was written down, which closes rows that were looked at
+            self._packer.mark(Progress(opened=tuple(self._open)))
+            self.write_down()
         self._dispatch.finish()
         self._dispatch.conclude()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 
 from publisher import syncing
+from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
@@ -38,6 +39,7 @@ class TargetStatus:
     late: int | None
     in_doubt: int
     quarantined: int
+    held: int  # months that the last round held back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +192,7 @@ def _attempt(
                 log.warning("target %s: %s", target.name, warning)
             outcome = Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
-                told = syncing.after_round(site, target, aim, source, ledger, observer)
+                told = _tell_counts(site, target, aim, source, ledger, observer)
                 outcome = added(outcome, told) if told else outcome
             return replace(outcome, shadow=target.shadow)
     except PublisherError as error:
@@ -199,6 +201,16 @@ def _attempt(
         log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
         reason = f"a bug in publisher ({type(error).__name__}: {error}); the log has the details, please report it"
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
+
+
+def _tell_counts(
+    site: Site, target: TargetSettings, aim: Aim, source: Source, ledger: Ledger, observer: Observer
+) -> Outcome | None:
+    """Its trouble does not hide what the round did."""
+    try:
+        return syncing.after_round(site, target, aim, source, ledger, observer)
+    except PublisherError as error:
+        return broken_off(target.name, error)
 
 
 def _not_due(state: TargetState | None, target: TargetSettings, now: datetime) -> str | None:
@@ -269,4 +281,5 @@ def _status(target: TargetSettings, state: TargetState | None, pending: int | No
         late=late,
         in_doubt=state.in_doubt if state else 0,
         quarantined=state.quarantined if state else 0,
+        held=len(state.held) if state else 0,
     )

@@ -94,9 +94,16 @@ def held_reason(held: Sequence[HeldMonth]) -> str:
     names = ", ".join(month.name for month in held)
     stale = sum(len(month.stale) for month in held)
     lost = sum(month.lost_jobs for month in held)
+    totals = sorted(month.name for month in held if month.was)
+    remedy = "--accept-key-change sends all the same"
+    if totals:
+        remedy = (
+            f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
+            "--accept-key-change` sends their jobs one by one"
+        )
     return (
         f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
-        f"{lost} jobs would be lost there; --accept-key-change sends all the same"
+        f"{lost} jobs would be lost there; {remedy}"
     )
 
 
@@ -118,5 +125,5 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
-        exit_status=other.exit_status or one.exit_status,
+        exit_status=gravest([one.exit_status, other.exit_status]),
     )

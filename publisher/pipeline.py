@@ -8,28 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from publisher.batching import JobBatches
-from publisher.delivery.base import Receipt, Transport, Verdict
+from publisher.aim import Aim
+from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
-from publisher.formats.base import Frame, JobFormat, SummaryFormat
-from publisher.judge import Changed, Fit, Judge, PassedOver, set_aside
+from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
-from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
+from publisher.model.job import JobKey, RowRef, SkippedJob
 from publisher.model.months import HeldMonth
-from publisher.model.parcel import Packer
-from publisher.model.policy import RecordPolicy
 from publisher.model.progress import Progress
 from publisher.model.quality import apel_warnings
-from publisher.model.selection import Selection, Window
+from publisher.model.selection import Window
 from publisher.outcome import Outcome, broken_off, concluded
+from publisher.outlets import Outlet, open_outlet
 from publisher.reading import NewRows, Reading, WindowAgain
 from publisher.sources.base import Page, Source
-from publisher.summing import MonthTotals, Scales
+from publisher.summing import MonthTotals
 
 SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
@@ -43,45 +41,11 @@ _TOLD_TO_STOP: Final = Receipt(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """A target, live: what it wants, how its records look and travel."""
-
-    name: str
-    selection: Selection
-    start_rule: str
-    start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
-    policy: RecordPolicy
-    format: JobFormat | SummaryFormat
-    transport: Transport
-    batch_records: int  # 0: no limit by count
-    frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
-    changed: Changed  # what becomes of a delivered run whose values changed
-    accept_key_change: bool = False  # send months although rows stay behind at the receiver
-    selection_digest: str
-    policy_digest: str  # of everything that decides how a record looks, the version included
-
-
 class Observer(Watcher, Protocol):
     """Told of every step: for progress bars, for logs, and for tests that end the process between two of them."""
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def page_read(self, target: str, page: Page) -> None: ...
-
-
-class Outlet(Protocol):
-    """Where fit jobs go: `JobBatches` or `MonthTotals`."""
-
-    def __contains__(self, key: JobKey) -> bool:
-        """Whether a run was taken and is not yet written down."""
-        ...
-
-    @property
-    def idle(self) -> bool: ...
-    def take(self, fit: Fit, now: datetime) -> None: ...
-    def mark(self, progress: Progress) -> None: ...
-    def write_down(self) -> None: ...
-    def conclude(self, now: datetime) -> None: ...
 
 
 class Round:
@@ -108,7 +72,7 @@ class Round:
         self._quiet_pages = 0
         self._aside_waiting = 0
         self._counted_again: set[RowRef] = set()
-        self._held: list[HeldMonth] = []
+        self._outlet_now: Outlet | None = None
 
     def run(self, limit: int | None = None) -> Outcome:
         """Publish up to `limit` jobs. What breaks a round off on its way is its outcome, beside what went out before.
@@ -135,10 +99,11 @@ class Round:
             whole = receipt is None and (limit is None or self._taken < limit)
             self._ledger.end_round(
                 self._aim.name,
-                success=receipt is None,
+                success=receipt is None and not self._held,
                 swept=sweep and whole,
                 checked=self._aim.policy_digest if whole else None,
                 now=self._clock(),
+                held=[month.month for month in self._held],
             )
         return self._outcome(receipt)
 
@@ -190,6 +155,24 @@ class Round:
                 return broken_off(self._aim.name, error, self._dispatch.tally)
         return self._outcome(None)
 
+    def send_outstanding(self) -> Outcome:
+        """Send what is written down without a receipt, and nothing new.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._aim.name, self._patience()):
+            self._observer.round_begins(self._begin(self._clock()), sweep=False)
+            try:
+                self._dispatch.send_outstanding()
+                self._dispatch.conclude()
+            except Stopped as stopped:
+                return self._outcome(stopped.receipt)
+        return self._outcome(None)
+
+    @property
+    def _held(self) -> list[HeldMonth]:
+        return [] if self._outlet_now is None else self._outlet_now.held
+
     def _patience(self) -> Callable[[], bool]:
         """Waits a little while another publisher is on the target; a republish lets go of it every few seconds."""
         left = iter(range(_PATIENCE))
@@ -204,6 +187,7 @@ class Round:
             now=now,
         )
         self._dispatch = self._new_dispatch(state)
+        self._held_before = state.held
         return state
 
     def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
@@ -258,30 +242,10 @@ class Round:
         )
 
     def _outlet(self, judge: Judge) -> Outlet:
-        aim = self._aim
-        frame = aim.format.frame
-        if isinstance(aim.format, SummaryFormat):
-            totals = MonthTotals(
-                target=aim.name,
-                format=aim.format,
-                judge=judge,
-                source=self._source,
-                ledger=self._ledger,
-                dispatch=self._dispatch,
-                scales=Scales(most_records=aim.batch_records, most_bytes=aim.transport.payload_limit()),
-                basis=f"{aim.selection_digest}-{aim.policy_digest}",
-                accept_key_change=aim.accept_key_change,
-                clock=self._clock,
-            )
-            self._held = totals.held
-            return totals
-        packer = Packer(
-            most_records=aim.batch_records,
-            most_bytes=aim.transport.payload_limit(),
-            around=len(frame.head) + len(frame.tail),
-            between=len(frame.separator),
+        self._outlet_now = open_outlet(
+            self._aim, judge, self._source, self._ledger, self._dispatch, self._clock, held_before=self._held_before
         )
-        return JobBatches(aim.format, packer, self._dispatch, summed=aim.changed is Changed.REPLACE)
+        return self._outlet_now
 
     # Taking
 

@@ -83,7 +83,9 @@ class WindowAgain:
 
     def pages(self, now: datetime) -> Iterator[Read]:
         stopped_at = self.ledger.errand(self.target, self.errand)
-        after = None if stopped_at is None else (stopped_at.ended_at, stopped_at.row)
+        # Where that database is gone by now (`migrate`), the place in it tells nothing: once more from the beginning.
+        there = stopped_at is not None and stopped_at.row.database in self.source.databases()
+        after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
         for read, page in enumerate(self.source.window(self.window, self.needs, now, after)):
             if read >= self.most_pages:
                 return

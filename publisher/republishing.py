@@ -6,25 +6,25 @@ them the target's lock is free for a regular round, and after each one the ledge
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
+from publisher import key_guard
+from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.errors import PublisherError, RecordError, Unfit, UsageError
 from publisher.formats import is_summary_format, job_format
-from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Ledger
-from publisher.model.months import HeldMonth
+from publisher.model.months import HeldMonth, month_window, row_of
 from publisher.model.row_keys import month_number_of
 from publisher.model.selection import Window
-from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
+from publisher.model.summary_keys import KeyTotal
 from publisher.model.when import months, whole_months
 from publisher.outcome import Outcome, added, broken_off, held_reason
-from publisher.pipeline import Aim, Observer, Round
+from publisher.pipeline import Observer, Round
 from publisher.sources.base import Page, Source
 from publisher.wiring import Site
 
@@ -62,12 +62,14 @@ class Plan:
     bytes: int
     goes_on: bool  # an errand that was broken off
     held: tuple[HeldMonth, ...]  # months that would leave rows behind at the receiver
-    keys: Mapping[int, Sequence[KeyTotal]]  # of the months as they would be, where that had to be worked out
+    whole: bool  # months are sent whole as single records: the ledger's keys and counts of them are anew then
+    made: key_guard.Made | None  # what they make at the receiver, where something was sent of them before
+    policy_digest: str  # of what decides which jobs are sent and how they look
     brake: str  # why it should not be done without a second thought; '' when nothing speaks against it
 
     @property
     def errand(self) -> str:
-        return f"{self.window} {self.format}"
+        return f"{self.window} {self.format} {self.policy_digest}"
 
 
 def plan(site: Site, targets: Sequence[TargetSettings], wish: Wish) -> list[Plan]:
@@ -93,24 +95,34 @@ def carry_out(
                 reason = f"{planned.brake}; --no-brake goes on all the same"
                 outcomes.append(Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65))
                 continue
-            if planned.held and not wish.accept_key_change:
-                outcomes.append(
-                    Outcome(
-                        target=target.name,
-                        outcome="rejected",
-                        reason=held_reason(planned.held),
-                        held=planned.held,
-                        exit_status=RecordError.exit_status,
-                    )
-                )
-                continue
             try:
                 aim = site.aim(_as_wished(target, wish), rehearsal=dry_run, accept_key_change=wish.accept_key_change)
-                with closing(aim.transport):
-                    outcomes.append(_carry_out(site, aim, planned, source, ledger, observer, dry_run=dry_run))
+                # Two runs of one errand would each send what the other did: the second one leaves it alone.
+                with closing(aim.transport), ledger.working_on(f"{target.name}~republish"):
+                    if planned.held and not wish.accept_key_change:
+                        outcomes.append(_held_back(_round(site, aim, source, ledger, observer), planned, ledger))
+                    else:
+                        outcomes.append(_carry_out(site, aim, planned, source, ledger, observer, dry_run=dry_run))
             except PublisherError as error:
                 outcomes.append(broken_off(target.name, error))
     return outcomes
+
+
+def _held_back(round_: Round, planned: Plan, ledger: Ledger) -> Outcome:
+    """Nothing of the errand is sent. What was written down before is: the rows that a ticket names must be there."""
+    done = Outcome(target=planned.target, outcome="nothing")
+    if ledger.outstanding(planned.target) is not None:
+        done = round_.send_outstanding()
+        if done.exit_status not in (0, RecordError.exit_status):
+            return done
+    held = Outcome(
+        target=planned.target,
+        outcome="rejected",
+        reason=held_reason(planned.held),
+        held=planned.held,
+        exit_status=RecordError.exit_status,
+    )
+    return added(done, held)
 
 
 def _as_wished(target: TargetSettings, wish: Wish) -> TargetSettings:
@@ -143,54 +155,59 @@ def _plan(site: Site, target: TargetSettings, wish: Wish, source: Source, ledger
         bytes=rows * record_bytes,
         goes_on=False,
         held=(),
-        keys={},
+        whole=target.type != "sgas" and not is_summary_format(target.format) and not wish.exact,
+        made=None,
+        policy_digest=f"{site.selection_digest(target)}-{site.policy_digest(target)}",
         brake=_brake(site, target, window, source, ledger, rows, delivered),
     )
     goes_on = ledger.errand(target.name, planned.errand) is not None
-    return _guarded(site, target, replace(planned, goes_on=goes_on), wish, source, ledger)
+    return _guarded(site, target, replace(planned, goes_on=goes_on), source, ledger)
 
 
-def _guarded(site: Site, target: TargetSettings, planned: Plan, wish: Wish, source: Source, ledger: Ledger) -> Plan:
-    """The plan with the months whose single records would leave summary rows of the receiver behind.
+def _guarded(site: Site, target: TargetSettings, planned: Plan, source: Source, ledger: Ledger) -> Plan:
+    """The plan with the months whose single records would leave rows of the receiver behind, or make them smaller.
 
     Months of summaries are judged when they are summed up; SGAS sums nothing up.
     """
-    if target.type == "sgas" or is_summary_format(target.format) or wish.exact:
+    if not planned.whole:
         return planned
-    digest = site.policy_digest(target)
-    said = {number: ledger.summary_keys(target.name, number) for number in _numbers(planned.window)}
-    if all(policy == digest for keys in said.values() for _, policy in keys):
-        return planned  # the same policy says the same keys
-    totals = _keys_as_they_would_be(target, planned.window, source, site.surroundings.clock())
-    held = []
-    for number, keys in said.items():
-        new = {total.key.digest for total in totals.get(number, ())}
-        stale = tuple(total for total, _ in keys if total.key.digest not in new)
-        if stale:
-            held.append(HeldMonth(month=number, stale=stale, lost_jobs=0))
-    return replace(planned, held=tuple(held), keys=totals)
+    months = _numbers(planned.window)
+    stale: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(months, ()) | _totals(target, ledger, months)
+    would_be = None
+    if any(ledger.summary_keys(target.name, number) for number in months):
+        # Not only another policy gives jobs other rows: one that changed may have been the last of its row.
+        would_be = key_guard.made(_wanted(target), planned.window, source, ledger, site.surroundings.clock())
+        for number in months:
+            stale[number] = (*stale[number], *key_guard.stale(ledger, target.name, number, would_be))
+    lost = _lost(target, source, ledger, months)
+    held = [
+        HeldMonth(month=number, stale=stale[number], lost_jobs=lost.get(number, 0))
+        for number in months
+        if stale[number] or number in lost
+    ]
+    return replace(planned, held=tuple(held), made=would_be)
 
 
-def _keys_as_they_would_be(
-    target: TargetSettings, window: Window, source: Source, now: datetime
-) -> dict[int, list[KeyTotal]]:
-    judge = Judge(
-        selection=target.selection(window), policy=target.policy, policy_digest="", changed=Changed.REPLACE, again=True
-    )
-    keys = SummaryKeys()
-    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for page in source.window(window, frozenset(), now):
-        for job in page.jobs:
-            fit = judge.judge(job, job.key, None, None)
-            if isinstance(fit, Fit):
-                here = sums[keys.of(fit.published)]
-                here[0] += 1
-                here[1] += job.wall_s
-                here[2] += job.cpu_user_s + job.cpu_kernel_s
-    months: defaultdict[int, list[KeyTotal]] = defaultdict(list)
-    for key, (jobs, wall_s, cpu_s) in sums.items():
-        months[key.month].append(KeyTotal(key=key, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
-    return dict(months)
+def _wanted(target: TargetSettings) -> key_guard.Wanted:
+    return key_guard.Wanted(target=target.name, selection=target.selection(Window()), policy=target.policy)
+
+
+def _totals(target: TargetSettings, ledger: Ledger, months: Sequence[int]) -> dict[int, tuple[KeyTotal, ...]]:
+    """Rows of months that the receiver has as totals, in another format: single records would count beside them."""
+    return {
+        state.month: tuple(map(row_of, ledger.accepted(target.name, state.month)))
+        for state in ledger.months(target.name)
+        if state.month in months and state.accepted_digest
+    }
+
+
+def _lost(target: TargetSettings, source: Source, ledger: Ledger, months: Sequence[int]) -> dict[int, int]:
+    """Delivered jobs that the accounting data has no more: a receiver that purged its records would lose them."""
+    delivered: Counter[int] = Counter()
+    for (month, _), jobs in ledger.counts(target.name).delivered.items():
+        delivered[month] += jobs
+    missing = {number: delivered[number] - source.count(month_window(number)) for number in months if delivered[number]}
+    return {number: jobs for number, jobs in missing.items() if jobs > 0}
 
 
 def _numbers(window: Window) -> list[int]:
@@ -243,8 +260,9 @@ def _carry_out(
     if is_summary_format(aim.format.name):
         for month in months(planned.window):
             number = month_number_of(month.year, month.month)
-            done = added(done, _round(site, aim, source, ledger, observer).republish_month(number))
-            if done.exit_status not in (0, 65):
+            month_done = _round(site, aim, source, ledger, observer).republish_month(number)
+            done = added(done, month_done)
+            if month_done.exit_status not in (0, RecordError.exit_status):
                 return done
         return done
     # A rehearsal notes no progress: it must come through in one portion.
@@ -255,13 +273,39 @@ def _carry_out(
             planned.window, planned.errand, most_pages=pages
         )
         done = added(done, portion)
-        if finished and planned.keys and done.exit_status in (0, RecordError.exit_status):
-            ledger.set_summary_keys(aim.name, planned.keys, aim.policy_digest)
+        if finished and planned.whole and portion.exit_status in (0, RecordError.exit_status):
+            _note_singles(site, aim, planned, source, ledger)
         if not finished and site.surroundings.wait(_BREATH_S):
             return replace(
                 done, outcome="deferred", reason="stopped; the same command goes on from here", exit_status=75
             )
     return done
+
+
+def _note_singles(site: Site, aim: Aim, planned: Plan, source: Source, ledger: Ledger) -> None:
+    """The months are at the receiver as single records, whole, as they are said now."""
+    now = site.surroundings.clock()
+    for held in planned.held:
+        ledger.accept_change(aim.name, held.month, held.stale, held.lost_jobs, now)
+    if not planned.held and _stands(aim.name, planned, ledger):
+        return
+    wanted = key_guard.Wanted(target=aim.name, selection=aim.selection, policy=aim.policy)
+    made = key_guard.made(wanted, planned.window, source, ledger, now, delivered=True)
+    months = _numbers(planned.window)
+    rows = {number: made.rows.get(number, ()) for number in months}
+    hosts = {at: jobs for at, jobs in made.hosts.items() if at[0] in rows}
+    ledger.set_singles(aim.name, rows, hosts, aim.policy_digest)
+
+
+def _stands(target: str, planned: Plan, ledger: Ledger) -> bool:
+    """Whether the ledger knows of the months what is true of them, without having read them again."""
+    if planned.made is None:
+        return True
+    months = _numbers(planned.window)
+    rows = {number: {total.key.digest for total, _ in ledger.summary_keys(target, number)} for number in months}
+    hosts = {at: jobs for at, jobs in ledger.counts(target).delivered.items() if at[0] in rows}
+    made = {number: {total.key.digest for total in planned.made.rows.get(number, ())} for number in months}
+    return rows == made and hosts == {at: jobs for at, jobs in planned.made.hosts.items() if at[0] in rows}
 
 
 def _round(site: Site, aim: Aim, source: Source, ledger: Ledger, observer: Observer) -> Round:

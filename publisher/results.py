@@ -203,6 +203,7 @@ def status_json(found: Iterable[TargetStatus]) -> Json:
                 "late": one.late,
                 "in_doubt": one.in_doubt,
                 "quarantined": one.quarantined,
+                "held": one.held,
             }
             for one in found
         }
@@ -218,6 +219,7 @@ STATUS_COLUMNS = (
     "late",
     "in doubt",
     "quarantined",
+    "held months",
 )
 
 
@@ -227,7 +229,7 @@ def status_rows(found: Iterable[TargetStatus]) -> list[tuple[str, ...]]:
             one.target,
             when(one.last_success) or "never",
             when(one.last_published_end) or "-",
-            *(_count(number) for number in (one.delivered, one.pending, one.late, one.in_doubt, one.quarantined)),
+            *map(_count, (one.delivered, one.pending, one.late, one.in_doubt, one.quarantined, one.held)),
         )
         for one in found
     ]

@@ -9,21 +9,22 @@ until an administrator says so: a month that would leave rows behind, and one th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
-from publisher.formats.base import SummaryFormat
+from publisher.formats.base import SummaryFormat, receiver_table
 from publisher.judge import Fit, Judge
-from publisher.ledger.base import Carried, Ledger, MonthMessage, MonthState
+from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthState
 from publisher.model.job import JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, message_id
 from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import Accumulator, SummaryGroup
+from publisher.model.summary_keys import KeyTotal
 from publisher.sources.base import Source
 
 _FLUSH_JOBS: Final = 50_000  # entries that wait for their transaction: some 10 MB
@@ -68,10 +69,15 @@ class MonthTotals:
         self._entries: dict[JobKey, Entry] = {}
         self._dirty: set[int] = set()
         self._progress = Progress()
-        self.held: list[HeldMonth] = []
+        self._held: list[HeldMonth] = []
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._entries
+
+    @property
+    def held(self) -> list[HeldMonth]:
+        """Months that wait for an administrator."""
+        return self._held
 
     @property
     def idle(self) -> bool:
@@ -109,7 +115,10 @@ class MonthTotals:
         """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
         for state in self._ledger.months(self._target):
-            if state.dirty or state.basis != self._basis:
+            if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
+                self._sum_up_anew(state, now)
+        for state in self._ledger.months(self._target):
+            if state.dirty:  # jobs of it were found in another month just now
                 self._sum_up_anew(state, now)
         changed = [state for state in self._ledger.months(self._target) if state.digest != state.accepted_digest]
         self._send([one for state in changed for one in self._rendered(state, self._judged(state, now), now)], now)
@@ -119,7 +128,15 @@ class MonthTotals:
     def send_again(self, month: int, now: datetime) -> None:
         """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
         fresh = MonthState(
-            month=month, jobs=0, digest="", basis="", dirty=True, accepted_jobs=0, accepted_digest="", on_its_way=False
+            month=month,
+            jobs=0,
+            digest="",
+            basis="",
+            dirty=True,
+            accepted_jobs=0,
+            accepted_digest="",
+            accepted_format="",
+            on_its_way=False,
         )
         known = {state.month: state for state in self._ledger.months(self._target)}
         self._sum_up_anew(known.get(month, fresh), now)
@@ -137,24 +154,44 @@ class MonthTotals:
                 totals.add_group(group)
         return totals
 
+    def _takes_singles_over(self, state: MonthState) -> bool:
+        """Whether what was sent of a month one by one, in an earlier format, becomes part of its totals now."""
+        return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
+
     def _sum_up_anew(self, state: MonthState, now: datetime) -> None:
         """One month from its rows. Rows that are gone (`cleanup`, `rotate`) must not shrink it: then it stays as it was."""
+        judge = self._judge_of(state.month)
         totals = Accumulator(self._format.grouping)
         entries: list[Entry] = []
+        left: set[int] = set()  # months in which jobs of this one were counted before
+        present = 0
         for page in self._source.window(month_window(state.month), self._format.needs, now):
             keys = [job.key for job in page.jobs]
-            known = self._ledger.known(self._target, keys)
+            known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
             for job, key in zip(page.jobs, keys, strict=True):
-                fit = self._judge.judge(job, key, None, None)
-                if not isinstance(fit, Fit) or not self._admitted(fit, now):
+                before = month_number(known[key].ended_at) if key in known else None
+                present += before == state.month
+                fit = judge.judge(job, key, None, None)
+                dropped = key in held and held[key].hold is Hold.DROPPED
+                if dropped or not isinstance(fit, Fit) or not self._admitted(fit, now):
                     continue
                 totals.add(fit.published)
-                if key not in known or known[key].fingerprint != fit.entry.fingerprint:
+                if before is None or known[key].fingerprint != fit.entry.fingerprint:
                     entries.append(fit.entry)
+                    left.add(state.month if before is None else before)
         groups = list(totals.groups())
-        if sum(group.jobs for group in groups) < state.jobs and state.basis == self._basis and not state.dirty:
-            groups = list(self._ledger.counted(self._target, state.month))
-        self._count(entries, {state.month: groups}, dirty=(), clean=[state.month], progress=Progress())
+        if present < state.jobs and not state.dirty:
+            # What is there beside the rows that are gone is met by the regular reading, and added.
+            groups, entries, left = list(self._ledger.counted(self._target, state.month)), [], set()
+        dirty = left - {state.month}
+        self._count(entries, {state.month: groups}, dirty=dirty, clean=[state.month], progress=Progress())
+
+    def _judge_of(self, month: int) -> Judge:
+        """Whoever asks for a month gets it whole, also one before the start; only the month of the start begins there."""
+        window, start = month_window(month), self._judge.selection.window.start
+        if start is not None and start in window:
+            window = replace(window, start=start)
+        return replace(self._judge, selection=replace(self._judge.selection, window=window))
 
     def _admitted(self, fit: Fit, now: datetime) -> bool:
         try:
@@ -168,12 +205,23 @@ class MonthTotals:
         groups = self._ledger.counted(self._target, state.month)
         if not all(group.has_begun(now) for group in groups):
             return ()
-        stale = left_behind(self._format.receiver_key, self._ledger.accepted(self._target, state.month), groups)
-        lost = state.accepted_jobs - state.jobs
-        if (stale or lost > 0) and not self._accept_key_change:
-            self.held.append(HeldMonth(month=state.month, stale=tuple(map(row_of, stale)), lost_jobs=max(lost, 0)))
+        stale = self._stale(state, groups)
+        lost = max(state.accepted_jobs - state.jobs, 0)
+        if not stale and not lost:
+            return groups
+        if not self._accept_key_change:
+            self._held.append(HeldMonth(month=state.month, stale=stale, lost_jobs=lost))
             return ()
+        self._ledger.accept_change(self._target, state.month, stale, lost, self._clock())
         return groups
+
+    def _stale(self, state: MonthState, groups: Sequence[SummaryGroup]) -> tuple[KeyTotal, ...]:
+        """Rows of the receiver that the groups do not replace, single records of an earlier format among them."""
+        accepted = self._ledger.accepted(self._target, state.month)
+        if receiver_table(state.accepted_format or self._format.name) == receiver_table(self._format.name):
+            accepted = left_behind(self._format.receiver_key, accepted, groups)
+        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
+        return (*map(row_of, accepted), *singles)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime

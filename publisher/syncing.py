@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.delivery.base import Receipt
 from publisher.dispatch import Dispatch, Stopped
@@ -30,7 +31,7 @@ from publisher.model.selection import Window
 from publisher.model.sync_count import SyncCount
 from publisher.model.when import Month, epoch, month_of
 from publisher.outcome import Outcome, broken_off, concluded
-from publisher.pipeline import Aim, Observer
+from publisher.pipeline import Observer
 from publisher.sources.base import Source
 from publisher.wiring import Site
 
@@ -38,6 +39,8 @@ SYNC_FORMAT: Final = "apel-sync-0.1"
 MONTHS: Final = 12
 _TELL_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
 _MESSAGE_COUNTS: Final = 5_000
+_PATIENCE: Final = 50  # looks at a lock that another publisher holds
+_LOOK_EVERY_S: Final = 0.1
 
 HostMonth = tuple[int, str]
 
@@ -87,7 +90,10 @@ def tell(
     """Send a target's counts. Raises: PublisherError before anything is sent."""
     now = site.surroundings.clock()
     form = sync_format(SYNC_FORMAT)
-    with ledger.working_on(target.name, lambda: False):
+    left = iter(range(_PATIENCE))
+    with ledger.working_on(
+        target.name, lambda: next(left, None) is not None and not site.surroundings.wait(_LOOK_EVERY_S)
+    ):
         dispatch = Dispatch(
             target=target.name,
             format=form,
@@ -102,7 +108,7 @@ def tell(
         receipt: Receipt | None = None
         try:
             dispatch.send_outstanding()
-            _look_before_us(target, source, ledger, now)
+            _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
             counts = _recent(to_tell(ledger.counts(target.name)), now, months)
             ledger.prepare_sync(target.name, _messages(target, form, counts, now))
             dispatch.send_outstanding()
@@ -125,8 +131,11 @@ def _recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) 
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
 
 
-def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now: datetime) -> None:
-    """Count the eligible jobs of the takeover month that ended before our start, unless we delivered them since."""
+def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now: datetime, basis: str) -> None:
+    """Count the eligible jobs of the takeover month that ended before our start, unless we delivered them since.
+
+    They are read only when that may have changed: other rows, another policy, or one of them went out.
+    """
     state = ledger.target(target.name)
     if state is None or state.start is None:
         return
@@ -135,6 +144,9 @@ def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now:
     if begin == state.start:
         return
     judge = _judge(target, Window(start=begin, end=state.start))
+    basis = f"{basis}-{state.start}-{source.count(judge.selection.window)}"
+    if basis == ledger.counts(target.name).before_basis:
+        return
     jobs: Counter[HostMonth] = Counter()
     for page in source.window(judge.selection.window, frozenset(), now):
         keys = [job.key for job in page.jobs]
@@ -143,7 +155,7 @@ def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now:
             fit = judge.judge(job, key, None, None)
             if key not in known and isinstance(fit, Fit):
                 jobs[month_number(job.ended_at), said(fit.published.where.spelt_host)] += 1
-    ledger.set_before(target.name, jobs)
+    ledger.set_before(target.name, jobs, basis)
 
 
 def _judge(target: TargetSettings, window: Window) -> Judge:

@@ -9,6 +9,7 @@ from datetime import datetime
 from hashlib import sha256
 
 from publisher import __version__
+from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
 from publisher.delivery import transport_plugin
 from publisher.delivery.base import Circumstances, Credentials, Endpoint, Transport
@@ -23,7 +24,6 @@ from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.selection import Window
 from publisher.model.when import epoch
-from publisher.pipeline import Aim
 from publisher.sources import source_plugin
 from publisher.sources.base import Source
 
@@ -88,13 +88,13 @@ class Site:
             frame_of=frame_of,
             changed=fate_of_changed(target),
             accept_key_change=accept_key_change,
-            selection_digest=_digest(
-                sorted(target.records.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
-            ),
-            policy_digest=_digest(
-                __version__, target.format, target.type, target.policy, target.policy.identity.secret
-            ),
+            selection_digest=self.selection_digest(target),
+            policy_digest=self.policy_digest(target),
         )
+
+    def selection_digest(self, target: TargetSettings) -> str:
+        """Of what decides which jobs a target wants."""
+        return _digest(sorted(target.records.statuses), sorted(target.vos or ()), sorted(target.exclude_vos))
 
     def policy_digest(self, target: TargetSettings) -> str:
         """Of everything that decides how a target's records look."""

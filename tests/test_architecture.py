@@ -22,13 +22,19 @@ ROOMS: dict[str, set[str]] = {
     "beside": set(),
     "making": {"errors", "model", "formats.base"},
     "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge", "beside", "making"},
+    "key_guard": {"errors", "model", "sources.base", "ledger.base", "judge"},
     "batching": {"errors", "model", "formats.base", "judge", "dispatch"},
     "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch"},
     "outcome": {"errors", "model", "delivery.base", "dispatch"},
     "reading": {"model", "sources.base", "ledger.base"},
+    "aim": {"model", "formats.base", "delivery.base", "judge"},
+    "outlets": {
+        *("model", "sources.base", "formats.base", "ledger.base"),
+        *("aim", "judge", "dispatch", "batching", "summing", "key_guard"),
+    },
     "pipeline": {
-        *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
-        *("judge", "dispatch", "batching", "summing", "reading", "outcome"),
+        *("errors", "model", "sources.base", "delivery.base", "ledger.base"),
+        *("aim", "judge", "dispatch", "outlets", "summing", "reading", "outcome"),
     },
     "config": {
         *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),
@@ -46,6 +52,7 @@ ROOMS: dict[str, set[str]] = {
         "config",
         "ledger.base",
         "sources.base",
+        "aim",
         "pipeline",
         "outcome",
         "wiring",
@@ -57,12 +64,12 @@ ROOMS: dict[str, set[str]] = {
     "results_explain": {"model", "explaining"},
     "syncing": {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
-        *("judge", "dispatch", "pipeline", "outcome", "wiring"),
+        *("aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
     },
     "portal": {"errors", "model"},
     "republishing": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
-        *("judge", "pipeline", "wiring", "outcome"),
+        *("aim", "key_guard", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
     # Asks every room, and speaks to services through delivery alone.

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from publisher.model.job import Side
 from publisher.model.policy import PublishedJob
 from publisher.model.summary import Grouping, SummaryGroup
 from publisher.model.sync_count import SyncCount
+
+_TABLES: Final[Mapping[str, str]] = {
+    "apel-summary-0.2": "Summaries",
+    "apel-summary-0.3": "NormalisedSummaries",
+    "apel-summary-0.4": "Summaries",
+    "apel-normalised-summary-0.4": "NormalisedSummaries",
+}
+
+
+def receiver_table(format_name: str) -> str:
+    """The table in which a receiver keeps records of a format: within one they replace each other, in two both count.
+
+    Spec: apel facts, sections 3 and 7.
+    """
+    return _TABLES.get(format_name, "JobRecords")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

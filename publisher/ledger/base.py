@@ -93,6 +93,7 @@ class TargetState:
     in_doubt: int
     quarantined: int
     messages: int
+    held: tuple[int, ...]  # months that the last round held back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ class MonthState:
     dirty: bool
     accepted_jobs: int
     accepted_digest: str
+    accepted_format: str  # '' before the first
     on_its_way: bool
 
 
@@ -152,12 +154,16 @@ class MonthMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCounts:
-    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver."""
+    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver.
+
+    `before_basis` is of what `before` was counted from; '' when it has to be counted anew.
+    """
 
     delivered: Mapping[tuple[int, str], int]
     before: Mapping[tuple[int, str], int]
     told: Mapping[tuple[int, str], int]
     last_told: datetime | None
+    before_basis: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,12 +265,22 @@ class Ledger(Protocol):
         """Jobs counted, the months they made, which of those must be summed up anew, and how far was read."""
         ...
 
-    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         """Eligible jobs of the takeover month that were delivered before the target's start."""
         ...
 
-    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
-        """Months of single records were sent whole: these are their keys now."""
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
+        ...
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more."""
         ...
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
@@ -291,8 +307,13 @@ class Ledger(Protocol):
 
     def end_errand(self, target: str, name: str) -> None: ...
 
-    def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
-        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked."""
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+    ) -> None:
+        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked.
+
+        `held`: months that are held back.
+        """
         ...
 
     def release(self, numbers: Iterable[int]) -> int: ...

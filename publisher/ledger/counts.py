@@ -15,6 +15,8 @@ HostMonth = tuple[int, str]  # 12 x year + month - 1, and the submit host
 _ADD = """
 INSERT INTO delivered_count (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)
 ON CONFLICT (target, month, host) DO UPDATE SET jobs = jobs + excluded.jobs"""
+_LOOK_AGAIN = """
+UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
 _ACCEPTED = "SELECT month, accepted FROM month WHERE target = :target AND accepted IS NOT NULL"
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
@@ -53,11 +55,30 @@ def told(connection: sqlite3.Connection, target: int | None) -> dict[HostMonth, 
     return {(month, host): jobs for month, host, jobs in connection.execute(_TOLD, {"target": target})}
 
 
-def set_before(connection: sqlite3.Connection, target: int, counts: Mapping[HostMonth, int]) -> None:
+def set_before(connection: sqlite3.Connection, target: int, counts: Mapping[HostMonth, int], basis: str) -> None:
+    connection.execute("UPDATE target SET before_basis = ? WHERE id = ?", (basis, target))
     connection.execute("DELETE FROM count_before WHERE target = ?", (target,))
     connection.executemany(
         "INSERT INTO count_before (target, month, host, jobs) VALUES (?, ?, ?, ?)",
         [(target, month, host, jobs) for (month, host), jobs in counts.items()],
+    )
+
+
+def look_before_again(connection: sqlite3.Connection, target: int, ended: Iterable[Epoch]) -> None:
+    """Jobs go out that ended before the start: they do not count as another's any more."""
+    connection.execute(_LOOK_AGAIN, {"target": target, "earliest": min(ended, default=None)})
+
+
+def replace(
+    connection: sqlite3.Connection, target: int, months: Iterable[int], counts: Mapping[HostMonth, int]
+) -> None:
+    """Months were sent whole as single records, or as totals: so many of their jobs were delivered one by one."""
+    connection.executemany(
+        "DELETE FROM delivered_count WHERE target = ? AND month = ?", [(target, month) for month in months]
+    )
+    connection.executemany(
+        _ADD,
+        [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in counts.items()],
     )
 
 

@@ -46,6 +46,14 @@ def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> 
     ]
 
 
+def forget(connection: sqlite3.Connection, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
+    """Keys under which nothing of ours stands any more."""
+    connection.executemany(
+        "DELETE FROM summary_key WHERE target = ? AND month = ? AND digest = ?",
+        [(target, month, total.key.digest) for total in totals],
+    )
+
+
 def replace(
     connection: sqlite3.Connection, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
 ) -> None:

@@ -11,7 +11,9 @@ from publisher.ledger.base import MonthState
 from publisher.model.summary import SummaryGroup
 
 _MONTHS = """
-SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, sending IS NOT NULL FROM month
+SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accepted_format,
+       sending IS NOT NULL
+FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
 _COUNT = """
@@ -30,13 +32,15 @@ SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_me
                WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
 _ACCEPT = """
 UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
-    accepted_at = :now, sending = NULL, sending_digest = NULL
+    accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
+    sending = NULL, sending_digest = NULL
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
 _GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
 _TOTALS = """
 UPDATE target SET
-    delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target),
-    last_end = (SELECT max(sending_end) FROM month WHERE target = :target AND accepted IS NOT NULL)
+    delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target)
+              + (SELECT coalesce(sum(jobs), 0) FROM delivered_count WHERE target = :target),
+    last_end = coalesce((SELECT max(sending_end) FROM month WHERE target = :target AND accepted IS NOT NULL), last_end)
 WHERE id = :target"""
 
 
@@ -50,7 +54,8 @@ def states(connection: sqlite3.Connection, target: int | None) -> list[MonthStat
             dirty=bool(row[4]),
             accepted_jobs=row[5] or 0,
             accepted_digest=row[6] or "",
-            on_its_way=bool(row[7]),
+            accepted_format=row[7] or "",
+            on_its_way=bool(row[8]),
         )
         for row in connection.execute(_MONTHS, {"target": target})
     ]
@@ -104,6 +109,12 @@ def months_of(connection: sqlite3.Connection, message: int) -> list[int]:
     return [month for (month,) in connection.execute(_MONTHS_OF, {"message": message})]
 
 
+def forget(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+    """Months that the receiver does not keep as totals any more."""
+    connection.executemany("DELETE FROM month WHERE target = ? AND month = ?", [(target, month) for month in months])
+    connection.execute(_TOTALS, {"target": target})
+
+
 def settle(connection: sqlite3.Connection, target: int, message: int, now: datetime, *, accepted: bool) -> bool:
     """After a message of months was settled: a month is accepted with its last one. False for other messages."""
     months = months_of(connection, message)
@@ -111,7 +122,8 @@ def settle(connection: sqlite3.Connection, target: int, message: int, now: datet
         if not accepted:
             connection.execute(_GIVE_UP, {"target": target, "month": month})
         elif not connection.execute(_STILL_OUT, {"target": target, "month": month}).fetchone()[0]:
-            connection.execute(_ACCEPT, {"target": target, "month": month, "now": int(now.timestamp())})
+            last = {"target": target, "month": month, "now": int(now.timestamp()), "message": message}
+            connection.execute(_ACCEPT, last)
     if months:
         connection.execute(_TOTALS, {"target": target})
     return bool(months)

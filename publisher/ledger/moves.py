@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from publisher.ledger import counts, keys, months, rows, sqlite_file, stretches
 from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, SyncMessage, TargetState
+from publisher.ledger.months import forget as forget_months
 from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
@@ -31,8 +33,11 @@ _DELIVERED = """
 UPDATE target SET delivered = delivered + :records, last_end = max(coalesce(last_end, 0), :last_end) WHERE id = :target"""
 _END_ROUND = """
 UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now ELSE last_success END,
-       swept = CASE WHEN :swept THEN :now ELSE swept END,
+       swept = CASE WHEN :swept THEN :now ELSE swept END, held = :held,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
+_ACCEPT_CHANGE = """
+INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
+VALUES (:target, :month, :now, :stale, :lost_jobs)"""
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -61,6 +66,8 @@ class SqliteLedger(LedgerQuestions):
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
             rows.leave_quarantine(self._connection, target, [record.entry.key for record in records])
             keys.add(self._connection, target, records, policy_digest)
+            ended = [record.entry.ended_at for record in records if record.first_time]
+            counts.look_before_again(self._connection, target, ended)
         stretches.add_fresh(self._fresh_of(target), packed)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
@@ -90,25 +97,55 @@ class SqliteLedger(LedgerQuestions):
             if entries:
                 counted = rows.enter_counted(self._connection, number, len(entries), now)
                 packed = rows.remember(self._connection, number, counted, entries)
+                counts.look_before_again(self._connection, number, [entry.ended_at for entry in entries])
         stretches.add_fresh(self._fresh_of(number), packed)
         self._compact_when_many(number)
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
+        whole = {month for one in messages for month in one.months}
         with self._atomic():
-            for month in {month for one in messages for month in one.months}:
+            for month in whole:
                 months.send(self._connection, number, month)
+            # What was sent of them as single records before is part of the totals now.
+            keys.replace(self._connection, number, dict.fromkeys(whole, ()), "")
+            counts.replace(self._connection, number, whole, {})
             for one in messages:
                 entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
                 months.link(self._connection, number, entered, one.months)
 
-    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         with self._atomic():
-            counts.set_before(self._connection, self._known_number(target), jobs)
+            counts.set_before(self._connection, self._known_number(target), jobs, basis)
 
-    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        number = self._known_number(target)
         with self._atomic():
-            keys.replace(self._connection, self._known_number(target), months, policy_digest)
+            keys.replace(self._connection, number, months, policy_digest)
+            counts.replace(self._connection, number, months, hosts)
+            forget_months(self._connection, number, months)
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+        number = self._known_number(target)
+        said = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in stale]
+        with self._atomic():
+            keys.forget(self._connection, number, month, stale)
+            self._connection.execute(
+                _ACCEPT_CHANGE,
+                {
+                    "target": number,
+                    "month": month,
+                    "now": rows.epoch(now),
+                    "stale": json.dumps(said, separators=(",", ":")),
+                    "lost_jobs": lost_jobs,
+                },
+            )
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)
@@ -210,7 +247,9 @@ class SqliteLedger(LedgerQuestions):
                 "DELETE FROM errand WHERE target = ? AND name = ?", (self._known_number(target), name)
             )
 
-    def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+    ) -> None:
         with self._atomic():
             self._connection.execute(
                 _END_ROUND,
@@ -219,6 +258,7 @@ class SqliteLedger(LedgerQuestions):
                     "success": success,
                     "swept": swept,
                     "checked": checked,
+                    "held": " ".join(map(str, held)),
                     "now": rows.epoch(now),
                 },
             )

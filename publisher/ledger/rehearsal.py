@@ -85,6 +85,7 @@ class RehearsalLedger:
                 dirty=month in self._dirty,
                 accepted_jobs=before.accepted_jobs if before else 0,
                 accepted_digest=before.accepted_digest if before else "",
+                accepted_format=before.accepted_format if before else "",
                 on_its_way=False,
             )
         return [states[month] for month in sorted(states)]
@@ -116,13 +117,22 @@ class RehearsalLedger:
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         return self._asked.summary_keys(target, month)
 
-    def set_summary_keys(self, target: str, months: Mapping[int, Sequence[KeyTotal]], policy_digest: str) -> None:
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        pass
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
         pass
 
     def counts(self, target: str) -> HostCounts:
         return self._asked.counts(target)
 
-    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int]) -> None:
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         pass
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
@@ -163,6 +173,7 @@ class RehearsalLedger:
             in_doubt=0,
             quarantined=0,
             messages=0,
+            held=(),
         )
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
@@ -183,7 +194,9 @@ class RehearsalLedger:
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         pass
 
-    def end_round(self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime) -> None:
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+    ) -> None:
         pass
 
     def release(self, numbers: Iterable[int]) -> int:

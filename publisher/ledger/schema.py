@@ -21,12 +21,14 @@ CREATE TABLE target (
     start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
     start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
     last_sync        INTEGER,               -- counts were last accepted
+    before_basis     TEXT NOT NULL DEFAULT '',  -- of what count_before was counted from; '': count anew
     selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
     checked_digest   TEXT NOT NULL DEFAULT '',  -- of the policy whose payloads were all checked
     last_round       INTEGER,               -- any end of a round
     last_success     INTEGER,               -- everything that was there went out
     last_end         INTEGER,               -- latest end time of a delivered job
     swept            INTEGER,               -- last time that every row was looked at
+    held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
     delivered        INTEGER NOT NULL DEFAULT 0  -- runs of jobs, each once
 );
 CREATE TABLE message (
@@ -84,7 +86,7 @@ CREATE TABLE errand (
     record_id INTEGER NOT NULL,
     PRIMARY KEY (target, name)
 );
-CREATE TABLE open_row (
+CREATE TABLE open_row (                     -- rows to look at again in every round: not complete, or held back
     target      INTEGER NOT NULL REFERENCES target (id),
     file        TEXT NOT NULL,
     record_id   INTEGER NOT NULL,
@@ -108,12 +110,21 @@ CREATE TABLE month (
     accepted_digest TEXT,
     accepted_jobs   INTEGER,
     accepted_at     INTEGER,
+    accepted_format TEXT,
     PRIMARY KEY (target, month)
 );
-CREATE TABLE month_message (
+CREATE TABLE key_change (
+    id          INTEGER PRIMARY KEY,
+    target      INTEGER NOT NULL REFERENCES target (id),
+    month       INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay at the receiver
+    stale       TEXT NOT NULL,              -- JSON, a list a row: key for people, jobs, wall and CPU seconds
+    lost_jobs   INTEGER NOT NULL            -- jobs that the receiver loses
+);
+CREATE TABLE month_message (               -- its key first: SQLite 3.40's integrity_check errs about the column in between
     message INTEGER NOT NULL REFERENCES message (id),
-    target  INTEGER NOT NULL,
     month   INTEGER NOT NULL,
+    target  INTEGER NOT NULL,
     PRIMARY KEY (message, month)
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);

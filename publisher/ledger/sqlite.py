@@ -49,12 +49,13 @@ SELECT target.id, start_rule, start_at, selection_digest, last_round, last_succe
        (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 0),
        (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       (SELECT coalesce(max(id), 0) FROM message), checked_digest
+       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
 FROM target WHERE name = :name"""
 _OUTSTANDING = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records
 FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
+_TOLD = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
@@ -103,6 +104,7 @@ class LedgerQuestions:
             in_doubt=row[10],
             quarantined=row[11],
             messages=row[12],
+            held=tuple(map(int, row[14].split())),
         )
 
     def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Known]:
@@ -189,12 +191,13 @@ class LedgerQuestions:
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)
         with self._reading():
-            row = self._connection.execute("SELECT last_sync FROM target WHERE id = ?", (number,)).fetchone()
+            row = self._connection.execute(_TOLD, {"target": number}).fetchone()
             return HostCounts(
                 delivered=counts.delivered(self._connection, number),
                 before=counts.before(self._connection, number),
                 told=counts.told(self._connection, number),
                 last_told=_moment(row[0]) if row else None,
+                before_basis=row[1] if row else "",
             )
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:

@@ -14,11 +14,15 @@ from publisher.model.when import Month, epoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMonth:
-    """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose."""
+    """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose.
+
+    `was` is the format in which it was sent as totals, where single records would count beside them.
+    """
 
     month: int
     stale: tuple[KeyTotal, ...]
     lost_jobs: int
+    was: str = ""
 
     @property
     def name(self) -> str:
@@ -28,7 +32,8 @@ class HeldMonth:
 
 def row_of(group: SummaryGroup) -> KeyTotal:
     """A group of a summary as a row of the receiver, for people."""
-    level = " ".join(f"{one.kind} {one.text}" for one in group.benchmarks)
+    # Normalised rows may hold jobs of several values: then only their type is in the receiver's key.
+    level = " ".join(f"{one.kind} {one.text}" for one in group.benchmarks) or group.kind
     text = (
         f"VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
         f"user {group.user or 'None'}, SubmitHost {group.submit_host or 'None'}, {group.infrastructure}, {level}, "

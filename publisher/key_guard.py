@@ -1,0 +1,111 @@
+"""The rows that single records make at a receiver which sums them up, and those that would be left behind there.
+
+Job records replace each other, but no row of the sums is ever deleted: one that no job makes any more stays and counts
+(apel facts, section 7). So the rows that a month would have are worked out before anything of it changes its key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from publisher.errors import Unfit
+from publisher.judge import Changed, Fit, Judge
+from publisher.ledger.base import Known, Ledger
+from publisher.model.months import month_window
+from publisher.model.policy import RecordPolicy
+from publisher.model.row_keys import month_number, said
+from publisher.model.selection import Selection, Window
+from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
+from publisher.sources.base import Source
+
+HostMonth = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What the jobs of a window make: rows by month, and jobs by month and submit host."""
+
+    rows: Mapping[int, Sequence[KeyTotal]]
+    hosts: Mapping[HostMonth, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Whose jobs count, and how they are described."""
+
+    target: str
+    selection: Selection
+    policy: RecordPolicy
+
+
+def made(
+    wanted: Wanted, window: Window, source: Source, ledger: Ledger, now: datetime, *, delivered: bool = False
+) -> Made:
+    """What the window's jobs would make as they are now; `delivered`: only those that were.
+
+    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered stands in the month in which
+    it was. Raises: SourceError.
+    """
+    judge = Judge(
+        selection=replace(wanted.selection, window=window),
+        policy=wanted.policy,
+        policy_digest="",
+        changed=Changed.REPLACE,
+        again=True,
+    )
+    keys = SummaryKeys()
+    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    hosts: Counter[HostMonth] = Counter()
+    for page in source.window(window, frozenset(), now):
+        ids = [job.key for job in page.jobs]
+        known, held = ledger.known(wanted.target, ids), ledger.held(wanted.target, ids)
+        for job, key in zip(page.jobs, ids, strict=True):
+            if key not in known and (delivered or key in held):
+                continue
+            fit = judge.judge(job, key, _settled(known.get(key)), None)
+            if not isinstance(fit, Fit):
+                continue
+            try:
+                row = keys.of(fit.published)
+            except Unfit:
+                continue  # it ended in no month: it is set aside, and makes nothing
+            here = sums[row]
+            here[0] += 1
+            here[1] += job.wall_s
+            here[2] += job.cpu_user_s + job.cpu_kernel_s
+            hosts[month_number(fit.entry.ended_at), said(fit.published.where.spelt_host)] += 1
+    rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
+    for row, (jobs, wall_s, cpu_s) in sums.items():
+        rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
+    return Made(rows=dict(rows), hosts=dict(hosts))
+
+
+def stale(ledger: Ledger, target: str, month: int, would_be: Made) -> tuple[KeyTotal, ...]:
+    """Rows that a month's single records made before, and that nothing would make any more."""
+    new = {total.key.digest for total in would_be.rows.get(month, ())}
+    return tuple(total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new)
+
+
+def emptied(
+    wanted: Wanted, moved: int, month: int, source: Source, ledger: Ledger, now: datetime, policy_digest: str
+) -> tuple[KeyTotal, ...]:
+    """Rows of a month that lose their last jobs when so many of its runs, which changed, are sent again.
+
+    What made a row under an earlier policy is still there: such a row is emptied only when it has no more jobs than these.
+    Raises: SourceError.
+    """
+    would_be = made(wanted, month_window(month), source, ledger, now)
+    said_by = {total.key.digest: digest for total, digest in ledger.summary_keys(wanted.target, month)}
+    return tuple(
+        total
+        for total in stale(ledger, wanted.target, month, would_be)
+        if said_by[total.key.digest] == policy_digest or total.jobs <= moved
+    )
+
+
+def _settled(known: Known | None) -> Known | None:
+    """Whether a message is still on its way does not matter here."""
+    return None if known is None else replace(known, settled=True)
