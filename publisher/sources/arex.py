@@ -83,7 +83,12 @@ def create(options: object, environment: Mapping[str, str]) -> ArexSource:
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
     clock = LocalTime(local_zone(options.time_zone, environment))
-    return ArexSource(options, clock, copies_below=Path(environment.get("TMPDIR") or _COPIES))
+    return ArexSource(options, clock, copies_below=copies_directory(environment))
+
+
+def copies_directory(environment: Mapping[str, str]) -> Path:
+    """Below which private copies of databases are made."""
+    return Path(environment.get("TMPDIR") or _COPIES)
 
 
 class ArexSource:
@@ -198,7 +203,7 @@ class ArexSource:
         """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
         with ExitStack() as stack:
             opened = []
-            for path in _paths(self._options):
+            for path in database_paths(self._options):
                 database = AccountingDatabase(path, self._shelf, self._reading)
                 stack.callback(database.close)
                 opened.append(database)
@@ -261,7 +266,7 @@ def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield numbers[start : start + size]
 
 
-def _paths(options: Options) -> list[str]:
+def database_paths(options: Options) -> list[str]:
     """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
     found: list[str] = []
     if options.control_dir is not None:

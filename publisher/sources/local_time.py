@@ -45,6 +45,11 @@ class LocalTime:
         moments = self._moments(hour, within)
         return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s))) if moments else None
 
+    def moments(self, text: str) -> tuple[Epoch, ...]:
+        """Every moment that it may be: one, two in the autumn hour, none where it is no such time."""
+        within = _WITHIN.get(text[13:])
+        return () if within is None else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
+
     def _plain_hour(self, hour: str) -> int | None:
         first, last = self._moments(hour, 0), self._moments(hour, 3599)
         if len(first) == len(last) == 1 and last[0] - first[0] == 3599:
