@@ -153,6 +153,21 @@ def _diagnosis(arguments: argparse.Namespace, stop: threading.Event) -> Any:
     return doctor.examine(site, host, targets=arguments.target)
 
 
+def run_local(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import local
+
+    site = _site(arguments, stop)
+    if arguments.command == "stats":
+        return local.stats(arguments, site)
+    match arguments.action:
+        case "info":
+            return local.job_info(arguments, site)
+        case "events":
+            return local.job_events(arguments, site)
+        case _:
+            return local.job_transfers(arguments, site)
+
+
 def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import importing, results_import, terminal
 
@@ -235,6 +250,8 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "trace": run_trace,
     "explain": run_explain,
     "quarantine": run_quarantine,
+    "stats": run_local,
+    "job": run_local,
     "doctor": run_doctor,
     "import": run_import,
     "config": run_config,

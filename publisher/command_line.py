@@ -40,7 +40,9 @@ class _Parser(argparse.ArgumentParser):
             yield f"one of: {', '.join(nested)}"
         choices = [str(one) for action in self._actions for one in action.choices or ()]
         if wrong := re.search("invalid choice: '([^']*)'", message):
-            yield from (f"did you mean {near}?" for near in get_close_matches(wrong[1], choices, n=1))
+            near = get_close_matches(wrong[1], choices)
+            near.sort(key=lambda one: sorted(one) != sorted(wrong[1]))  # letters in another order: the commonest slip
+            yield from (f"did you mean {one}?" for one in near[:1])
         own = self._option_string_actions
         missing = re.findall("--[a-z-]+", message) if "required" in message else []
         for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
@@ -50,8 +52,8 @@ class _Parser(argparse.ArgumentParser):
             if {option, option[:2]} & self.elsewhere:
                 yield f"{option} stands before the command"
             else:
-                near = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
-                yield from (f"did you mean {one}?" for one in near)
+                alike = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+                yield from (f"did you mean {one}?" for one in alike)
 
 
 def parser(default_config: Path) -> argparse.ArgumentParser:
@@ -74,6 +76,8 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _trace(commands)
     _explain(commands)
     _quarantine(commands)
+    _stats(commands)
+    _job(commands)
     _doctor(commands)
     _import(commands)
     _config(commands)
@@ -208,6 +212,59 @@ def _doctor(commands: Any) -> None:
     output = command.add_mutually_exclusive_group()
     _with_json(output)
     output.add_argument("--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3")
+
+
+def _stats(commands: Any) -> None:
+    command = _command(commands, "stats", "statistics of the accounting data, whatever was published")
+    for words, what in (
+        (("-b", "--end-from", "--from"), "jobs that ended since: 2026-03, 2026-03-05T14:00, last-month"),
+        (("-e", "--end-till", "--to"), "and before; a named period ends at its end"),
+        (("-s", "--start-from"), "jobs that were submitted since"),
+    ):
+        command.add_argument(*words, metavar="WHEN", help=what)
+    for name, what in (
+        ("vo", "of this VO"),
+        ("user", "of this user (DN, or issuer/subject)"),
+        ("state", "in this state: completed, failed, in-progress"),
+        ("queue", "in this queue"),
+        ("endpoint", "through endpoints of this type, such as org.nordugrid.arcrest"),
+    ):
+        command.add_argument(
+            f"--filter-{name}", action="append", default=[], metavar="NAME", help=f"{what}; may be repeated"
+        )
+    command.add_argument(
+        "--filter-extra",
+        action="append",
+        nargs=2,
+        default=[],
+        metavar=("KEY", "VALUE"),
+        help="with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
+    )
+    staged = ("data-staged-in", "data-staged-out")
+    outputs = ("brief", "jobcount", "walltime", "cputime", *staged, "wlcgvos", "users", "jobids", "json")
+    command.add_argument(
+        "-o", "--output", choices=outputs, default="brief", help=f"one of {', '.join(outputs)} (default brief)"
+    )
+    by = ("vo", "user", "state", "queue", "endpoint", "month")
+    command.add_argument("--by", choices=by, help=f"also a table: by {', '.join(by)}")
+    printed = command.add_mutually_exclusive_group()
+    printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")
+    printed.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def _job(commands: Any) -> None:
+    actions = _actions(_command(commands, "job", "all that stands of a job in the accounting data"))
+    info = _command(actions, "info", "who, where, when, and what it used")
+    parts = ("all", "description", "resources", "rtes", "authtokens", "json")
+    info.add_argument("-o", "--output", choices=parts, default="all", help=f"one of {', '.join(parts)} (default all)")
+    _command(actions, "events", "its changes of state, in UTC and in the CE's local time")
+    transfers = _command(actions, "transfers", "the files that were staged in and out")
+    transfers.add_argument(
+        "--full-urls", action="store_true", help="with the passwords and signatures that URLs may hold"
+    )
+    for command in actions.choices.values():
+        command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
+        _with_json(command)
 
 
 def _import(commands: Any) -> None:

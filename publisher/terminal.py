@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from publisher.delivery.base import Receipt, Verdict
@@ -20,6 +21,7 @@ log = logging.getLogger("publisher")
 
 _LINE_EVERY_S: Final = 60.0
 _BAR_EVERY_S: Final = 0.2
+_PATIENCE_S: Final = 2.0  # what is done sooner needs no bar
 _SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
 
 
@@ -56,6 +58,25 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Text
 
 def print_json(result: Mapping[str, Any], out: TextIO) -> None:
     out.write(json.dumps(result, indent=2) + "\n")
+
+
+def print_json_list(result: Mapping[str, Iterable[str]], out: TextIO) -> None:
+    """An object with one list of texts, written while they come: it may be too long for memory."""
+    ((name, texts),) = result.items()
+    out.write(f"{{\n  {json.dumps(name)}: [")
+    between = "\n    "
+    for text in texts:
+        out.write(between + json.dumps(text))
+        between = ",\n    "
+    out.write("\n  ]\n}\n")
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
+    """A line of names, then a line a row, whatever stands in the cells."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([visible(cell) for cell in row])
 
 
 class JsonLines(logging.Formatter):
@@ -194,6 +215,40 @@ class ProgressReport:
         return f"{done} %, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
     def _clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+class CountingReport:
+    """Tells how far a count has come, when it takes long: a line rewritten on a terminal, a line a minute elsewhere."""
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._quiet = quiet
+        self._what = what
+        self._bar = stream.isatty()
+        self._next = monotonic() + (_PATIENCE_S if self._bar else _LINE_EVERY_S)
+        self._count = 0
+        self._drawn = False
+
+    def seen(self, more: int) -> None:
+        self._count += more
+        now = self._monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + (_BAR_EVERY_S if self._bar else _LINE_EVERY_S)
+        if self._bar:
+            self._stream.write(f"\r{self._count:,} {self._what}\x1b[K")
+            self._stream.flush()
+            self._drawn = True
+        else:
+            log.info("%s", f"{self._count:,} {self._what}")
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -39,6 +39,10 @@ COMMANDS = {
     "quarantine list": ("quarantine", "list"),
     "quarantine release": ("quarantine", "release", "--all"),
     "quarantine drop": ("quarantine", "drop", "--all"),
+    "stats": ("stats",),
+    "job info": ("job", "info", JOBS[0].job_id),
+    "job events": ("job", "events", JOBS[0].job_id),
+    "job transfers": ("job", "transfers", JOBS[0].job_id),
 }
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 

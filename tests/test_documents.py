@@ -62,6 +62,11 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "status": ("status", "--json"),
     "trace": ("trace", "--json", "JOB"),
     "explain": ("explain", "--json", "JOB"),
+    "stats": ("stats", "--json", "--by", "vo"),
+    "stats -o json": ("stats", "-o", "json"),
+    "job info": ("job", "info", "--json", "JOB"),
+    "job events": ("job", "events", "JOB", "--json"),
+    "job transfers": ("job", "transfers", "JOB", "--json"),
     "doctor": ("doctor", "--json"),
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
@@ -233,7 +238,9 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
     """Also the fields that appear only in rare cases, which the test above does not meet."""
     keys = {
         key.value
-        for module in ("results", "results_doctor", "results_explain", "results_import", "cli")
+        for module in (
+            *("results", "results_doctor", "results_explain", "results_import", "results_job", "results_stats", "cli"),
+        )
         for function in ast.parse((ROOT / "publisher" / f"{module}.py").read_text()).body
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)

@@ -1,0 +1,75 @@
+"""What the accounting data itself tells, whatever was published: statistics over jobs, and all that stands of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from difflib import get_close_matches
+
+from publisher.errors import UsageError
+from publisher.model.job import JobId
+from publisher.model.job_sheet import JobSheet
+from publisher.model.local_stats import GROUPINGS, JobFilter, Tally
+from publisher.sources.accounts import Accounts, NameKind, accounts_plugin
+from publisher.wiring import Site
+
+RowsRead = Callable[[int], None]
+
+
+def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> Tally:
+    """Everything that is told of the jobs that a filter takes. Raises: SourceError."""
+    tally = Tally(by=None if by is None else GROUPINGS[by])
+    with closing(_accounts(site)) as accounts:
+        for page in accounts.counted(wanted):
+            tally.add(page.jobs)
+            rows_read(page.rows_read)
+    return tally
+
+
+def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
+    """The ids of the jobs that a filter takes, while they are read. Raises: SourceError."""
+    with closing(_accounts(site)) as accounts:
+        for page in accounts.counted(wanted):
+            yield from (job.job_id for job in page.jobs)
+
+
+def strange_names(site: Site, wanted: JobFilter) -> list[str]:
+    """A line for each name of a filter that no job ever had: misspelt, or yet to come. Raises: SourceError."""
+    asked = {
+        NameKind.VO: wanted.vos,
+        NameKind.USER: wanted.users,
+        NameKind.STATE: wanted.states,
+        NameKind.QUEUE: wanted.queues,
+        NameKind.INTERFACE: wanted.interfaces,
+    }
+    lines = []
+    with closing(_accounts(site)) as accounts:
+        for kind, names in asked.items():
+            known = accounts.names(kind) if names else frozenset()
+            lines += [_strange(kind, name, known) for name in sorted(names) if name and name not in known]
+    return lines
+
+
+def job(site: Site, job_id: JobId) -> tuple[JobSheet, str]:
+    """All that stands of a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
+    with closing(_accounts(site)) as accounts:
+        found = accounts.sheet(job_id)
+        if found is not None:
+            return found, accounts.zone
+        meant = accounts.with_local_id(job_id) if job_id else ()
+    hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
+    raise UsageError(
+        f"no job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE{hint}"
+    )
+
+
+def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
+    near = get_close_matches(name, known, n=1) or sorted(one for one in known if name.lower() in one.lower())[:1]
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"the accounting data knows no {kind} {name!r}{hint}"
+
+
+def _accounts(site: Site) -> Accounts:
+    return accounts_plugin(site.settings.source.type).create(
+        site.settings.source.options, site.surroundings.environment
+    )
