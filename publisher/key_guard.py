@@ -16,7 +16,7 @@ from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Known, Ledger
 from publisher.model.months import month_window
 from publisher.model.policy import RecordPolicy
-from publisher.model.row_keys import month_number, said
+from publisher.model.row_keys import month_number, sync_host
 from publisher.model.selection import Selection, Window
 from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
 from publisher.sources.base import Source
@@ -76,7 +76,7 @@ def made(
             here[0] += 1
             here[1] += job.wall_s
             here[2] += job.cpu_user_s + job.cpu_kernel_s
-            hosts[month_number(fit.entry.ended_at), said(fit.published.where.spelt_host)] += 1
+            hosts[month_number(fit.entry.ended_at), sync_host(fit.published.where.spelt_host)] += 1
     rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
     for row, (jobs, wall_s, cpu_s) in sums.items():
         rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.errors import UsageError
-from publisher.model.row_keys import month_number_of, said
+from publisher.model.row_keys import month_number_of, sync_host
 
 _NAMES: Final = {
     "month": ("month",),
@@ -39,7 +39,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
             named = {name: _value(row, spellings) for name, spellings in _NAMES.items()}
             if named["site"] not in (None, "", site):
                 continue
-            at = (_month(str(named["year"] or ""), str(named["month"])), said(str(named["host"] or "")))
+            at = (_month(str(named["year"] or ""), str(named["month"])), sync_host(str(named["host"] or "")))
             counts[at] = counts.get(at, 0) + int(str(named["jobs"]))
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(

@@ -26,7 +26,7 @@ from publisher.ledger.base import Carried, HostCounts, Ledger, SyncMessage, Targ
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.months import month_window
-from publisher.model.row_keys import month_number, month_number_of, said, year_and_month
+from publisher.model.row_keys import month_number, month_number_of, said, sync_host, year_and_month
 from publisher.model.selection import Window
 from publisher.model.sync_count import SyncCount
 from publisher.model.when import Month, epoch, month_of
@@ -154,7 +154,7 @@ def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now:
         for job, key in zip(page.jobs, keys, strict=True):
             fit = judge.judge(job, key, None, None)
             if key not in known and isinstance(fit, Fit):
-                jobs[month_number(job.ended_at), said(fit.published.where.spelt_host)] += 1
+                jobs[month_number(job.ended_at), sync_host(fit.published.where.spelt_host)] += 1
     ledger.set_before(target.name, jobs, basis)
 
 
@@ -313,7 +313,7 @@ def _seen_in_the_database(
             if not isinstance(fit, Fit) and key not in held:
                 continue
             try:
-                at = (month_number(job.ended_at), said(target.policy.place(job).spelt_host))
+                at = (month_number(job.ended_at), sync_host(target.policy.place(job).spelt_host))
             except Unfit:
                 continue
             here = seen.setdefault(at, _Seen())

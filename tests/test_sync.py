@@ -204,3 +204,32 @@ def test_a_shadow_does_everything_but_send(site: SiteUnderTest) -> None:
     assert len(site.fake.requests) == 0
     assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 10
     assert check(site).status == 0
+
+
+@pytest.mark.parametrize("style", ["apel", "jura"])
+def test_hosts_that_the_server_takes_for_one_are_counted_as_one(site: SiteUnderTest, style: str) -> None:
+    """Its key compares without case: of two rows the second would replace the first, and its jobs be gone."""
+    site.config["targets"]["egi"]["key_style"] = style
+    loud, quiet = "https://CE01.Example.org:443/arex", "https://ce01.example.org:443/arex"
+    batch = [
+        replace(job, endpoint_url=quiet if number % 4 else loud, interface="org.nordugrid.arcrest")
+        for number, job in enumerate(generate(8, 40, OCTOBER, NOVEMBER))
+    ]
+    fill(site, batch)
+    assert site.publish().status == 0
+    host = quiet if style == "apel" else f"arcrest:{quiet}"
+    assert told(site)[0] == {(2026, 10, host): 40}
+    assert site.run("sync", "--check").status == 0
+
+
+@pytest.mark.parametrize("path", ["%%25%%/arex", "application/pkcs7-mime", "x" * 226])
+def test_a_host_that_no_message_may_hold_is_counted_without_its_name(site: SiteUnderTest, path: str) -> None:
+    site.config["targets"]["egi"] |= {"key_style": "jura", "format": "car"}
+    odd, *others = generate(8, 10, OCTOBER, NOVEMBER)
+    odd = replace(odd, endpoint_url=f"https://ce01.example.org/{path}", interface="org.nordugrid.arcrest")
+    fill(site, [odd, *others])
+    run = site.publish()
+    assert run.status == 0, run.err
+    counts, _ = told(site)
+    assert (counts[2026, 10, "None"], sum(counts.values())) == (1, 10)
+    assert site.run("sync", "--check").status == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from publisher.ledger import month_text
 from publisher.model.job import Epoch
-from publisher.model.row_keys import month_number
+from publisher.model.row_keys import month_number, sync_host
 
 HostMonth = tuple[int, str]  # 12 x year + month - 1, and the submit host
 
@@ -30,7 +30,7 @@ _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 def add(connection: sqlite3.Connection, target: int, ended: Iterable[tuple[Epoch, str]]) -> None:
     """Jobs that a message delivered for the first time: their end times and submit hosts."""
-    jobs = Counter((month_number(ended_at), host) for ended_at, host in ended)
+    jobs = Counter((month_number(ended_at), sync_host(host)) for ended_at, host in ended)
     connection.executemany(
         _ADD, [{"target": target, "month": month, "host": host, "jobs": count} for (month, host), count in jobs.items()]
     )
@@ -41,7 +41,7 @@ def delivered(connection: sqlite3.Connection, target: int | None) -> dict[HostMo
     counts = Counter({(month, host): jobs for month, host, jobs in connection.execute(_DELIVERED, {"target": target})})
     for month, accepted in connection.execute(_ACCEPTED, {"target": target}):
         for group in month_text.decode(accepted):
-            counts[month, group.submit_host] += group.jobs
+            counts[month, sync_host(group.submit_host)] += group.jobs
     return dict(counts)
 
 

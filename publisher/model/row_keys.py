@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Final
 
 from publisher.errors import Unfit
-from publisher.model.quality import NOT_GIVEN
+from publisher.model.quality import FORBIDDEN_IN_TEXT, NOT_GIVEN
 from publisher.model.text import ascii_text, receiver_key
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86_400
+_HOST_CHARACTERS: Final = 255
 
 
 @lru_cache(maxsize=65_536)
@@ -25,6 +26,17 @@ def said(text: str) -> str:
 def column(text: str) -> str:
     """A text as the server's key columns compare it."""
     return receiver_key(said(text))
+
+
+@lru_cache(maxsize=4096)
+def sync_host(text: str) -> str:
+    """The submit host under which jobs are counted: one spelling for all that the server takes for one.
+
+    '' where no message may hold it: counts are compared by site and month, and one without a host is as good there (apel
+    facts, section 8).
+    """
+    host = column(text)
+    return "" if len(host) > _HOST_CHARACTERS or FORBIDDEN_IN_TEXT.search(host) else host
 
 
 def month_number(ended_at: int) -> int:
