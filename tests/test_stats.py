@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from publisher.model.local_stats import JobFilter
 from publisher.sources import arex_count_sql
+from publisher.sources.arex import Options
+from publisher.sources.arex_accounts import create
 from publisher.sources.arex_sql import LISTED
+from publisher.terminal import CountingReport
 from tests.arex_databases import (
     RawRow,
     SampleJob,
@@ -492,6 +496,46 @@ def test_rows_in_the_wal_of_a_living_writer_are_counted(site: ConfiguredSite) ->
         for job in JOBS[:40]:
             arex.write(job)
         assert told(stats(site, "--json")) == totals(JOBS[:40])
+
+
+def test_a_writer_may_write_between_two_pages(site: ConfiguredSite, schema: Schema) -> None:
+    """In rollback mode a reader that holds on would lock it out; rows that come meanwhile stand behind, and count too."""
+    write(site, JOBS[:40], schema=schema)
+    connection = sqlite3.connect(site.database(schema), timeout=0)
+    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    connection.close()
+    options = Options(control_dir=site.control, page_rows=7)
+    accounts = create(options, {})
+    try:
+        pages = accounts.counted(JobFilter())
+        seen = len(next(pages).jobs)
+        with site.arex(schema) as arex:
+            arex.connection.execute("PRAGMA busy_timeout = 0")
+            arex.write(JOBS[40])
+        seen += sum(len(page.jobs) for page in pages)
+    finally:
+        accounts.close()
+    assert seen == 41
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_only_when_it_takes_long_and_is_cleared() -> None:
+    now = [0.0]
+    shown = Terminal()
+    report = CountingReport(shown, monotonic=lambda: now[0], quiet=False, what="rows")
+    report.seen(500)
+    assert shown.getvalue() == ""
+    now[0] = 2.5
+    report.seen(734)
+    assert "1,234 rows" in shown.getvalue()
+    report.done()
+    assert shown.getvalue().endswith("\r\x1b[K")
+    quiet = CountingReport(Terminal(), monotonic=lambda: now[0] + 100, quiet=True, what="rows")
+    quiet.seen(1)
 
 
 # Plans
