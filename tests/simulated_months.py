@@ -52,7 +52,10 @@ class Receiver:
     summed: dict[tuple[Any, ...], Row] = field(default_factory=dict)  # of single records, by their summary key
     told: dict[tuple[Month, str], int] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
-    months: list[set[Month]] = field(default_factory=list)  # of each message
+    newest: dict[tuple[str, Month], datetime] = field(
+        default_factory=dict
+    )  # when the newest totals of a month were made
+    overtaken: list[str] = field(default_factory=list)  # messages of totals that came after newer ones
 
     def take(self, message: Message, now: datetime) -> None:
         """Load a message as its loader does. Raises: Refused for what that would refuse."""
@@ -61,7 +64,11 @@ class Receiver:
         else:
             table, rows = read_text(message.payload, now)
         self.messages.append(message.id)
-        self.months.append({month_of(row) for row in rows})
+        for month in {month_of(row) for row in rows}:
+            newest = self.newest.setdefault((table, month), message.made_at)
+            if table in ("Summaries", "NormalisedSummaries") and message.made_at < newest:
+                self.overtaken.append(message.id)
+            self.newest[table, month] = max(newest, message.made_at)
         for row in rows:
             if table == "SyncRecords":
                 self.told[month_of(row), row["SubmitHost"]] = row["NumberOfJobs"]

@@ -191,6 +191,7 @@ class Story:
             assert outcome is not None
             assert outcome.exit_status == 0, self.story({})
         assert not self.world.wrong_months(), self.story(self.world.wrong_months())
+        assert not self.world.receiver.overtaken, self.story(self.world.receiver.overtaken)
         self.world.sync()
         assert not self.world.differences(), self.story(self.world.differences())
 
