@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import random
@@ -329,6 +330,8 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail
+    # A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 % of it (perf).
+    gc.set_threshold(20_000)
     stop = threading.Event()
     _end_on_sigterm(stop)
     status = run(sys.argv[1:], stop)

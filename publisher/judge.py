@@ -10,6 +10,7 @@ from publisher.errors import Unfit
 from publisher.ledger.base import Hold, Known, Quarantined
 from publisher.model.job import JobKey, JobRecord, SkippedJob
 from publisher.model.message import Entry
+from publisher.model.per_job import per_job
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.selection import Selection
 
@@ -28,7 +29,7 @@ class Changed(StrEnum):
     KEEP = "keep"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class PassedOver:
     """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
 
@@ -36,7 +37,7 @@ class PassedOver:
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class Fit:
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 

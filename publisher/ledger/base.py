@@ -15,6 +15,7 @@ from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.per_job import per_job
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
 from publisher.model.summary_keys import KeyTotal
@@ -50,7 +51,7 @@ class Known:
     settled: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class Carried:
     """One record of an outstanding message: enough to cut the message in two, or to set the record aside."""
 

@@ -12,6 +12,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NewType
 
+from publisher.model.per_job import per_job
+
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
 # Eight bytes of digest of the JobID, three of the LocalJobID: the jobs of the ledger (ledger/membership.py).
@@ -28,7 +30,7 @@ class Side(StrEnum):
     RUNTIME_ENVIRONMENTS = "runtime_environments"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@per_job(frozen=True, slots=True, kw_only=True, order=True)
 class RowRef:
     """Where a job record stands: RecordID in a database. Renumbered by `rotate` and `migrate`: a hint, never a key."""
 
@@ -47,7 +49,7 @@ class Transfer:
     ended_at: Epoch | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final, NewType
 
 from publisher.model.job import Epoch, JobKey, JobRecord
+from publisher.model.per_job import per_job
 from publisher.model.summary_keys import SummaryKey
 
 MessageId = NewType("MessageId", str)
@@ -16,7 +17,7 @@ MessageId = NewType("MessageId", str)
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
 
@@ -25,7 +26,7 @@ class Entry:
     fingerprint: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class Rendered:
     """One record, rendered, with the job it came from."""
 

@@ -19,6 +19,7 @@ from publisher.model.identity import Identity
 from publisher.model.job import Epoch, JobRecord, Transfer
 from publisher.model.jura_spelling import jura_group, jura_role, jura_submit_host
 from publisher.model.origin import Origin
+from publisher.model.per_job import per_job
 from publisher.model.text import arex_escape, ascii_text
 from publisher.model.vo_rules import VoRule
 
@@ -89,7 +90,7 @@ class Where:
     origins: tuple[Origin, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True, kw_only=True)
 class PublishedJob:
     """A job and what is said about it."""
 

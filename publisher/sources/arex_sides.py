@@ -22,8 +22,8 @@ class Sides:
     finished: set[int] = field(default_factory=set)
     eventful: set[int] = field(default_factory=set)  # of those that are not finished: which have any event
     started: dict[int, object] = field(default_factory=dict)  # the newest LRMSSTART
-    tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=lambda: defaultdict(list))
-    extra: dict[int, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))  # the newest value of each key
+    tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
+    extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
     projects: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     environments: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     transfers: dict[int, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
@@ -40,14 +40,24 @@ def read_sides(
     )
     sides = Sides()
     _read_events(connection, sides, which, parameters, rows)
-    tokens, extra, projects = sides.tokens, sides.extra, sides.projects
+    # Ten rows a job, a job's together: two look-ups less for each are a tenth of what reading a page takes.
+    job: object = None
+    pairs: list[tuple[Any, Any]] = []
     for record_id, key, value in connection.execute(sql.side("AuthTokenAttributes", which), parameters):
-        tokens[record_id].append((key, value))
+        if record_id != job:
+            job, pairs = record_id, []
+            sides.tokens[record_id] = pairs
+        pairs.append((key, value))
+    job = None
+    values: dict[Any, Any] = {}
     for record_id, key, value in connection.execute(sql.side("JobExtraInfo", which), parameters):
+        if record_id != job:
+            job, values = record_id, {}
+            sides.extra[record_id] = values
         if key == _PROJECT:
-            projects[record_id].append(value)
+            sides.projects[record_id].append(value)
         else:
-            extra[record_id][key] = value
+            values[key] = value
     if Side.RUNTIME_ENVIRONMENTS in needs:
         for record_id, name in connection.execute(sql.side("RunTimeEnvironments", which), parameters):
             sides.environments[record_id].append(name)
