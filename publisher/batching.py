@@ -114,7 +114,7 @@ class JobBatches:
                     for batch in self._packed(record):
                         self._ship(batch)
                 except Unfit as unfit:
-                    aside = set_aside(record.job, unfit, record.entry.fingerprint)
+                    aside = set_aside(record.job, unfit)
                     self._dispatch.count_aside(aside)
                     self._packer.mark(Progress(skipped=(aside,)))
 

@@ -181,7 +181,7 @@ class Dispatch:
     def _without(self, batch: Batch, made: Made) -> Batch:
         """The batch without the records that failed; they are set aside."""
         faulty = {record.entry.key for record, _ in made.faults}
-        aside = [set_aside(record.job, unfit, record.entry.fingerprint) for record, unfit in made.faults]
+        aside = [set_aside(record.job, unfit) for record, unfit in made.faults]
         for job in aside:
             self.count_aside(job)
         return Batch(

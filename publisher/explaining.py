@@ -13,7 +13,7 @@ from publisher.config import TargetSettings, is_summary
 from publisher.errors import Unfit, UsageError
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, job_format, summary_format
 from publisher.formats.base import JobFormat, SummaryFormat
-from publisher.judge import Changed
+from publisher.judge import Changed, is_unchanged
 from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.explanation import ExplainedValue, explained
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
@@ -193,7 +193,7 @@ def _fate(
         return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
     if unfit:
         return "set aside", unfit
-    if held is not None and held.hold is Hold.HELD and held.job.fingerprint == job.fingerprint:
+    if held is not None and held.hold is Hold.HELD and is_unchanged(held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
     return "to be sent", "with the next round"
 

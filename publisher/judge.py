@@ -71,12 +71,12 @@ class Judge:
                 fingerprint = job.fingerprint
             if passed := self._passed_over(known, held, fingerprint):
                 return passed
-        if held is not None and self.stays_held(held, fingerprint):
+        if held is not None and self.stays_held(held, job):
             return PassedOver()
         try:
             published = self.policy.describe(job)
         except Unfit as unfit:
-            return set_aside(job, unfit, fingerprint)
+            return set_aside(job, unfit)
         if not self.selection.wants_vo(published.who.vo):
             return PassedOver(left_quarantine=held is not None)
         if known is not None and self.changed is Changed.KEEP:
@@ -96,19 +96,24 @@ class Judge:
             return PassedOver(left_quarantine=held is not None, kept=True)
         return None
 
-    def stays_held(self, held: Quarantined, fingerprint: int) -> bool:
+    def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
         """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""
         if held.hold is Hold.DROPPED:
             return True
         return (
             held.hold is Hold.HELD
-            and held.job.fingerprint == fingerprint
+            and is_unchanged(held, job)
             and held.policy_digest == self.policy_digest
             and held.job.rule not in _JUDGED_ANEW
         )
 
 
-def set_aside(job: JobRecord, unfit: Unfit, fingerprint: int) -> SkippedJob:
+def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
+    """Whether a quarantined job is what it was: all of it, or what counts of it where its receiver refused it."""
+    return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
+
+
+def set_aside(job: JobRecord, unfit: Unfit) -> SkippedJob:
     """The job as quarantine keeps it, with the rule that it broke."""
     return SkippedJob(
         row=job.row,
@@ -117,5 +122,5 @@ def set_aside(job: JobRecord, unfit: Unfit, fingerprint: int) -> SkippedJob:
         ended_at=job.ended_at,
         rule=unfit.rule,
         reason=unfit.reason,
-        fingerprint=fingerprint,
+        fingerprint=job.content_fingerprint,
     )

@@ -296,7 +296,7 @@ class Round:
         try:
             outlet.take(fit, now)
         except Unfit as unfit:
-            return set_aside(fit.published.job, unfit, fit.entry.fingerprint)
+            return set_aside(fit.published.job, unfit)
         self._taken += 1
         self._arex_default += fit.published.benchmark.arex_default
         if odd := apel_warnings(fit.published):

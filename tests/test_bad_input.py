@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -431,6 +431,22 @@ def test_a_row_that_is_mended_leaves_quarantine_and_arrives(site: SiteUnderTest)
     again = site.publish()
     assert (again.status, again.json["targets"]["egi"]["records"]) == (0, 4), again.out
     assert site.run("quarantine", "list", "--json").json["quarantined"] == []
+
+
+def test_a_row_that_is_mended_in_what_does_not_count_leaves_quarantine_too(site: SiteUnderTest) -> None:
+    """Only the benchmark was bad: end, wall and CPU time are what they were."""
+    (bad, *rest) = jobs(4)
+    with site.arex() as arex:
+        arex.write(replace(bad, benchmark="fast"))
+        for job in rest:
+            arex.write(job)
+        assert_plain(site.publish(), 65)
+        assert site.publish().json["targets"]["egi"]["records"] == 0
+        arex.finish_again(bad)
+    again = site.publish()
+    assert (again.status, again.json["targets"]["egi"]["records"]) == (0, 1), again.out
+    assert site.run("quarantine", "list", "--json").json["quarantined"] == []
+    assert_received(site, [bad, *rest])
 
 
 def test_text_of_jobs_cannot_forge_log_lines_or_tables(site: SiteUnderTest) -> None:

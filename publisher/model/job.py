@@ -7,7 +7,7 @@ can be quarantined by name. Everything else in this project uses aware datetimes
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NewType
@@ -107,6 +107,11 @@ class JobRecord:
             self.node_count or 0,
             self.cpu_count or 0,
         )
+
+    @property
+    def content_fingerprint(self) -> int:
+        """Of everything that is said of the job, wherever its row stands: what is mended may be any of it."""
+        return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name != "row"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
