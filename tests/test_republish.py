@@ -249,3 +249,13 @@ def test_a_target_for_this_once(site: SiteUnderTest) -> None:
     assert republish(site, *window, "--ams-url", "http://ams.example.org").status == 78
     assert republish(site, *window, "--ams-url", "https://a.example", "--sgas-url", "https://b.example").status == 64
     assert republish(site, *window, "--topic", "other").status == 64
+
+
+def test_a_target_for_this_once_is_not_a_configured_one_under_another_name(site: SiteUnderTest) -> None:
+    """It would not know what was sent there before, and which rows would be left behind."""
+    fill(site, *jobs_of(SEPTEMBER, OCTOBER, 3))
+    there = ("--from", "2026-09", "--to", "2026-09", "--dry-run", "--ams-url", site.fake.url)
+    run = republish(site, *there)
+    assert (run.status, "--target" in run.err, "egi" in run.err) == (78, True, True)
+    assert republish(site, *there, "--topic", "other").status == 0
+    assert republish(site, *there, "--site", "ELSEWHERE").status == 0

@@ -11,7 +11,7 @@ from publisher.config import values
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.registered import REGISTERED, Registered, plugin_options
 from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_block, read_keys
-from publisher.config.targets import Common, TargetSettings, read_target, read_targets
+from publisher.config.targets import Common, TargetSettings, destination, read_target, read_targets
 from publisher.config.tree import Block, Node, Place, Problems, Text, read_tree
 from publisher.config.values import Reading, Wrong
 from publisher.errors import ConfigError
@@ -131,9 +131,23 @@ def one_off_target(
     )
     target = read_target(name, block, common, reading)
     problems.stop()
+    for other in settings.targets:
+        if target is not None and _same_rows(target, other):
+            problems.add(
+                place,
+                f"target {other.name} sends there: name it by --target, so that what it has sent before is minded",
+            )
+    problems.stop()
     if target is None:
         raise AssertionError("command line: no target, and nothing said why")
     return target
+
+
+def _same_rows(one: TargetSettings, other: TargetSettings) -> bool:
+    """Whether two targets write into the same rows of one receiver; a shadow writes into none."""
+    there = destination(one)
+    same = there is not None and there == destination(other)
+    return same and one.policy.site == other.policy.site and not other.shadow
 
 
 def _settings(path: Path, tree: Block, host_name: str, registered: Registered, reading: Reading) -> Settings | None:

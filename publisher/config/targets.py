@@ -239,8 +239,7 @@ def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Readin
     A shadow target hands nothing over and may stand beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
-        destination = _destination(first)
-        if destination is not None and destination == _destination(second) and first.format != second.format:
+        if (there := destination(first)) is not None and there == destination(second) and first.format != second.format:
             node = block.keys[second.name]
             reading.wrong(
                 node.keys["format"].place if isinstance(node, Block) else node.place,
@@ -249,7 +248,7 @@ def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Readin
             )
 
 
-def _destination(target: TargetSettings) -> tuple[str, ...] | None:
+def destination(target: TargetSettings) -> tuple[str, ...] | None:
     """Where a target's messages meet those of others; None where they cannot, or where the receiver tells them apart."""
     options: Any = target.options
     if target.type == "spool":
