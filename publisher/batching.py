@@ -52,7 +52,7 @@ class JobBatches:
         self._format = format
         self._packer = packer
         self._dispatch = dispatch
-        self._keys = SummaryKeys()
+        self._keys = SummaryKeys(format.name)
         self._summed = summed
         self._guard = guard
         self._changed: dict[JobKey, Rendered] = {}

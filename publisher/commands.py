@@ -128,7 +128,7 @@ def trace(site: Site, job_id: JobId) -> Traced:
         return Traced(
             job_id=job_id,
             deliveries=ledger.trace(job_id),
-            quarantined=[held for held in ledger.quarantine() if held.job.job_id == job_id],
+            quarantined=ledger.quarantined(job_id),
             rows=rows,
             trouble=trouble,
         )

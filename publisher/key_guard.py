@@ -37,6 +37,7 @@ class Wanted:
     """Whose jobs count, and how they are described."""
 
     target: str
+    format: str
     selection: Selection
     policy: RecordPolicy
 
@@ -56,7 +57,7 @@ def made(
         changed=Changed.REPLACE,
         again=True,
     )
-    keys = SummaryKeys()
+    keys = SummaryKeys(wanted.format)
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[HostMonth] = Counter()
     for page in source.window(window, frozenset(), now):

@@ -103,7 +103,7 @@ def _emptied(
     aim: Aim, source: Source, ledger: Ledger, clock: Callable[[], datetime], month: int, runs: int, now: datetime
 ) -> tuple[KeyTotal, ...]:
     """Rows that changed runs would leave behind at the receiver, unless that is accepted."""
-    wanted = key_guard.Wanted(target=aim.name, selection=aim.selection, policy=aim.policy)
+    wanted = key_guard.Wanted(target=aim.name, format=aim.format.name, selection=aim.selection, policy=aim.policy)
     rows = key_guard.emptied(wanted, runs, month, source, ledger, now, aim.policy_digest)
     if rows and aim.accept_key_change:
         ledger.accept_change(aim.name, month, rows, 0, clock())

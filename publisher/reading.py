@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from itertools import islice
+from typing import Final, Protocol
 
 from publisher.ledger.base import Hold, Ledger
 from publisher.model.job import Epoch, RowRef, Side
@@ -14,6 +15,7 @@ from publisher.model.selection import Window
 from publisher.sources.base import Page, Source
 
 Read = tuple[Page, Progress]
+_QUARANTINE_PORTION: Final = 1000
 
 
 class Reading(Protocol):
@@ -55,13 +57,14 @@ class NewRows:
             yield Page(jobs=()), Progress(closed=closed)
 
     def _quarantined(self, now: datetime) -> Iterator[Read]:
-        aside = [held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED]
-        # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
-        nameless = {held.job.row: held.key for held in aside if not held.job.job_id}
-        again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in aside]
-        for page in self.source.look_again(again, self.needs, now):
-            named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
-            yield page, Progress(left_quarantine=named)
+        aside = (held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED)
+        while portion := list(islice(aside, _QUARANTINE_PORTION)):
+            # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
+            nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
+            again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
+            for page in self.source.look_again(again, self.needs, now):
+                named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
+                yield page, Progress(left_quarantine=named)
 
 
 @dataclass(slots=True, kw_only=True)

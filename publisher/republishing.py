@@ -189,7 +189,9 @@ def _guarded(site: Site, target: TargetSettings, planned: Plan, source: Source, 
 
 
 def _wanted(target: TargetSettings) -> key_guard.Wanted:
-    return key_guard.Wanted(target=target.name, selection=target.selection(Window()), policy=target.policy)
+    return key_guard.Wanted(
+        target=target.name, format=target.format, selection=target.selection(Window()), policy=target.policy
+    )
 
 
 def _totals(target: TargetSettings, ledger: Ledger, months: Sequence[int]) -> dict[int, tuple[KeyTotal, ...]]:
@@ -289,7 +291,7 @@ def _note_singles(site: Site, aim: Aim, planned: Plan, source: Source, ledger: L
         ledger.accept_change(aim.name, held.month, held.stale, held.lost_jobs, now)
     if not planned.held and _stands(aim.name, planned, ledger):
         return
-    wanted = key_guard.Wanted(target=aim.name, selection=aim.selection, policy=aim.policy)
+    wanted = key_guard.Wanted(target=aim.name, format=aim.format.name, selection=aim.selection, policy=aim.policy)
     made = key_guard.made(wanted, planned.window, source, ledger, now, delivered=True)
     months = _numbers(planned.window)
     rows = {number: made.rows.get(number, ()) for number in months}

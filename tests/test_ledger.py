@@ -358,3 +358,20 @@ def test_keys_of_rows_without_a_job_id_are_their_own() -> None:
     )
     assert one.key != two.key
     assert one.key != job_key("", "")
+
+
+def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: SqliteLedger) -> None:
+    skipped = SkippedJob(
+        row=RowRef(database="a.db", record_id=1),
+        job_id=JobId("job1"),
+        local_id="",
+        ended_at=None,
+        rule="queue-missing",
+        reason="no queue",
+        fingerprint=1,
+    )
+    ledger.note("egi", Progress(skipped=(skipped,)), "p", NOW)
+    (held,) = ledger.quarantine("egi")
+    ledger.drop([held.number])
+    ledger.note("egi", Progress(skipped=(skipped,)), "p", NOW)
+    assert [one.hold for one in ledger.quarantined(JobId("job1"))] == [Hold.DROPPED]

@@ -6,7 +6,7 @@ All of them raise: LedgerError when the publishing database cannot be read or wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -205,7 +205,13 @@ class Ledger(Protocol):
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
 
-    def quarantine(self, target: str | None = None) -> Sequence[Quarantined]: ...
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        """Every job set aside, in order; read in portions, because there may be very many."""
+        ...
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        """Where a job is set aside."""
+        ...
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         """Every message that carried the job, all runs, oldest first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
@@ -65,8 +65,11 @@ class RehearsalLedger:
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         return self._asked.open_rows(target)
 
-    def quarantine(self, target: str | None = None) -> Sequence[Quarantined]:
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
         return self._asked.quarantine(target)
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        return self._asked.quarantined(job_id)
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         return self._asked.trace(job_id)

@@ -33,7 +33,8 @@ VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, 
         :policy_digest, :since)
 ON CONFLICT (target, key) DO UPDATE SET
     file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
-    reason = excluded.reason, fingerprint = excluded.fingerprint, hold = 'held', policy_digest = excluded.policy_digest"""
+    reason = excluded.reason, fingerprint = excluded.fingerprint,
+    hold = CASE WHEN hold = 'dropped' THEN hold ELSE 'held' END, policy_digest = excluded.policy_digest"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
 _READ_TO = """

@@ -181,4 +181,5 @@ CREATE TABLE quarantine (
     since         INTEGER NOT NULL,
     UNIQUE (target, key)
 );
+CREATE INDEX quarantine_of_job ON quarantine (job_id);
 """

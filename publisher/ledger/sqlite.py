@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +64,12 @@ _QUARANTINED = """
 SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
        policy_digest, since, key
 FROM quarantine JOIN target ON target.id = quarantine.target"""
-_QUARANTINE = _QUARANTINED + " WHERE :name IS NULL OR target.name = :name ORDER BY quarantine.id"
+_QUARANTINE = (
+    _QUARANTINED
+    + " WHERE quarantine.id > :after AND (:name IS NULL OR target.name = :name) ORDER BY quarantine.id LIMIT :limit"
+)
+_QUARANTINED_JOB = _QUARANTINED + " WHERE job_id = :job_id ORDER BY quarantine.id"
+_QUARANTINE_PORTION = 1000
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
 _OF_MONTH = """
 SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
@@ -157,10 +162,20 @@ class LedgerQuestions:
             OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen) for file, number, seen in rows
         ]
 
-    def quarantine(self, target: str | None = None) -> Sequence[Quarantined]:
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        after = 0
+        while True:
+            with self._reading():
+                asked = {"name": target, "after": after, "limit": _QUARANTINE_PORTION}
+                rows = self._connection.execute(_QUARANTINE, asked).fetchall()
+            if not rows:
+                return
+            yield from map(_quarantined, rows)
+            after = rows[-1][0]
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
         with self._reading():
-            rows = self._connection.execute(_QUARANTINE, {"name": target}).fetchall()
-        return [_quarantined(row) for row in rows]
+            return [_quarantined(row) for row in self._connection.execute(_QUARANTINED_JOB, {"job_id": job_id})]
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         digest = job_digest(job_id)

@@ -13,8 +13,11 @@ from typing import Final
 from publisher.model.benchmark import AppliedBenchmark
 from publisher.model.policy import PublishedJob, Where, Who
 from publisher.model.row_keys import column, month_number, said
+from publisher.model.summary import by_preference
 
 _REMEMBERED: Final = 20_000
+# All benchmarks of a job travel in a dictionary, of which the server keeps one by preference; elsewhere the first travels.
+_SAYS_SEVERAL: Final = frozenset({"apel-job-0.4"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class KeyTotal:
 class SummaryKeys:
     """Works out summary keys, each once: jobs of one user and place share theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, format_name: str) -> None:
+        self._several = format_name in _SAYS_SEVERAL
         # The shared objects are held, so that their ids cannot come to mean others.
         self._known: dict[tuple[int, ...], tuple[SummaryKey, tuple[Who, Where, AppliedBenchmark]]] = {}
 
@@ -52,13 +56,17 @@ class SummaryKeys:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[at] = (_key(job, month, nodes, cores), (job.who, job.where, job.benchmark))
+            known = self._known[at] = (
+                _key(job, month, nodes, cores, self._several),
+                (job.who, job.where, job.benchmark),
+            )
         return known[0]
 
 
-def _key(job: PublishedJob, month: int, nodes: int, cores: int) -> SummaryKey:
+def _key(job: PublishedJob, month: int, nodes: int, cores: int, several: bool) -> SummaryKey:
     who, where = job.who, job.where
-    level = " ".join(f"{one.kind} {one.text}" for one in job.benchmark.benchmarks[:1]) or "no benchmark"
+    told = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
+    level = " ".join(f"{one.kind} {one.text}" for one in told[:1]) or "no benchmark"
     texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
     parts = (month, tuple(map(column, texts)), level, nodes, cores)
     _, user, vo, group, role, host, infrastructure = (said(text) or "None" for text in texts)
