@@ -69,7 +69,7 @@ class Judge:
                 # the end changed, the record would be the same once more.
                 job = replace(job, ended_at=known.ended_at)
                 fingerprint = job.fingerprint
-            if passed := self._passed_over(known, held, fingerprint):
+            if passed := self._passed_over(known, held, job, fingerprint):
                 return passed
         if held is not None and self.stays_held(held, job):
             return PassedOver()
@@ -84,14 +84,16 @@ class Judge:
         entry = Entry(key=key, ended_at=published.ended_at, fingerprint=fingerprint)
         return Fit(published=published, entry=entry, known=known)
 
-    def _passed_over(self, known: Known, held: Quarantined | None, fingerprint: int) -> PassedOver | None:
+    def _passed_over(
+        self, known: Known, held: Quarantined | None, job: JobRecord, fingerprint: int
+    ) -> PassedOver | None:
         """Why a known run does not go out again; None when it may."""
         if not known.settled:
             return PassedOver()
         released = held is not None and held.hold is Hold.RELEASED
         if known.fingerprint == fingerprint and not self.again and not released:
             # As it was delivered. What was held of it with other values is no more; a refused repetition stays held.
-            return PassedOver(left_quarantine=held is not None and held.job.fingerprint != fingerprint)
+            return PassedOver(left_quarantine=held is not None and not is_unchanged(held, job))
         if self.changed is Changed.KEEP and not self.again:
             return PassedOver(left_quarantine=held is not None, kept=True)
         return None

@@ -259,3 +259,16 @@ def test_a_target_for_this_once_is_not_a_configured_one_under_another_name(site:
     assert (run.status, "--target" in run.err, "egi" in run.err) == (78, True, True)
     assert republish(site, *there, "--topic", "other").status == 0
     assert republish(site, *there, "--site", "ELSEWHERE").status == 0
+
+
+def test_jobs_that_a_republish_set_aside_stay_in_sight(site: SiteUnderTest) -> None:
+    jobs = [replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, OCTOBER, 6)]
+    fill(site, *jobs)
+    assert site.publish().status == 0
+    site.config["records"] = {}
+    site.save()
+    assert republish(site, "--from", "2026-09", "--to", "2026-09", "--accept-key-change").status == 65
+    assert site.publish().status == 0
+    held = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert {one["rule"] for one in held} == {"benchmark-missing"}
+    assert len(held) == 6
