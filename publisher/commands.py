@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 
-from publisher import syncing
 from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
@@ -207,6 +206,8 @@ def _tell_counts(
     site: Site, target: TargetSettings, aim: Aim, source: Source, ledger: Ledger, observer: Observer
 ) -> Outcome | None:
     """Its trouble does not hide what the round did."""
+    from publisher import syncing  # takes as long to load as the rest of this room, and few rounds have counts to tell
+
     try:
         return syncing.after_round(site, target, aim, source, ledger, observer)
     except PublisherError as error:

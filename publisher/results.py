@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
 from publisher.model.months import HeldMonth
 from publisher.outcome import Outcome
-from publisher.republishing import Plan
-from publisher.syncing import Compared
+
+if TYPE_CHECKING:  # `publish` starts 15 ms sooner without them
+    from publisher.republishing import Plan
+    from publisher.syncing import Compared
 
 Json = Mapping[str, Any]
 

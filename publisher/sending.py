@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from publisher import commands, config, portal, republishing, results, syncing, terminal
+from publisher import commands, config, results, terminal
 from publisher.config import TargetSettings
 from publisher.errors import RecordError, UsageError
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
@@ -38,6 +38,8 @@ def publish(arguments: argparse.Namespace, site: Site) -> int:
 
 
 def republish(arguments: argparse.Namespace, site: Site) -> int:
+    from publisher import republishing
+
     now = site.surroundings.clock()
     if arguments.format and arguments.format not in {**JOB_FORMATS, **SUMMARY_FORMATS}:
         raise UsageError(
@@ -119,6 +121,8 @@ def _tell_outcomes(arguments: argparse.Namespace, site: Site, outcomes: Sequence
 
 
 def sync(arguments: argparse.Namespace, site: Site) -> int:
+    from publisher import portal, syncing
+
     months = None if arguments.months == "all" else _months(arguments.months)
     if arguments.portal and not arguments.check:
         raise UsageError("--portal is for --check")
