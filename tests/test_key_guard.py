@@ -244,6 +244,25 @@ def test_a_job_that_moved_to_another_month_leaves_the_first_also_when_that_is_fo
     assert not world.wrong_months()
 
 
+@pytest.mark.parametrize("world", ["apel-summary-0.2"], indirect=True)
+@pytest.mark.parametrize("then", ["nothing", "another job"])
+def test_a_job_that_moved_to_a_month_without_any_counts_there(world: World, then: str) -> None:
+    jobs = jobs_of(FEBRUARY)
+    world.finish(jobs)
+    assert done(world.publish()).exit_status == 0
+    world.finish_again(jobs[0].job_id, end_time=int(MARCH.timestamp()) + 90_000)
+    world.pass_time(2)
+    if then == "another job":
+        assert world.publish(fatal=5) is None  # cut between noting the change and summing up
+        world.finish(jobs_of(MARCH)[:1])
+    held = done(world.publish())
+    assert names(held) == ["2028-02"]
+    assert set(world.wrong_months()) == {(2028, 2)}
+    world.do_the_tickets(held)
+    assert done(world.publish(accept=True)).exit_status == 0
+    assert not world.wrong_months()
+
+
 # Months before the start
 
 

@@ -21,7 +21,10 @@ INSERT INTO month (target, month, counted, jobs, last_end, digest, basis, dirty)
 VALUES (:target, :month, :counted, :jobs, :last_end, :digest, :basis, 0)
 ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs,
     last_end = excluded.last_end, digest = excluded.digest, basis = excluded.basis"""
-_DIRTY = "UPDATE month SET dirty = :dirty WHERE target = :target AND month = :month"
+_DIRTY = """
+INSERT INTO month (target, month, counted, jobs, digest, basis, dirty) VALUES (:target, :month, :nothing, 0, '', :basis, 1)
+ON CONFLICT (target, month) DO UPDATE SET dirty = 1"""
+_CLEAN = "UPDATE month SET dirty = 0 WHERE target = :target AND month = :month"
 _SENDING = """
 UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_end = last_end
 WHERE target = :target AND month = :month"""
@@ -92,8 +95,12 @@ def count(
                 "basis": basis,
             },
         )
-    for months, flag in ((dirty, 1), (clean, 0)):
-        connection.executemany(_DIRTY, [{"target": target, "month": month, "dirty": flag} for month in months])
+    # A changed job may have moved to a month in which nothing was counted yet.
+    nothing = month_text.encode(())
+    connection.executemany(
+        _DIRTY, [{"target": target, "month": month, "nothing": nothing, "basis": basis} for month in dirty]
+    )
+    connection.executemany(_CLEAN, [{"target": target, "month": month} for month in clean])
 
 
 def send(connection: sqlite3.Connection, target: int, month: int) -> None:

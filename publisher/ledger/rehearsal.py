@@ -114,6 +114,9 @@ class RehearsalLedger:
         now: datetime,
     ) -> None:
         self._counted.setdefault(target, {}).update({month: (groups, basis) for month, groups in contents.items()})
+        # A changed job may have moved to a month in which nothing was counted yet.
+        for month in set(dirty) - {state.month for state in self._asked.months(target)}:
+            self._counted[target].setdefault(month, ((), basis))
         self._dirty |= set(dirty)
         self._dirty -= set(clean)
 
