@@ -61,7 +61,7 @@ class ArcConf:
 
 def read_arc_conf(path: Path) -> ArcConf:
     """Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line."""
-    file = shown(str(path))
+    file = printable(str(path))
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -112,7 +112,11 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
 
 def shown(text: str) -> str:
     """Text of the file for messages and comments: one line, printable, not longer than one can read."""
-    text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return printable(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+
+
+def printable(text: str) -> str:
+    """Text that moves no cursor and breaks no line."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
