@@ -523,6 +523,7 @@ def test_waits_grow_and_are_jittered(world: AmsWorld) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [("7", 7), ("9999", 300), (format_datetime(NOW.replace(microsecond=0) + timedelta(seconds=60), usegmt=True), 59)],
+    ids=("seconds", "capped", "a date"),  # each worker collects for itself: names must not hold the time
 )
 def test_the_servers_wish_is_granted(value: str, expected: float, world: AmsWorld) -> None:
     world.fake.faults.push(Fault.status(503, headers=(("Retry-After", value),)))
