@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.errors import Unfit
 from publisher.ledger.base import Hold, Known, Quarantined
-from publisher.model.job import JobKey, JobRecord, SkippedJob
+from publisher.model.job import Glimpse, JobKey, JobRecord, SkippedJob
 from publisher.model.message import Entry
 from publisher.model.per_job import per_job
 from publisher.model.policy import PublishedJob, RecordPolicy
@@ -97,6 +97,11 @@ class Judge:
         if self.changed is Changed.KEEP and not self.again:
             return PassedOver(left_quarantine=held is not None, kept=True)
         return None
+
+    def delivered_as_it_is(self, run: Glimpse, known: Known) -> bool:
+        """Whether a known run was accepted with these values, so that `judge` would pass it over."""
+        same = known.fingerprint == run.fingerprint and known.ended_at == run.ended_at
+        return same and known.settled and not self.again
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
         """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""

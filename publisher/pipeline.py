@@ -84,14 +84,16 @@ class Round:
             state = self._begin(now)
             sweep = self._sweep_is_due(state, now)
             self._observer.round_begins(state, sweep=sweep)
+            judge = self._judge(replace(self._aim.selection.window, start=state.start), again=False)
             reading = NewRows(
                 target=self._aim.name,
                 source=self._source,
                 ledger=self._ledger,
                 needs=self._aim.format.needs,
                 sweep=sweep,
+                wants=judge.selection.wants,
+                delivered_as_it_is=judge.delivered_as_it_is,
             )
-            judge = self._judge(replace(self._aim.selection.window, start=state.start), again=False)
             try:
                 receipt = self._travel(reading, judge, limit, now)
             except PublisherError as error:

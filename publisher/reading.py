@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from publisher.ledger.base import Hold, Ledger
-from publisher.model.job import Epoch, RowRef, Side
+from publisher.ledger.base import Hold, Known, Ledger
+from publisher.model.job import Epoch, Glimpse, RowRef, Side
 from publisher.model.progress import OpenRow, Progress, WindowMark
 from publisher.model.selection import Window
 from publisher.sources.base import Page, Source
@@ -35,6 +35,8 @@ class NewRows:
     ledger: Ledger
     needs: frozenset[Side]
     sweep: bool
+    wants: Callable[[Glimpse], bool]
+    delivered_as_it_is: Callable[[Glimpse, Known], bool]
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
@@ -43,8 +45,20 @@ class NewRows:
         self.repeats = False
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            for page in self.source.since(cursor, database, self.needs, now):
+            done_with = self._done_with if self.sweep else None
+            for page in self.source.since(cursor, database, self.needs, now, done_with):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def _done_with(self, runs: Sequence[Glimpse]) -> list[bool]:
+        """Nearly all that a sweep meets was delivered as it is, or was never wanted. Quarantine wants a closer look."""
+        keys = [run.key for run in runs]
+        held = self.ledger.held(self.target, keys)
+        wanted = [self.wants(run) for run in runs]
+        known = self.ledger.known(self.target, [key for key, yes in zip(keys, wanted, strict=True) if yes])
+        return [
+            key not in held and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
+            for run, key, yes in zip(runs, keys, wanted, strict=True)
+        ]
 
     def _open_rows(self, now: datetime) -> Iterator[Read]:
         rows: Sequence[OpenRow] = self.ledger.open_rows(self.target)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from publisher.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side
+from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side
 from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
 from publisher.sources.base import Page, Source
@@ -76,6 +76,23 @@ class SourceContract:
         *_, last = world.source.since(None, database, NOTHING, world.now)
         late = world.add([self.START - 86_400, self.ENDS[-1]])
         assert [job.job_id for job in jobs_of(world.source.since(last.cursor, database, NOTHING, world.now))] == late
+
+    def test_since_leaves_out_what_one_is_done_with(self, world: SourceWorld) -> None:
+        added = world.add(self.ENDS)
+        (database, *_) = world.source.databases()
+        whole = list(world.source.since(None, database, NOTHING, world.now))
+        seen: list[Glimpse] = []
+
+        def every_third_stays(runs: Sequence[Glimpse]) -> list[bool]:
+            seen.extend(runs)
+            return [added.index(run.job_id) % 3 != 0 for run in runs]
+
+        pages = list(world.source.since(None, database, NOTHING, world.now, every_third_stays))
+        assert jobs_of(pages) == jobs_of(whole)[::3]
+        told = [(run.key, run.fingerprint, run.status, run.ended_at) for run in seen]
+        assert told == [(job.key, job.fingerprint, job.status, job.ended_at) for job in jobs_of(whole)]
+        assert [page.cursor for page in pages] == [page.cursor for page in whole]
+        assert [page.rows_read for page in pages] == [page.rows_read for page in whole]
 
     def test_a_cursor_fits_its_own_job_only(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS[:3])

@@ -7,7 +7,6 @@ the last one is the latest. Pure functions over bytes; who keeps the leaves is `
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +22,6 @@ ENTRY_BYTES: Final = KEY_BYTES + 4 + 4 + 3
 LEAF_ENTRIES: Final = 180
 LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
-_HIGHEST: Final = b"\xff" * (ENTRY_BYTES - KEY_BYTES)
 _ENTRY: Final = Struct(f">{KEY_BYTES}sIIHB")  # the fingerprint's three bytes are the last two numbers
 
 
@@ -58,11 +56,10 @@ def ceiling(prefix: bytes) -> bytes:
 
 def latest(leaf: bytes, key: JobKey) -> Membership | None:
     """The latest delivery of a run, looked up in the leaf that would hold `ceiling(key)`."""
-    at = bisect_right(_Entries(leaf), key + _HIGHEST) - 1
-    if at < 0:
-        return None
-    packed = leaf[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES]
-    return unpack(packed) if packed.startswith(key) else None
+    at = leaf.rfind(key)
+    while at % ENTRY_BYTES and at >= 0:  # the same bytes across two entries, once in 10^22
+        at = leaf.rfind(key, 0, at + KEY_BYTES - 1)
+    return None if at < 0 else unpack(leaf[at : at + ENTRY_BYTES])
 
 
 def leaves(sorted_entries: Iterable[bytes]) -> Iterator[bytes]:
@@ -70,18 +67,3 @@ def leaves(sorted_entries: Iterable[bytes]) -> Iterator[bytes]:
     stream = iter(sorted_entries)
     while leaf := b"".join(islice(stream, LEAF_ENTRIES)):
         yield leaf
-
-
-class _Entries:
-    """A leaf as a sequence, for `bisect`."""
-
-    __slots__ = ("_leaf",)
-
-    def __init__(self, leaf: bytes) -> None:
-        self._leaf = leaf
-
-    def __len__(self) -> int:
-        return len(self._leaf) // ENTRY_BYTES
-
-    def __getitem__(self, at: int) -> bytes:
-        return self._leaf[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES]

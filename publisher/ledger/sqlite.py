@@ -26,7 +26,7 @@ from publisher.ledger.base import (
     impatient,
 )
 from publisher.ledger.lock import target_lock
-from publisher.ledger.membership import KEY_BYTES, Membership, unpack
+from publisher.ledger.membership import KEY_BYTES, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
 from publisher.model.progress import Cursor, OpenRow, WindowMark
@@ -121,7 +121,11 @@ class LedgerQuestions:
             found = {key: unpack(fresh[key]) for key in keys if key in fresh}
             others = [key for key in keys if key not in found]
             found |= stretches.look_up(self._connection, number, others, self._absences)
-            return {key: self._as_known(membership) for key, membership in found.items()}
+            settled = {one: self._is_settled(one) for one in {membership.message for membership in found.values()}}
+            return {
+                key: Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=settled[one.message])
+                for key, one in found.items()
+            }
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
@@ -264,13 +268,9 @@ class LedgerQuestions:
             self._fresh[number] = stretches.fresh_entries(self._connection, number)
         return self._fresh[number]
 
-    def _as_known(self, membership: Membership) -> Known:
-        row = self._connection.execute(_MESSAGE_STATE, {"id": membership.message}).fetchone()
-        return Known(
-            ended_at=membership.ended_at,
-            fingerprint=membership.fingerprint,
-            settled=STATES[row[0]] in (MessageState.SENT, MessageState.COUNTED),
-        )
+    def _is_settled(self, message: int) -> bool:
+        row = self._connection.execute(_MESSAGE_STATE, {"id": message}).fetchone()
+        return STATES[row[0]] in (MessageState.SENT, MessageState.COUNTED)
 
     def _reading(self) -> AbstractContextManager[None]:
         return sqlite_file.translated(self._path)

@@ -50,22 +50,44 @@ class Transfer:
 
 
 @per_job(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
+class Glimpse:
+    """What of a finished run tells which one it is, and whether it changed."""
 
-    row: RowRef
     job_id: JobId
     local_id: str  # '' when the job never reached the batch system
     status: str
-    exit_code: int | None
-    submitted_at: Epoch
-    started_at: Epoch | None  # the true start of the run, where the source knows it
     ended_at: Epoch
     wall_s: int
     cpu_user_s: int
     cpu_kernel_s: int
     node_count: int | None
     cpu_count: int | None
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
+
+    @property
+    def fingerprint(self) -> int:
+        return values_fingerprint(
+            self.status,
+            self.ended_at,
+            self.wall_s,
+            self.cpu_user_s,
+            self.cpu_kernel_s,
+            self.node_count or 0,
+            self.cpu_count or 0,
+        )
+
+
+@per_job(frozen=True, slots=True, kw_only=True)
+class JobRecord(Glimpse):
+    """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
+
+    row: RowRef
+    exit_code: int | None
+    submitted_at: Epoch
+    started_at: Epoch | None  # the true start of the run, where the source knows it
     memory_kib: int | None
     virtual_memory_kib: int | None
     scratch_bytes: int | None
@@ -91,22 +113,6 @@ class JobRecord:
     transfers: tuple[Transfer, ...]
     escaped: bool  # A-REX wrote the row: texts were percent-escaped there (undone here)
     gpu_count: int | None = None  # no source of ARC's knows it
-
-    @property
-    def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
-
-    @property
-    def fingerprint(self) -> int:
-        return values_fingerprint(
-            self.status,
-            self.ended_at,
-            self.wall_s,
-            self.cpu_user_s,
-            self.cpu_kernel_s,
-            self.node_count or 0,
-            self.cpu_count or 0,
-        )
 
     @property
     def content_fingerprint(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from publisher.model.job import Epoch, JobRecord
+from publisher.model.job import Epoch, Glimpse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Selection:
     vos: frozenset[str] | None = None
     exclude_vos: frozenset[str] = frozenset()
 
-    def wants(self, job: JobRecord) -> bool:
+    def wants(self, job: Glimpse) -> bool:
         """Whether status and end time are wanted; asked before policy has worked out the VO."""
         return job.status in self.statuses and job.ended_at in self.window
 

@@ -25,7 +25,7 @@ from publisher.sources.arex_database import (
 )
 from publisher.sources.arex_rows import Asked, Row
 from publisher.sources.arex_values import anchor_text
-from publisher.sources.base import Cursor, OpenRow, Page, SourceFacts
+from publisher.sources.base import Cursor, DoneWith, OpenRow, Page, SourceFacts
 from publisher.sources.local_time import LocalTime, local_zone
 from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf, check_readable
 
@@ -109,8 +109,15 @@ class ArexSource:
         with self._opened() as opened:
             return tuple(each.name for each in opened)
 
-    def since(self, cursor: Cursor | None, database: str, needs: frozenset[Side], now: datetime) -> Iterator[Page]:
-        asked = Asked(needs=needs, now=_epoch(now))
+    def since(
+        self,
+        cursor: Cursor | None,
+        database: str,
+        needs: frozenset[Side],
+        now: datetime,
+        done_with: DoneWith | None = None,
+    ) -> Iterator[Page]:
+        asked = Asked(needs=needs, now=_epoch(now), done_with=done_with)
         with self._opened() as opened:
             place = _place(opened, database)
             reading, keep = opened[place], _keep(opened[:place])

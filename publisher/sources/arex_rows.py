@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from publisher.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
+from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
 from publisher.sources import arex_sql as sql
 from publisher.sources.arex_names import NameTables
 from publisher.sources.arex_sides import Sides, read_sides
@@ -24,7 +24,7 @@ from publisher.sources.arex_values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import OpenRow
+from publisher.sources.base import DoneWith, OpenRow
 from publisher.sources.local_time import LocalTime
 
 Fqans = tuple[str, ...]
@@ -45,12 +45,14 @@ class Asked:
     """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
 
     `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
+    `done_with` tells rows that need no verdict.
     """
 
     needs: frozenset[Side]
     now: Epoch
     first_seen: Mapping[int, Epoch] = field(default_factory=dict)
     remembers: bool = True
+    done_with: DoneWith | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +88,10 @@ class RowReader:
             return verdicts
         self._doubtful = connection.text_factory is tolerant_text
         self._names.fill(connection, rows)
+        if asked.done_with is not None and (left := self._left(rows, asked.done_with)) is not rows:
+            rows, span = left, False
+            if not rows:
+                return verdicts
         sides = read_sides(connection, rows, span, asked.needs)
         for row in rows:
             try:
@@ -97,6 +103,33 @@ class RowReader:
             except Unfit as unfit:
                 verdicts.skipped.append(self._skip(row, unfit))
         return verdicts
+
+    def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
+        """The rows without those of finished runs that there is nothing to do about."""
+        glimpses = [self._glimpse(row) for row in rows]
+        done = iter(done_with([glimpse for glimpse in glimpses if glimpse is not None]))
+        left = [row for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is None or not next(done)]
+        return rows if len(left) == len(rows) else left
+
+    def _glimpse(self, row: Row) -> Glimpse | None:
+        """What AAR alone tells of a finished job; None where a closer look is needed."""
+        status, ended_at, wall_s, user_s, kernel_s = self._names.statuses.get(row[8], ""), row[12], *row[17:20]
+        plain = row[1] and status and status != _IN_PROGRESS
+        if not plain or not (
+            ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int and ended_at > 0
+        ):
+            return None
+        return Glimpse(
+            job_id=JobId(self.text(row[1])),
+            local_id=self.text(row[2]),
+            status=status,
+            ended_at=Epoch(ended_at),
+            wall_s=wall_s,
+            cpu_user_s=user_s,
+            cpu_kernel_s=kernel_s,
+            node_count=positive(row[13]),
+            cpu_count=positive(row[14]),
+        )
 
     def _still_open(self, row: Row, sides: Sides, asked: Asked) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, SkippedJob
+from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, SkippedJob
 from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
 
-__all__ = ["Cursor", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
+__all__ = ["Cursor", "DoneWith", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,10 @@ class SourceFacts:
     strange_statuses: Mapping[str, int] = field(default_factory=dict)
 
 
+# Which of some runs there is nothing to do about, in their order.
+DoneWith = Callable[[Sequence[Glimpse]], Sequence[bool]]
+
+
 class Source(Protocol):
     """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go between pages.
 
@@ -58,8 +62,18 @@ class Source(Protocol):
         """Names of the databases, the most authoritative first: a job finished in two of them counts in the first."""
         ...
 
-    def since(self, cursor: Cursor | None, database: str, needs: frozenset[Side], now: datetime) -> Iterator[Page]:
-        """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits."""
+    def since(
+        self,
+        cursor: Cursor | None,
+        database: str,
+        needs: frozenset[Side],
+        now: datetime,
+        done_with: DoneWith | None = None,
+    ) -> Iterator[Page]:
+        """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
+
+        Runs that `done_with` knows are left out, before what stands beside their rows is read.
+        """
         ...
 
     def fits(self, cursor: Cursor) -> bool:

@@ -1,0 +1,86 @@
+"""Every question and move of the ledger has an index that fits, on a file never analysed: none slows with history."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher import ledger
+from publisher.ledger.sqlite_file import open_ledger_file
+
+VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
+# What these hold does not grow with jobs or messages: targets, their months and hosts, files; of stretches there are six.
+FEW = frozenset(
+    {
+        "target",
+        "month",
+        "reading",
+        "errand",
+        "sync_count",
+        "delivered_count",
+        "count_before",
+        "stretch",
+        "sqlite_master",
+    }
+)
+
+
+def statements() -> Iterator[str]:
+    """Every SQL text in the room: its constants as they are put together, and what is written where it is used."""
+    for module in pkgutil.iter_modules(ledger.__path__, f"{ledger.__name__}."):
+        loaded = importlib.import_module(module.name)
+        texts = {value for value in vars(loaded).values() if isinstance(value, str)}
+        tree = ast.parse(Path(str(loaded.__file__)).read_text())
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            constants = (node.value for node in ast.walk(function) if isinstance(node, ast.Constant))
+            texts |= {text for text in constants if isinstance(text, str)}
+        found = {text.strip() for text in texts if text.strip().startswith(VERBS)}
+        # What others begin with is only a part of them.
+        yield from (one for one in found if not any(other != one and other.startswith(one) for other in found))
+
+
+class Anything(dict[str, Any]):
+    """Values for all named parameters."""
+
+    def __missing__(self, name: str) -> object:
+        return None
+
+
+def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
+    unnamed = statement.count("?")
+    values: Any = [None] * unnamed if unnamed else Anything()
+    return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "publishing.db"
+    with closing(open_ledger_file(path)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("statement", sorted(set(statements())))
+def test_nothing_that_grows_is_scanned(connection: sqlite3.Connection, statement: str) -> None:
+    for step in plan(connection, statement):
+        words = step.split()
+        scanned = words[1] if words[0] == "SCAN" and step != "SCAN CONSTANT ROW" else ""
+        assert not scanned or scanned in FEW, f"{step} in {statement}"
+
+
+def test_the_statements_are_found() -> None:
+    found = set(statements())
+    assert len(found) > 60
+    for table in ("message", "outbox", "fresh", "leaf", "stretch", "quarantine", "month", "summary_key", "open_row"):
+        assert any(f" {table} " in f"{text} ".replace("\n", " ") for text in found), table
+
+
+def test_a_scan_is_noticed(connection: sqlite3.Connection) -> None:
+    assert plan(connection, "SELECT * FROM message WHERE remote_id = :id") == ["SCAN message"]
