@@ -10,12 +10,15 @@ from publisher.errors import Unfit
 from publisher.ledger.base import Hold, Known, Quarantined
 from publisher.model.job import Glimpse, JobKey, JobRecord, SkippedJob
 from publisher.model.message import Entry
+from publisher.model.parcel import TOO_LARGE
 from publisher.model.per_job import per_job
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.selection import Selection
 
 # These verdicts change with the clock, not with the row.
 _JUDGED_ANEW: Final = frozenset({"end-in-future"})
+# These are a receiver's verdicts, on records that were sent.
+_SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
 class Changed(StrEnum):
@@ -62,6 +65,10 @@ class Judge:
         """The job to publish, the job to set aside, or neither."""
         if not self.selection.wants(job):
             return PassedOver(left_quarantine=held is not None)
+        if known is None and held is not None and self._may_be_stored(held):
+            # Before it was refused alone, its message may have arrived all the same: under the end time that was sent, what
+            # goes out now replaces it.
+            job = replace(job, ended_at=held.job.ended_at or job.ended_at)
         fingerprint = job.fingerprint
         if known is not None:
             if self.changed is Changed.REPLACE and job.ended_at != known.ended_at:
@@ -102,6 +109,9 @@ class Judge:
         """Whether a known run was accepted with these values, so that `judge` would pass it over."""
         same = known.fingerprint == run.fingerprint and known.ended_at == run.ended_at
         return same and known.settled and not self.again
+
+    def _may_be_stored(self, held: Quarantined) -> bool:
+        return self.changed is Changed.REPLACE and held.job.rule in _SENT_ONCE
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
         """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""

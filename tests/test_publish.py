@@ -405,6 +405,22 @@ def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_y
     assert bare - 1 > written[-1] >= 2_000, "written down on the way, before the last page"
 
 
+def test_a_run_that_was_stored_then_refused_and_then_changed_is_one_row(site: SiteUnderTest) -> None:
+    """Three misfortunes in a row: the answer lost, the repetition refused, and the job ends once more."""
+    site.config["targets"]["egi"] |= {"attempts": 1}
+    (job,) = jobs(1)
+    fill(site, job)
+    site.fake.faults.push(Fault.store_then_close(), Fault.status(413))
+    assert site.publish().status == 75
+    assert site.publish().status == 65
+    with site.arex() as arex:
+        arex.finish_again(replace(job, wall_s=job.wall_s + 77), end_time=job.end_time + 4_000)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    (row,) = site.table().rows("JobRecords")
+    assert (row["EndTime"], row["WallDuration"]) == (job.end_time, job.wall_s + 77)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
 def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
     site.config["records"] = {}
     (job,) = jobs(1)
