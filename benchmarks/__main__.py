@@ -58,6 +58,18 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
         with ground.at_once(folder, faithful.credentials) as sink:
             config = ground.configuration(folder, database, sink)
             yield from _whole_runs(folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs")
+            sgas = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
+            yield from _whole_runs(
+                folder,
+                database,
+                jobs,
+                Receiver(name="sgas", credentials=sink.credentials, target=sgas),
+                f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs",
+            )
+            summaries = sink.instead("summaries", format="apel-summary-0.4", sync=True)
+            yield from _whole_runs(
+                folder, database, jobs, summaries, f"Summaries and sync to such a sink, {jobs:,} jobs"
+            )
             few = min(jobs, _STAGE_JOBS)
             stages = list(_stages(folder, config, few))
             yield from stages
@@ -72,13 +84,15 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
 
 
 def _whole_runs(folder: Path, database: Path, jobs: int, receiver: Receiver, group: str) -> Iterator[Line]:
-    """The real command in a process of its own: all jobs, none, a thousand new ones; then `status`."""
+    """The real command in a process of its own: all jobs, none, all looked at again, a thousand new ones; then `status`."""
     config = ground.configuration(folder, database, receiver)
-    yield _publish(folder, config, receiver, group, "first round", jobs)
-    yield _publish(folder, config, receiver, group, "nothing to do", jobs)
+    yield _publish(folder, config, receiver, group, "first round", jobs, jobs)
+    yield _publish(folder, config, receiver, group, "nothing to do", jobs, 0)
+    ground.a_day_passes(folder, receiver)
+    yield _publish(folder, config, receiver, group, "a look at all rows", jobs, jobs)
     _say(f"{NEW_JOBS:,} new jobs")
     ground.add_new(database, NEW_JOBS)
-    yield _publish(folder, config, receiver, group, f"{NEW_JOBS:,} new jobs", jobs)
+    yield _publish(folder, config, receiver, group, f"{NEW_JOBS:,} new jobs", jobs, NEW_JOBS)
     ended = run_python([*PUBLISHER, "--config", config, "status", "--json"], folder)
     if ended.status:
         raise SystemExit(f"status ended with {ended.status}:\n{ended.err}")
@@ -86,7 +100,8 @@ def _whole_runs(folder: Path, database: Path, jobs: int, receiver: Receiver, gro
     ground.take_away_new(database, jobs)
 
 
-def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: str, jobs: int) -> Line:
+def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: str, jobs: int, met: int) -> Line:
+    """One round. `jobs` are in the database, `met` those that it has to deal with."""
     _say(f"{group}: {name}")
     patience_s = _PATIENCE_S + jobs / 1000
     arguments: list[str | Path] = [*PUBLISHER, "--config", config, "--quiet", "publish", "--force", "--json"]
@@ -99,8 +114,8 @@ def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: s
     note = ""
     if told["records"]:
         note = f"{told['messages']:,} messages, {told['bytes'] / told['records']:,.0f} bytes a record on the wire"
-        note += f", {work['state_bytes'] / max(jobs, told['records']):.1f} bytes of state a job"
-    return Line(group=group, name=name, count=told["records"], unit="records", cost=ended.cost, note=note, work=work)
+        note += f", {work['state_bytes'] / max(jobs, met):.1f} bytes of state a job"
+    return Line(group=group, name=name, count=met, unit="jobs", cost=ended.cost, note=note, work=work)
 
 
 def _stages(folder: Path, config: Path, jobs: int) -> Iterator[Line]:

@@ -34,6 +34,10 @@ class Receiver:
     credentials: dict[str, str]
     target: dict[str, Any]
 
+    def instead(self, name: str, **keys: object) -> Receiver:
+        """The same receiver for another target: its keys with these in their place."""
+        return Receiver(name=f"{self.name}-{name}", credentials=self.credentials, target={**self.target, **keys})
+
 
 def accounting(directory: Path, jobs: int) -> Path:
     """The database of that many jobs, made on first use: seven months of 2025 on one CE, schema 2."""
@@ -73,7 +77,7 @@ def configuration(folder: Path, database: Path, receiver: Receiver) -> Path:
         "state": str(state_of(folder, receiver)),
         "credentials": receiver.credentials,
         "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
-        "targets": {"bench": {**receiver.target, "format": "car", "start": "all", "every": "1s"}},
+        "targets": {"bench": {"format": "car", **receiver.target, "start": "all", "every": "1s"}},
     }
     path.write_text(yaml.safe_dump(site, sort_keys=False))
     return path
@@ -81,6 +85,12 @@ def configuration(folder: Path, database: Path, receiver: Receiver) -> Path:
 
 def state_of(folder: Path, receiver: Receiver) -> Path:
     return folder / f"state-{receiver.name}" / "publishing.db"
+
+
+def a_day_passes(folder: Path, receiver: Receiver) -> None:
+    """The next round looks at every row again."""
+    with closing(sqlite3.connect(state_of(folder, receiver))) as connection, connection:
+        connection.execute("UPDATE target SET swept = swept - 90000")
 
 
 def state_bytes(folder: Path, receiver: Receiver) -> int:

@@ -1,10 +1,13 @@
 """A receiver that answers at once: TLS, one answer a request, nothing looked at. `python -m benchmarks.sink CERT KEY`.
 
-Prints its port. Both services in one: a GET is answered with a token, a POST with one message id. Ends with its standard input.
+Prints its port. All services in one: a GET is answered with a token, a POST with one message id; below /sgas with a row id for
+each record, found by its attribute. Ends with its standard input.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import ssl
 import sys
@@ -12,6 +15,7 @@ import threading
 
 _TOKEN = b'{"token":"' + b"0" * 64 + b'"}'
 _STORED = b'{"messageIds":["1"]}'
+_RECORD_ID = re.compile(rb'recordId="([^"]*)"')
 
 
 def main(certificate: str, key: str) -> None:
@@ -50,17 +54,26 @@ def _exchange(connection: ssl.SSLSocket, buffer: bytearray) -> bool:
         head += piece
     head, _, rest = head.partition(b"\r\n\r\n")
     length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    to_sgas = head.startswith(b"POST /sgas")
+    kept = bytearray(rest)
     left = length - len(rest)
     while left > 0:
         got = connection.recv_into(buffer, min(left, len(buffer)))
         if not got:
             return False
         left -= got
-    answer = _TOKEN if head.startswith(b"GET") else _STORED
+        if to_sgas:
+            kept += buffer[:got]
+    answer = _rows(kept) if to_sgas else _TOKEN if head.startswith(b"GET") else _STORED
     connection.sendall(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
     )
     return True
+
+
+def _rows(document: bytearray) -> bytes:
+    names = (name.decode() for name in _RECORD_ID.findall(document))
+    return json.dumps({name: str(row) for row, name in enumerate(names, start=1)}).encode()
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ class Round:
                 ledger=self._ledger,
                 needs=self._aim.format.needs,
                 sweep=sweep,
+                nearly_all_done=state.swept is not None or state.start is not None,
                 wants=judge.selection.wants,
                 delivered_as_it_is=judge.delivered_as_it_is,
             )

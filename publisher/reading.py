@@ -35,6 +35,7 @@ class NewRows:
     ledger: Ledger
     needs: frozenset[Side]
     sweep: bool
+    nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
     wants: Callable[[Glimpse], bool]
     delivered_as_it_is: Callable[[Glimpse, Known], bool]
     repeats: bool = True
@@ -45,12 +46,12 @@ class NewRows:
         self.repeats = False
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            done_with = self._done_with if self.sweep else None
+            done_with = self._done_with if self.sweep and self.nearly_all_done else None
             for page in self.source.since(cursor, database, self.needs, now, done_with):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
 
     def _done_with(self, runs: Sequence[Glimpse]) -> list[bool]:
-        """Nearly all that a sweep meets was delivered as it is, or was never wanted. Quarantine wants a closer look."""
+        """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
         keys = [run.key for run in runs]
         held = self.ledger.held(self.target, keys)
         wanted = [self.wants(run) for run in runs]

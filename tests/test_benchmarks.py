@@ -44,7 +44,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Lines]:
     return run.stdout, {(line["group"].partition(",")[0], line["name"]): line for line in lines}
 
 
-WHOLE = ("CAR to the stand-in of AMS", "CAR to a sink that answers at once")
+WHOLE = ("CAR to the stand-in of AMS", "CAR to a sink that answers at once", "OGF-UR to such a sink")
+SUMMARIES = "Summaries and sync to such a sink"
 STAGE_GROUP, FLOORS = "Stage by stage", "Floors of this machine"
 
 
@@ -53,8 +54,8 @@ def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
     for group, name in lines:
         assert group in printed
         assert name in printed
-    for group in WHOLE:
-        for name in ("first round", "nothing to do", f"{NEW_JOBS:,} new jobs", "status"):
+    for group in (*WHOLE, SUMMARIES):
+        for name in ("first round", "nothing to do", "a look at all rows", f"{NEW_JOBS:,} new jobs", "status"):
             assert (group, name) in lines
     assert [name for group, name in lines if group == STAGE_GROUP] == list(STAGES)
     assert len([name for group, name in lines if group == FLOORS]) == 7
@@ -66,12 +67,22 @@ def test_each_job_travels_once_and_no_round_sends_another_again(bench: tuple[str
     assert [lines[group, name]["work"]["records"] for name in ("first round", "nothing to do")] == [JOBS, 0]
     assert lines[group, f"{NEW_JOBS:,} new jobs"]["work"]["records"] == NEW_JOBS
     assert lines[group, "nothing to do"]["work"]["messages"] == 0
+    assert lines[group, "a look at all rows"]["work"]["messages"] == 0
     assert lines[group, "first round"]["work"]["quarantined"] == 0
+
+
+def test_summaries_send_months_that_changed_and_no_others(bench: tuple[str, Lines]) -> None:
+    _, lines = bench
+    sent = [
+        lines[SUMMARIES, name]["work"]["messages"] for name in ("first round", "nothing to do", "a look at all rows")
+    ]
+    assert sent == [1, 0, 0], "all months in one"
+    assert lines[SUMMARIES, f"{NEW_JOBS:,} new jobs"]["work"]["messages"] == 1
 
 
 def test_a_process_stays_small(bench: tuple[str, Lines]) -> None:
     _, lines = bench
-    peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in WHOLE}
+    peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in (*WHOLE, SUMMARIES)}
     assert max(peaks.values()) < 100, peaks
     assert max(peaks[group, "status"] for group in WHOLE) < 60, peaks
 
