@@ -138,6 +138,7 @@ class FaultScript:
         self._lock = threading.Lock()
         self._queue: list[tuple[ServiceName, str, Fault]] = []
         self._standing: list[tuple[ServiceName, str, Fault]] = []
+        self._met: list[tuple[ServiceName, str, Fault | None]] = []
 
     def push(self, *faults: Fault, service: ServiceName = "ams", route: str = "publish") -> None:
         """Let the next requests of the route meet these, in order; `route="*"` is any."""
@@ -161,13 +162,24 @@ class FaultScript:
         with self._lock:
             return len(self._queue)
 
+    @property
+    def met(self) -> list[tuple[ServiceName, str, Fault | None]]:
+        """What every request and every new connection has met, in the order in which they came."""
+        with self._lock:
+            return list(self._met)
+
     def take(self, service: ServiceName, route: str) -> Fault | None:
         """The fault for this request, removed from the queue."""
         with self._lock:
-            for number, entry in enumerate(self._queue):
-                if _matches(entry, service, route):
-                    return self._queue.pop(number)[2]
-            return next((entry[2] for entry in self._standing if _matches(entry, service, route)), None)
+            fault = self._take(service, route)
+            self._met.append((service, route, fault))
+            return fault
+
+    def _take(self, service: ServiceName, route: str) -> Fault | None:
+        for number, entry in enumerate(self._queue):
+            if _matches(entry, service, route):
+                return self._queue.pop(number)[2]
+        return next((entry[2] for entry in self._standing if _matches(entry, service, route)), None)
 
 
 def _matches(entry: tuple[ServiceName, str, Fault], service: ServiceName, route: str) -> bool:

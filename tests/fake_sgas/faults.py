@@ -33,6 +33,7 @@ class FaultScript:
         self._lock = threading.Lock()
         self._queue: list[tuple[str, Fault]] = []
         self._standing: list[tuple[str, Fault]] = []
+        self._met: list[tuple[str, Fault | None]] = []
 
     def push(self, *faults: Fault, route: str = "insert") -> None:
         """Let the next requests of the route meet these, in order; `route="*"` is any."""
@@ -55,14 +56,25 @@ class FaultScript:
         with self._lock:
             return len(self._queue)
 
+    @property
+    def met(self) -> list[tuple[str, Fault | None]]:
+        """What every request and every new connection has met, in the order in which they came."""
+        with self._lock:
+            return list(self._met)
+
     def take(self, route: str) -> Fault | None:
         """The fault for this request, removed from the queue."""
         with self._lock:
-            for number, (wanted, fault) in enumerate(self._queue):
-                if _matches(wanted, route):
-                    del self._queue[number]
-                    return fault
-            return next((fault for wanted, fault in self._standing if _matches(wanted, route)), None)
+            fault = self._take(route)
+            self._met.append((route, fault))
+            return fault
+
+    def _take(self, route: str) -> Fault | None:
+        for number, (wanted, fault) in enumerate(self._queue):
+            if _matches(wanted, route):
+                del self._queue[number]
+                return fault
+        return next((fault for wanted, fault in self._standing if _matches(wanted, route)), None)
 
 
 def _matches(wanted: str, route: str) -> bool:
