@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.fake_ams.fixtures"]
+
+# The same examples in every run: a red run must be red again. `--hypothesis-profile=wide` looks further.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("wide", deadline=None)
+settings.load_profile("steady")
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -603,12 +603,12 @@ def server_of_an_unknown_ca(clinic: Clinic) -> Planted:
 
 
 def clock_off_by_minutes(clinic: Clinic) -> Planted:
-    date(clinic, NOW - timedelta(minutes=2))
+    date(clinic, datetime.now(UTC) - timedelta(minutes=2))
     return warning("clock", "s ahead of the service", "set the clock by NTP")
 
 
 def clock_off_by_an_hour(clinic: Clinic) -> Planted:
-    date(clinic, NOW + timedelta(hours=1))
+    date(clinic, datetime.now(UTC) + timedelta(hours=1))
     return failure(78, "clock", "s behind the service", "set the clock by NTP", "preflight")
 
 
