@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, ConfigError, Later, PublisherError, SourceError, UsageError
+from publisher.errors import BUG, Later, PublisherError
 
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
@@ -41,132 +41,44 @@ def run_sending(arguments: argparse.Namespace, stop: threading.Event) -> int:
             return sending.sync(arguments, site)
 
 
-def run_status(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, results, terminal
-
-    found, trouble = commands.status(_site(arguments, stop), targets=arguments.target)
-    if arguments.json:
-        terminal.print_json(results.status_json(found), sys.stdout)
-    else:
-        terminal.print_table(results.STATUS_COLUMNS, results.status_rows(found), sys.stdout)
-    if trouble:
-        terminal.error_line(trouble)
-        return SourceError.exit_status
-    return 0
-
-
-def run_trace(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, results, terminal
-    from publisher.model.job import JobId
-
-    traced = commands.trace(_site(arguments, stop), JobId(arguments.job))
-    if arguments.json:
-        terminal.print_json(results.trace_json(traced), sys.stdout)
-    else:
-        terminal.print_table(results.TRACE_COLUMNS, results.trace_rows(traced), sys.stdout)
-        for line in results.trace_notes(traced):
-            terminal.print_line(line, sys.stdout)
-    if traced.trouble:
-        terminal.error_line(traced.trouble)
-        return SourceError.exit_status
-    return 0
-
-
-def run_explain(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import explaining, results_explain, terminal
-    from publisher.model.job import JobId
-
-    job_id = JobId(arguments.job)
-    found = explaining.explain(_site(arguments, stop), job_id, targets=arguments.target, format_name=arguments.format)
-    if arguments.json:
-        terminal.print_json(results_explain.explain_json(job_id, found), sys.stdout)
-        return 0
-    for one in found:
-        for line in results_explain.explain_heading(one):
-            terminal.print_line(line, sys.stdout)
-        if one.values:
-            terminal.print_table(results_explain.EXPLAIN_COLUMNS, results_explain.explain_rows(one), sys.stdout)
-        for line in [*results_explain.explain_notes(one), *results_explain.record_lines(one), ""]:
-            terminal.print_line(line, sys.stdout)
-    return 0
-
-
-def run_quarantine(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import commands, results, terminal
-    from publisher.ledger.base import Hold
+def run_looking(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import looking
 
     site = _site(arguments, stop)
-    if arguments.action == "list":
-        found = commands.quarantined(site, targets=arguments.target)
-        if arguments.json:
-            terminal.print_json({"quarantined": [results.quarantined_json(held) for held in found]}, sys.stdout)
-        else:
-            terminal.print_table(results.QUARANTINE_COLUMNS, results.quarantine_rows(found), sys.stdout)
-        return 0
-    if bool(arguments.jobs) == arguments.every:
-        raise UsageError(f"quarantine {arguments.action} takes numbers or ids of jobs, or --all")
-    hold = Hold.RELEASED if arguments.action == "release" else Hold.DROPPED
-    changed = commands.change_hold(site, arguments.jobs, hold, every=arguments.every, targets=arguments.target)
-    if arguments.json:
-        terminal.print_json({"changed": changed, "hold": str(hold)}, sys.stdout)
-    else:
-        print(f"{changed} {hold}")
-    return 0
+    match arguments.command:
+        case "status":
+            return looking.status(arguments, site)
+        case "trace":
+            return looking.trace(arguments, site)
+        case "explain":
+            return looking.explain(arguments, site)
+        case _:
+            return looking.quarantine(arguments, site)
 
 
 def run_doctor(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import results_doctor, terminal
+    from publisher import doctor, looking
 
-    try:
-        diagnosis = _diagnosis(arguments, stop)
-    except PublisherError as error:
-        if not arguments.nagios:
-            raise
-        terminal.print_line(results_doctor.nagios_unknown(str(error)), sys.stdout)
-        return results_doctor.NAGIOS_UNKNOWN
-    if arguments.nagios:
-        line, status = results_doctor.doctor_nagios(diagnosis)
-        terminal.print_line(line, sys.stdout)
-        return status
-    if arguments.json:
-        terminal.print_json(results_doctor.doctor_json(diagnosis), sys.stdout)
-    else:
-        for line in results_doctor.doctor_lines(diagnosis):
-            terminal.print_line(line, sys.stdout)
-    worst: int = diagnosis.exit_status
-    return worst
-
-
-def _diagnosis(arguments: argparse.Namespace, stop: threading.Event) -> Any:
-    """What doctor finds; a configuration that does not load is a finding too."""
-    from publisher import doctor
-
-    try:
-        site = _site(arguments, stop)
-    except ConfigError as error:
-        return doctor.broken_configuration(error)
     host = doctor.Host(
         arc_conf=arguments.arc_conf,
         units=UNIT_FOLDERS,
         cron=CRON_FOLDERS,
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
-    return doctor.examine(site, host, targets=arguments.target)
+    return looking.doctor_says(arguments, lambda: _site(arguments, stop), host)
 
 
 def run_local(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import local
 
     site = _site(arguments, stop)
-    if arguments.command == "stats":
-        return local.stats(arguments, site)
-    match arguments.action:
-        case "info":
-            return local.job_info(arguments, site)
-        case "events":
-            return local.job_events(arguments, site)
+    match arguments.command:
+        case "stats":
+            return local.stats(arguments, site)
+        case "complete":
+            return local.complete(arguments, site)
         case _:
-            return local.job_transfers(arguments, site)
+            return local.job(arguments, site)
 
 
 def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -185,45 +97,16 @@ def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def run_config(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import config
+    from publisher import config, configuring
 
-    if arguments.action == "example":
-        sys.stdout.write(config.example())
-        return 0
-    if arguments.action == "from-arc":
-        return _from_arc(arguments)
-    settings = _site(arguments, stop).settings
-    if arguments.action == "show":
-        sys.stdout.write(config.show(settings))
-    else:
-        print(f"{arguments.config}: good; targets: {', '.join(target.name for target in settings.targets)}")
-    return 0
-
-
-def _from_arc(arguments: argparse.Namespace) -> int:
-    from publisher import arc_conf, terminal
-
-    page = arc_conf.convert(
-        arguments.arc_conf,
-        state=arguments.state,
-        site=arguments.site,
-        now=datetime.now(UTC),
-        environment=os.environ,
-    )
-    if arguments.look_for_lost:
-        for line in arc_conf.lost_jobs(page, environment=os.environ):
-            print(line)
-        return 0
-    sys.stdout.write(page.text)
-    if page.missing:
-        terminal.error_line(
-            f"{arguments.arc_conf}: not enough for a configuration, {', '.join(page.missing)} must be filled in; "
-            "the list at the end says why"
-        )
-        return ConfigError.exit_status
-    if page.by_hand:
-        terminal.error_line(f"what needs a hand stands at the end ({len(page.by_hand)})")
-    return 0
+    match arguments.action:
+        case "example":
+            sys.stdout.write(config.example())
+            return 0
+        case "from-arc":
+            return configuring.from_arc(arguments, os.environ, datetime.now(UTC))
+        case _:
+            return configuring.check_or_show(arguments, _site(arguments, stop))
 
 
 def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
@@ -247,14 +130,15 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "publish": run_sending,
     "republish": run_sending,
     "sync": run_sending,
-    "status": run_status,
-    "trace": run_trace,
-    "explain": run_explain,
-    "quarantine": run_quarantine,
+    "status": run_looking,
+    "trace": run_looking,
+    "explain": run_looking,
+    "quarantine": run_looking,
     "stats": run_local,
     "job": run_local,
     "doctor": run_doctor,
     "import": run_import,
+    "complete": run_local,
     "config": run_config,
 }
 

@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterator
-from difflib import get_close_matches
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from publisher import __version__
-from publisher.errors import UsageError
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what was probably meant by an unknown word. Takes no abbreviations: new options would change their meaning."""
-
-    def __init__(self, **wanted: Any) -> None:
-        super().__init__(**{"allow_abbrev": False} | wanted)
-        self._given: list[str] = []
-        self.elsewhere: frozenset[str] = frozenset()  # options that stand before the command
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._given = list(args or ())
-        known, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # said here, with this command's usage, and not by the parser above
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return known, unknown
-
-    def error(self, message: str) -> NoReturn:
-        lines = [message, *self._meant(message), self.format_usage().strip()]
-        raise UsageError("\n".join(lines))
-
-    def _meant(self, message: str) -> Iterator[str]:
-        """What to write in place of each word that is not known, as far as one can tell."""
-        nested = [name for action in self._actions if action.nargs == argparse.PARSER for name in action.choices or ()]
-        if nested and "required" in message:
-            yield f"one of: {', '.join(nested)}"
-        choices = [str(one) for action in self._actions for one in action.choices or ()]
-        if wrong := re.search("invalid choice: '([^']*)'", message):
-            near = get_close_matches(wrong[1], choices)
-            near.sort(key=lambda one: sorted(one) != sorted(wrong[1]))  # letters in another order: the commonest slip
-            yield from (f"did you mean {one}?" for one in near[:1])
-        own = self._option_string_actions
-        missing = re.findall("--[a-z-]+", message) if "required" in message else []
-        for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
-            option = word.partition("=")[0]
-            if not option.startswith("-") or {option, option[:2]} & set(own):
-                continue
-            if {option, option[:2]} & self.elsewhere:
-                yield f"{option} stands before the command"
-            else:
-                alike = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
-                yield from (f"did you mean {one}?" for one in alike)
+from publisher.command_words import Parser
 
 
 def parser(default_config: Path) -> argparse.ArgumentParser:
     """The whole command line."""
-    top = _Parser(
+    top = Parser(
         prog="publisher",
         description="Publish finished grid jobs to accounting services: once, signed, provably.",
         epilog="Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5).",
@@ -80,17 +34,10 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _job(commands)
     _doctor(commands)
     _import(commands)
+    _complete(commands)
     _config(commands)
-    _tell_below(top, frozenset(top._option_string_actions) - {"-h", "--help"})
+    top.tell_below()
     return top
-
-
-def _tell_below(parser: argparse.ArgumentParser, elsewhere: frozenset[str]) -> None:
-    """Let every command know the options that stand before it."""
-    for action in parser._actions:
-        for below in action.choices.values() if isinstance(action.choices, dict) else ():
-            below.elsewhere = elsewhere
-            _tell_below(below, elsewhere)
 
 
 def _command(commands: Any, name: str, text: str, usage: str | None = None) -> argparse.ArgumentParser:
@@ -276,6 +223,13 @@ def _import(commands: Any) -> None:
         "--database", type=Path, metavar="FILE", help="the database to write (default: imported.db beside the state)"
     )
     _with_json(command)
+
+
+def _complete(commands: Any) -> None:
+    command = _command(commands, "complete", "the words that the shell's completion offers; only reads")
+    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets")
+    command.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
+    command.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
 
 
 def _config(commands: Any) -> None:

@@ -47,7 +47,17 @@ def stats(arguments: argparse.Namespace, site: Site) -> int:
     return 0
 
 
-def job_info(arguments: argparse.Namespace, site: Site) -> int:
+def job(arguments: argparse.Namespace, site: Site) -> int:
+    match arguments.action:
+        case "info":
+            return _job_info(arguments, site)
+        case "events":
+            return _job_events(arguments, site)
+        case _:
+            return _job_transfers(arguments, site)
+
+
+def _job_info(arguments: argparse.Namespace, site: Site) -> int:
     sheet, _ = statistics.job(site, JobId(arguments.job))
     if arguments.json or arguments.output == "json":
         terminal.print_json(results_job.job_json(sheet), sys.stdout)
@@ -64,7 +74,7 @@ def job_info(arguments: argparse.Namespace, site: Site) -> int:
     return 0
 
 
-def job_events(arguments: argparse.Namespace, site: Site) -> int:
+def _job_events(arguments: argparse.Namespace, site: Site) -> int:
     sheet, zone = statistics.job(site, JobId(arguments.job))
     if arguments.json:
         terminal.print_json(results_job.events_json(sheet, zone), sys.stdout)
@@ -76,13 +86,23 @@ def job_events(arguments: argparse.Namespace, site: Site) -> int:
     return 0
 
 
-def job_transfers(arguments: argparse.Namespace, site: Site) -> int:
+def _job_transfers(arguments: argparse.Namespace, site: Site) -> int:
     sheet, _ = statistics.job(site, JobId(arguments.job))
     if arguments.json:
         terminal.print_json(results_job.transfers_json(sheet, full_urls=arguments.full_urls), sys.stdout)
         return 0
     rows = results_job.transfer_rows(sheet, full_urls=arguments.full_urls)
     _print_table(sheet, results_job.TRANSFER_COLUMNS, rows, "no file transfers are known")
+    return 0
+
+
+def complete(arguments: argparse.Namespace, site: Site) -> int:
+    """A line for each word that the shell may offer."""
+    if arguments.kind == "targets":
+        words = sorted(target.name for target in site.settings.targets if target.name.startswith(arguments.beginning))
+    else:
+        words = statistics.beginning(site, arguments.kind, arguments.beginning)
+    _print(words)
     return 0
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from difflib import get_close_matches
+from typing import Final
 
 from publisher.errors import UsageError
 from publisher.model.job import JobId
@@ -14,6 +15,15 @@ from publisher.sources.accounts import Accounts, NameKind, accounts_plugin
 from publisher.wiring import Site
 
 RowsRead = Callable[[int], None]
+
+NAMES: Final[Mapping[str, NameKind]] = {
+    "vos": NameKind.VO,
+    "users": NameKind.USER,
+    "queues": NameKind.QUEUE,
+    "endpoints": NameKind.INTERFACE,
+}
+"""What `complete` can be asked for besides `jobs`."""
+_COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 
 
 def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> Tally:
@@ -48,6 +58,15 @@ def strange_names(site: Site, wanted: JobFilter) -> list[str]:
             known = accounts.names(kind) if names else frozenset()
             lines += [_strange(kind, name, known) for name in sorted(names) if name and name not in known]
     return lines
+
+
+def beginning(site: Site, kind: str, text: str) -> list[str]:
+    """Some of the jobs, or the names of a kind in `NAMES`, that begin like this, in order. Raises: SourceError."""
+    with closing(_accounts(site)) as accounts:
+        if kind == "jobs":
+            return list(accounts.ids_beginning(text, _COMPLETED_AT_ONCE))
+        known = accounts.names(NAMES[kind])
+    return sorted(name for name in known if name and name.startswith(text))[:_COMPLETED_AT_ONCE]
 
 
 def job(site: Site, job_id: JobId) -> tuple[JobSheet, str]:

@@ -566,3 +566,27 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         assert [step for step in steps if "TEMP B-TREE" in step] == [], question
         assert expected in " ".join(steps), (question, steps)
     connection.close()
+
+
+# Words for the shell
+
+
+def test_complete_offers_what_begins_like_this(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS, RUNNING, schema)
+    ids = sorted(job.job_id for job in [*JOBS, *RUNNING])
+    for beginning in ("", ids[0][:1], ids[7], "nothing begins like this"):
+        offered = site.run("complete", "jobs", beginning)
+        assert offered.status == 0, offered.err
+        assert offered.out.splitlines() == [one for one in ids if one.startswith(beginning)][:200]
+    queues = sorted({job.queue for job in [*JOBS, *RUNNING]})
+    assert site.run("complete", "queues").out.splitlines() == queues
+    assert site.run("complete", "queues", queues[0][:2]).out.splitlines() == [
+        queue for queue in queues if queue.startswith(queues[0][:2])
+    ]
+    assert site.run("complete", "targets", "f").out == "files\n"
+
+
+def test_complete_takes_no_kind_that_it_does_not_know(site: ConfiguredSite) -> None:
+    run = site.run("complete", "job")
+    assert run.status == 64
+    assert "did you mean jobs?" in run.err

@@ -58,6 +58,10 @@ class Accounts(Protocol):
         """Some of the jobs that have this id in the batch system."""
         ...
 
+    def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
+        """So many of the ids of jobs that begin like this, in order."""
+        ...
+
     def close(self) -> None: ...
 
 

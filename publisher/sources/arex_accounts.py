@@ -77,6 +77,11 @@ class ArexAccounts:
             known = [JobId(job_id) for database in opened for job_id in database.with_local_id(local_id)]
         return tuple(dict.fromkeys(known))
 
+    def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
+        with self._opened() as opened:
+            near = {job_id for database in opened for job_id in database.ids_from(beginning, limit)}
+        return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
+
     def close(self) -> None:
         self._shelf.close()
 

@@ -86,6 +86,15 @@ class CountingDatabase(AccountingDatabase):
             )
         )
 
+    def ids_from(self, first: str, limit: int) -> tuple[str, ...]:
+        """So many ids of jobs from this one on, in the order of their bytes. Raises: SourceError."""
+        wanted = {"first": _bytes(first), "limit": limit}
+        return self._ask(
+            lambda connection, reader: tuple(
+                reader.text(job_id) for (job_id,) in connection.execute(sql.IDS_FROM, wanted)
+            )
+        )
+
     def look(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """Any other question, in one short transaction. Raises: SourceError."""
         return self._ask(question)

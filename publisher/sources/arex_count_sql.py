@@ -60,6 +60,8 @@ EXTRA: Final = f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND
 ENVIRONMENT: Final = f"SELECT RecordID, RTEName FROM RunTimeEnvironments WHERE {LISTED}"
 TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
 
+# In the order of the index of JobID, which is UNIQUE.
+IDS_FROM: Final = "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
 OF_LOCAL_ID: Final = "SELECT JobID FROM AAR WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5"
 
 

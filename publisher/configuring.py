@@ -1,0 +1,46 @@
+"""The commands about the configuration itself, from arguments to what is told: check, show, from-arc."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+
+from publisher import arc_conf, config, terminal
+from publisher.errors import ConfigError
+from publisher.wiring import Site
+
+
+def check_or_show(arguments: argparse.Namespace, site: Site) -> int:
+    settings = site.settings
+    if arguments.action == "show":
+        sys.stdout.write(config.show(settings))
+    else:
+        names = ", ".join(target.name for target in settings.targets)
+        terminal.print_line(f"{arguments.config}: good; targets: {names}", sys.stdout)
+    return 0
+
+
+def from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now: datetime) -> int:
+    page = arc_conf.convert(
+        arguments.arc_conf,
+        state=arguments.state,
+        site=arguments.site,
+        now=now,
+        environment=environment,
+    )
+    if arguments.look_for_lost:
+        for line in arc_conf.lost_jobs(page, environment=environment):
+            terminal.print_line(line, sys.stdout)
+        return 0
+    sys.stdout.write(page.text)
+    if page.missing:
+        terminal.error_line(
+            f"{arguments.arc_conf}: not enough for a configuration, {', '.join(page.missing)} must be filled in; "
+            "the list at the end says why"
+        )
+        return ConfigError.exit_status
+    if page.by_hand:
+        terminal.error_line(f"what needs a hand stands at the end ({len(page.by_hand)})")
+    return 0
