@@ -1,5 +1,6 @@
 """The signer: what leaves verifies with OpenSSL, and what would hurt the receiver never leaves."""
 
+import base64
 import os
 import re
 import shutil
@@ -209,6 +210,25 @@ def test_other_formats_are_named(credential: Credential, tmp_path: Path) -> None
     assert "damaged" in refusal(given_by(credential, certificate=private(tmp_path / "b.pem", broken)))
     broken = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
     assert "damaged" in refusal(given_by(credential, key=private(tmp_path / "b.key", broken)))
+
+
+@pytest.mark.parametrize("damaged", [("d", "p"), ("d", "dmp1", "dmq1"), ("private_value",)])
+def test_a_key_whose_secret_part_is_damaged_is_refused(
+    credential: Credential, tmp_path: Path, damaged: tuple[str, ...]
+) -> None:
+    """Its public part is whole, so that it belongs to the certificate; what it signs would not verify anywhere."""
+    der = credential.private_key.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    numbers = credential.private_key.private_numbers()
+    secrets = [getattr(numbers, name) for name in damaged if hasattr(numbers, name)]
+    if len(secrets) < len(damaged):
+        pytest.skip("of the other kind of key")
+    for secret in secrets:
+        length = (secret.bit_length() + 7) // 8
+        der = der.replace(secret.to_bytes(length, "big"), (secret ^ 0x10).to_bytes(length, "big"))
+    content = b"-----BEGIN PRIVATE KEY-----\n" + base64.encodebytes(der) + b"-----END PRIVATE KEY-----\n"
+    assert "damaged" in refusal(given_by(credential, key=private(tmp_path / "b.key", content)))
 
 
 def test_an_encrypted_key_is_refused(credential: Credential, tmp_path: Path) -> None:
