@@ -21,8 +21,9 @@ _LETTERS: Final = str.maketrans(
 )  # fmt: skip
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _BLANKS: Final = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029 ]+")
-# What XML 1.0 section 2.2 (Char) does not allow; lone surrogates are bytes that were not UTF-8.
-_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 section 2.2 (Char) does not allow; lone surrogates are bytes that were not UTF-8. The other way round, what it
+# does allow, takes 3 ms of every start to compile.
+_NOT_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 # A-REX's writer percent-escapes these, in lower case (arc-database facts, section 4).
 _AREX_ESCAPED: Final = re.compile(r"%(27|23|25|0d|0a|08|00)")
