@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,6 +53,18 @@ def job(number: int, local_id: str | None = None) -> JobRecord:
         row=RowRef(database="a.db", record_id=number),
         ended_at=Epoch(1_000_000 + number),
     )
+
+
+def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: SqliteLedger) -> None:
+    """Several targets have it open at once: a stranger who could lock it all would delete the WAL under them."""
+    open_ledger(path).close()
+    stranger = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'rb+') as file:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 512, 0x40000000)\n"  # SQLite's lock bytes
+    )
+    done = subprocess.run([sys.executable, "-c", stranger, str(path)], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in done.stderr
 
 
 def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -85,8 +85,12 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _create_private(path: Path) -> None:
+    """Make the file, but never open one that is there: to close it again would take away the locks that other connections
+    of this process hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:

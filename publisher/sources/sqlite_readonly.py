@@ -18,7 +18,7 @@ import stat
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -30,6 +30,9 @@ Marks = tuple[tuple[int, int, int, int] | None, ...]
 
 BUSY_TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 5
+# One question at a time is asked of a file in this process, whichever target asks: to open the file past SQLite's locks, and to
+# close it again, takes away those of all other connections of the process (SQLite, How To Corrupt, section 2.2).
+_ASKING: Final[dict[str, RLock]] = {}
 _BESIDE: Final = ("", "-wal", "-journal")
 _CANNOT_SHARE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 _WAL_FORMAT: Final = b"\x02\x02"  # bytes 18 and 19 of the header: SQLite file format, section 1.3.3
@@ -100,15 +103,16 @@ class ReadOnlyFile:
         self._connection: sqlite3.Connection | None = None
         self._copy: PrivateCopy | None = None
         self._marks: Marks = ()
-        self._lock = Lock()
-        self._open()
+        self._asking = _ASKING.setdefault(os.path.realpath(path), RLock())
+        with self._asking:
+            self._open()
 
     def ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """The answer to a question, asked in one short read transaction.
 
         It may be asked again, of another connection, when the file was changed meanwhile. Raises: SourceError.
         """
-        with self._lock:
+        with self._asking:
             for _ in range(_ATTEMPTS):
                 try:
                     connection = self._connection
@@ -129,9 +133,14 @@ class ReadOnlyFile:
         """`wal`, or the journal mode that SQLite reports. Raises: SourceError."""
         if self.way is Way.SHARED:
             return str(self.ask(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()[0]))
-        return "wal" if _is_wal(self.path) else "delete"
+        with self._asking:
+            return "wal" if _is_wal(self.path) else "delete"
 
     def close(self) -> None:
+        with self._asking:
+            self._close()
+
+    def _close(self) -> None:
         connection, self._connection = self._connection, None
         copy, self._copy = self._copy, None
         if copy is not None:
@@ -143,7 +152,7 @@ class ReadOnlyFile:
         return file_marks(self.path) == self._marks
 
     def _open(self) -> sqlite3.Connection:
-        self.close()
+        self._close()
         check_readable(self.path)
         try:
             if not _sharing_would_create_files(self.path):
