@@ -75,7 +75,7 @@ class JobBatches:
         """Whether nothing waits for a batch to fill."""
         return self._packer.idle
 
-    def take(self, fit: Fit, now: datetime) -> None:
+    def take(self, fit: Fit, now: datetime, place: Progress | None = None) -> None:
         """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
         published = fit.published
         if self._guard is not None and (held := self._guard.totals.get(month_number(fit.entry.ended_at))):
@@ -95,7 +95,7 @@ class JobBatches:
             if len(self._changed) >= _CHANGED:
                 self._let_go(self._guard, now)
             return
-        for batch in self._packed(record):
+        for batch in self._packed(record, place):
             self._ship(batch)
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
@@ -118,15 +118,15 @@ class JobBatches:
                     self._dispatch.count_aside(aside)
                     self._packer.mark(Progress(skipped=(aside,)))
 
-    def _packed(self, record: Rendered) -> Iterator[Batch]:
+    def _packed(self, record: Rendered, place: Progress | None = None) -> Iterator[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
         try:
-            return self._packer.add(record)
+            return self._packer.add(record, place)
         except Unfit as unfit:
             less = lighter(self._format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
-            batches = self._packer.add(replace(record, content=less))
+            batches = self._packer.add(replace(record, content=less), place)
             self._dispatch.count_shed(record.job.job_id, unfit.reason)
             return batches
 

@@ -7,7 +7,7 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -18,7 +18,7 @@ from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
-from publisher.model.job import JobKey, RowRef, SkippedJob
+from publisher.model.job import JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.months import HeldMonth
 from publisher.model.progress import Progress
 from publisher.model.quality import apel_warnings
@@ -280,7 +280,7 @@ class Round:
                 continue
             verdict = judge.judge(job, key, known.get(key), held.get(key))
             if isinstance(verdict, Fit):
-                verdict = self._take(verdict, outlet, now)
+                verdict = self._take(verdict, outlet, now, _place(reading, job, aside, left))
             if isinstance(verdict, SkippedJob):
                 self._set_aside(verdict, held.get(key), aside, reading)
             else:
@@ -295,9 +295,9 @@ class Round:
             outlet.write_down()
         return True
 
-    def _take(self, fit: Fit, outlet: Outlet, now: datetime) -> SkippedJob | PassedOver:
+    def _take(self, fit: Fit, outlet: Outlet, now: datetime, place: Progress | None) -> SkippedJob | PassedOver:
         try:
-            outlet.take(fit, now)
+            outlet.take(fit, now, place)
         except Unfit as unfit:
             return set_aside(fit.published.job, unfit)
         self._taken += 1
@@ -328,3 +328,11 @@ class Round:
             arex_default=self._arex_default,
             warnings=self._warnings,
         )
+
+
+def _place(reading: Reading, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]) -> Progress | None:
+    """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
+    place = reading.after(job)
+    if place is None or not (aside or left):
+        return place
+    return place + Progress(skipped=tuple(aside), left_quarantine=tuple(left))

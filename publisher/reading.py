@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from publisher.ledger.base import Hold, Known, Ledger
-from publisher.model.job import Epoch, Glimpse, RowRef, Side
+from publisher.model.job import Epoch, Glimpse, JobRecord, RowRef, Side
 from publisher.model.progress import OpenRow, Progress, WindowMark
 from publisher.model.selection import Window
 from publisher.sources.base import Page, Source
@@ -24,6 +24,9 @@ class Reading(Protocol):
     repeats: bool
 
     def pages(self, now: datetime) -> Iterator[Read]: ...
+    def after(self, job: JobRecord) -> Progress | None:
+        """How far it has come with this job of the page; None where only a page's end is a place to go on from."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +52,9 @@ class NewRows:
             done_with = self._done_with if self.sweep and self.nearly_all_done else None
             for page in self.source.since(cursor, database, self.needs, now, done_with):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def after(self, job: JobRecord) -> None:
+        return None
 
     def _done_with(self, runs: Sequence[Glimpse]) -> list[bool]:
         """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
@@ -98,6 +104,10 @@ class WindowAgain:
     most_pages: int
     finished: bool = False
     repeats: bool = False
+
+    def after(self, job: JobRecord) -> Progress:
+        """What a message carried is behind it even if the page is not: a run that goes on sends nothing of it again."""
+        return Progress(window_mark=WindowMark(errand=self.errand, ended_at=job.ended_at, row=job.row))
 
     def pages(self, now: datetime) -> Iterator[Read]:
         stopped_at = self.ledger.errand(self.target, self.errand)

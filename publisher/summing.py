@@ -84,7 +84,7 @@ class MonthTotals:
         """Progress can always be written down with what was counted."""
         return True
 
-    def take(self, fit: Fit, now: datetime) -> None:
+    def take(self, fit: Fit, now: datetime, place: Progress | None = None) -> None:
         """Count a job into its month; one that was counted before with other values has its months summed up anew.
 
         Raises: Unfit.

@@ -45,8 +45,8 @@ class Packer:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
 
-    def add(self, record: Rendered) -> Iterator[Batch]:
-        """Add a record; yields the batch that it closes, if any.
+    def add(self, record: Rendered, progress: Progress | None = None) -> Iterator[Batch]:
+        """Add a record; yields the batch that it closes, if any. `progress` goes with the batch that holds it.
 
         Raises: Unfit for a record that no message can hold, or that would replace a neighbour at the receiver.
         """
@@ -58,9 +58,9 @@ class Packer:
                 "key-collision",
                 f"another job has the receiver's key {record.receiver_key}: one would replace the other",
             )
-        return self._put(record, size)
+        return self._put(record, size, progress)
 
-    def _put(self, record: Rendered, size: int) -> Iterator[Batch]:
+    def _put(self, record: Rendered, size: int, progress: Progress | None) -> Iterator[Batch]:
         if self._waiting and self._bytes + size > self._most_bytes:
             yield self._close()
         self._waiting.append(record)
@@ -68,6 +68,8 @@ class Packer:
         self._receiver_keys.add(record.receiver_key)
         self._bytes += size
         self._added += 1
+        if progress is not None:
+            self.mark(progress)
         if self._most_records and len(self._waiting) >= self._most_records:
             yield self._close()
 
