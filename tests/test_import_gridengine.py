@@ -19,7 +19,8 @@ from publisher.errors import ConfigError, LedgerError, UsageError
 from publisher.importers.gridengine import Options, create
 from publisher.importers.gridengine_lines import read_line
 from publisher.importers.gridengine_record import Accounted, TimeUnit
-from publisher.importers.gridengine_site import ProjectFrom, UnmappedVo, WallFrom
+from publisher.importers.gridengine_site import ProjectFrom, WallFrom
+from publisher.importers.site_maps import UnmappedVo
 from tests.arex_databases.schema import create as create_arex
 from tests.gridengine_files import BEGIN, CLUSTER, HEADER, NOW, Entry, colon, jobs, jsonl, run_import, totals, write
 

@@ -98,6 +98,15 @@ class AccountingDatabase:
         known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
         return Put(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
 
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """Remove jobs that turned out to be none, inside a transaction."""
+        for job_id in job_ids:
+            for (record_id,) in self.connection.execute(
+                "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
+            ).fetchall():
+                self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
+                self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
+
     def set_aside(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
         """Keep bad lines for people, inside a transaction; returns those that are new."""
         new = []

@@ -16,6 +16,7 @@ AAR_COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID", "ExitCode"),
     *("BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime"),
     *("UsedCPUUserTime", "UsedCPUKernelTime", "UsedScratch", "StageInVolume", "StageOutVolume"),
+    # ExitCode is NULL where it is unknown
     "StartTime",  # epoch seconds, the true start of the run
     "GPUCount",  # NULL: unknown
     "Source",  # gridengine | sonar
@@ -35,7 +36,8 @@ TABLES: Final = f"""
         RecordID INTEGER PRIMARY KEY AUTOINCREMENT,
         JobID TEXT NOT NULL UNIQUE,
         LocalJobID TEXT NOT NULL,
-        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-3])},
+        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-3] if name != "ExitCode")},
+        ExitCode INTEGER,
         GPUCount INTEGER,
         Source TEXT NOT NULL,
         SourceKey TEXT NOT NULL

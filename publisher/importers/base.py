@@ -25,7 +25,7 @@ class ImportedJob(NamedTuple):
     user: str
     vo: str
     status: str
-    exit_code: int
+    exit_code: int | None
     submitted_at: int
     started_at: int
     ended_at: int

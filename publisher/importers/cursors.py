@@ -10,6 +10,7 @@ from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.log_files import LogFile, Mark
 
 _COLUMNS: Final = "FileID, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail"
+_AT_PATH: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID DESC LIMIT 1"
 _ALL: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? ORDER BY FileID"
 _TAKEN: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
 _INSERT: Final = (
@@ -46,15 +47,12 @@ class Cursors:
 
     def all(self) -> list[FileCursor]:
         found = self._database.connection.execute(_ALL, (self._importer,)).fetchall()
-        return [
-            FileCursor(
-                number=number,
-                path=path,
-                modified=modified,
-                mark=Mark(taken=taken, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail),
-            )
-            for number, path, modified, taken, head_bytes, head, tail_bytes, tail in found
-        ]
+        return [_cursor(*row) for row in found]
+
+    def at_path(self, path: Path) -> FileCursor | None:
+        """The cursor of what stood under this name last: for trees of many files, where each keeps its name."""
+        found = self._database.connection.execute(_AT_PATH, (self._importer, str(path))).fetchone()
+        return None if found is None else _cursor(*found)
 
     def find(self, file: LogFile) -> FileCursor:
         """The farthest place up to which this content was read: its beginning when it is new."""
@@ -84,3 +82,10 @@ class Cursors:
     def forget_path(self, cursor: FileCursor, path: Path) -> None:
         """That a content is no longer under its name, inside a transaction."""
         self._database.connection.execute(_LOST, (cursor.number, str(path)))
+
+
+def _cursor(
+    number: int, path: str, modified: float, taken: int, head_bytes: int, head: bytes, tail_bytes: int, tail: bytes
+) -> FileCursor:
+    mark = Mark(taken=taken, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail)
+    return FileCursor(number=number, path=path, modified=modified, mark=mark)

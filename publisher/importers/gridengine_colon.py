@@ -14,13 +14,13 @@ from publisher.importers.gridengine_record import (
     BadRecord,
     TimeUnit,
     check_range,
-    clean,
     deleted_by_person,
     kib,
     known,
     to_us,
     usage,
 )
+from publisher.importers.texts import clean
 
 _INTEGER: Final = r"-?[0-9]{1,19}"
 _NUMBER: Final = r"-?[0-9]{1,19}(?:\.[0-9]{0,19})?(?:[eE][-+]?[0-9]{1,3})?"

@@ -13,13 +13,13 @@ from publisher.importers.gridengine_record import (
     BadRecord,
     TimeUnit,
     check_range,
-    clean,
     deleted_by_person,
     kib,
     known,
     to_us,
     usage,
 )
+from publisher.importers.texts import clean
 
 _NOTHING: Final[dict[str, Any]] = {}
 _decode: Final = JSONDecoder().raw_decode

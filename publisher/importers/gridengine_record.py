@@ -5,7 +5,6 @@ Spec: other-sources facts, sections 1.2 to 1.5 (read in the vendor's sources and
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -18,7 +17,6 @@ _MOST_US: Final = 2**63 - 1
 _MOST: Final = 2**53
 _MOST_S: Final = _MOST / _SECOND
 _NO_NAMES: Final = {"NONE": "", "UNKNOWN": "", "(null)": ""}
-_UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # Not people: the daemons sign themselves into `deleted_by` too.
 _DAEMONS: Final = ("execd@", "qmaster@")
 
@@ -78,11 +76,6 @@ class Accounted(NamedTuple):
 def known(name: str) -> str:
     """A name, '' where the writer had none."""
     return _NO_NAMES.get(name, name)
-
-
-def clean(text: str) -> str:
-    """Without control characters and halves of surrogate pairs: neither SQLite nor XML takes them all."""
-    return text if text.isprintable() else _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def to_us(unit: TimeUnit, submitted: int, started: int, ended: int) -> tuple[int, int, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,13 +14,13 @@ from typing import Final
 from publisher.importers.base import ImportedJob
 from publisher.importers.gridengine_parallel import Run, key_of
 from publisher.importers.gridengine_record import Accounted, TimeUnit
-from publisher.importers.map_files import read_map
+from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, site_map
 
 _SECOND: Final = 1_000_000
+_NAME: Final = "gridengine"
 _LRMS: Final = "sge"
 # What stands where nobody chose anything.
 _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
-_CLUSTER: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 # fmt: off
 _FAILED: Final = {
     0: "no failure", 1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
@@ -50,21 +49,10 @@ class ProjectFrom(StrEnum):
     DEPARTMENT = "department"
 
 
-class UnmappedVo(StrEnum):
-    """The VO of jobs that no map names: none, so that `records` decides, or `local-GROUP`."""
-
-    PUBLISH = "publish"
-    LOCAL = "local"
-
-
 def _check_cluster(name: str) -> str | None:
-    if _CLUSTER.fullmatch(name) and len(name) <= 255:
+    if is_host_name(name):
         return None
     return f"{name!r} is no host name; write that of the qmaster, such as sge.example.org"
-
-
-def _check_submit_host(name: str) -> str | None:
-    return "must not hold blanks" if " " in name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +66,7 @@ class Options:
         }
     )
     submit_host: str = field(
-        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": _check_submit_host}
+        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
     )
     user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
@@ -105,11 +93,11 @@ class SiteMapping:
         self._options = options
         self._by_clock = options.wall_from is WallFrom.TIMES
         self._endpoint = ("gridengine", options.submit_host or f"gridengine://{options.cluster}")
-        self._users = _map(options.user_map, "user_map")
+        self._users = site_map(options.user_map, _NAME, "user_map")
         self._vo_maps = (
-            _map(options.project_vo_map, "project_vo_map"),
-            _map(options.group_vo_map, "group_vo_map"),
-            _map(options.user_vo_map, "user_vo_map"),
+            site_map(options.project_vo_map, _NAME, "project_vo_map"),
+            site_map(options.group_vo_map, _NAME, "group_vo_map"),
+            site_map(options.user_vo_map, _NAME, "user_vo_map"),
         )
         self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
         self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
@@ -165,7 +153,7 @@ class SiteMapping:
             cpu_s - kernel_s,
             kernel_s,
             self._gpus(record.category, record.slots),
-            "gridengine",
+            _NAME,
             "{}/{}/{}/{}/{}/{}/{}".format(*key_of(record)),
             self._extra(record, hosts),
         )
@@ -210,10 +198,7 @@ class SiteMapping:
             (group, options.exclude_groups, "exclude_groups"),
             (queue, options.exclude_queues, "exclude_queues"),
         )
-        for name, patterns, key in lists:
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                return f"left out by {key}"
-        return ""
+        return left_out(lists)
 
     def _requested_gpus(self, category: str, slots: int) -> int | None:
         """GPUs of the hard request: `-l gpu=2,h_rt=3600`."""
@@ -227,10 +212,6 @@ class SiteMapping:
                 if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
                     gpus += int(count)
         return gpus * (slots if self._options.gpu_per_slot else 1) or None
-
-
-def _map(path: Path | None, key: str) -> Mapping[str, str]:
-    return {} if path is None else read_map(path, f"importers.gridengine.{key}")
 
 
 def _hosts(record: Accounted, tasks: Sequence[Accounted]) -> list[str]:

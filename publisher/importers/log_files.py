@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.errors import SourceError
 
-_MARK_BYTES: Final = 4096
+MARK_BYTES: Final = 4096  # by which a place is known again
 _CHUNK_BYTES: Final = 1024 * 1024
 MOST_LINE_BYTES: Final = 1024 * 1024
 KEPT_BYTES: Final = 4096  # of a line that is set aside
@@ -71,7 +71,7 @@ class LogFile:
         self.compressed = compressed
         self.modified = modified
         self._stream = stream
-        self._head = stream.read(_MARK_BYTES)
+        self._head = stream.read(MARK_BYTES)
         # What was read last and a little before it, for marks: going back in a compressed file means to begin anew.
         self._window, self._window_at = self._head, 0
         self._pushed_back = b""
@@ -87,14 +87,14 @@ class LogFile:
     def mark(self, taken: int) -> Mark:
         """The mark of the place where the line ends that `lines` gave last."""
         head = self._window if self._window_at == 0 else self._head
-        head = head[: min(taken, _MARK_BYTES)]
+        head = head[: min(taken, MARK_BYTES)]
         end = taken - self._window_at
-        tail = self._window[max(0, end - _MARK_BYTES) : end]
+        tail = self._window[max(0, end - MARK_BYTES) : end]
         return Mark(taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail))
 
     def lines(self, start: int) -> Iterator[Line]:
         """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
-        self._window_at = max(0, start - _MARK_BYTES)
+        self._window_at = max(0, start - MARK_BYTES)
         self._stream.seek(self._window_at)
         self._window = self._stream.read(start - self._window_at)
         rest, at = b"", start
@@ -113,6 +113,25 @@ class LogFile:
                 rest, at = b"", long.end
         if rest and self.compressed:
             yield Line(offset=at, content=rest, length=len(rest), end=at + len(rest))
+
+    def chunks(self, start: int) -> Iterator[bytes]:
+        """The content from a place on, whatever stands in it."""
+        at = start
+        while True:
+            self._stream.seek(at)
+            chunk = self._stream.read(_CHUNK_BYTES)
+            if not chunk:
+                return
+            at += len(chunk)
+            yield chunk
+
+    def mark_after(self, taken: int, tail: bytes) -> Mark:
+        """The mark of any place; `tail` is what stands before it, `MARK_BYTES` of it where there are so many."""
+        head = tail if taken <= MARK_BYTES else self._head
+        if len(head) < min(taken, MARK_BYTES):  # the file was shorter when it was opened
+            self._stream.seek(0)
+            head = self._stream.read(MARK_BYTES)
+        return Mark(taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail))
 
     def _long_line(self, beginning: bytes, at: int) -> Line | None:
         """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
@@ -139,7 +158,7 @@ class LogFile:
             return chunk
         chunk = self._stream.read(_CHUNK_BYTES)
         if chunk:
-            kept = self._window[-_MARK_BYTES:]
+            kept = self._window[-MARK_BYTES:]
             self._window_at += len(self._window) - len(kept)
             self._window = kept + chunk
         return chunk
