@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "delivery": {"errors", "model", "delivery"},
     "ledger": {"errors", "model", "ledger"},
     "importers": {"errors", "model", "importers"},
+    "charges": {"errors", "model", "charges"},
     "judge": {"errors", "model", "ledger.base"},
     "beside": set(),
     "making": {"errors", "model", "formats.base"},

@@ -113,6 +113,9 @@ class JobRecord(Glimpse):
     transfers: tuple[Transfer, ...]
     escaped: bool  # A-REX wrote the row: texts were percent-escaped there (undone here)
     gpu_count: int | None = None  # no source of ARC's knows it
+    # What only some batch systems tell and formulas of charges may ask for, by the names that they have there; times in
+    # seconds, memory in KiB.
+    quantities: tuple[tuple[str, int], ...] = ()
 
     @property
     def content_fingerprint(self) -> int:

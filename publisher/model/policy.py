@@ -13,6 +13,7 @@ from typing import Final
 
 from publisher.errors import Unfit
 from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
+from publisher.model.charge import Charge, Charging
 from publisher.model.fqan import parse_fqan
 from publisher.model.hosts import endpoint_host, is_domain_name
 from publisher.model.identity import Identity
@@ -103,6 +104,7 @@ class PublishedJob:
     where: Where
     benchmark: AppliedBenchmark
     identity_open: bool = True  # whether what betrays a person may be told
+    charge: Charge | None = None
 
     # What betrays a person beside the name. Formats take it from here, never from the job.
 
@@ -157,6 +159,7 @@ class RecordPolicy:
     localid_prefix: str = ""
     machine_name: str = ""  # overrides the endpoint's host
     batch_server: str = ""  # SubmitHost of local jobs
+    charging: Charging | None = None  # of formats that have a place for a charge
     _who: dict[tuple[object, ...], Who] = field(default_factory=dict, repr=False, compare=False)
     _where: dict[tuple[str, str, str, str], Where] = field(default_factory=dict, repr=False, compare=False)
 
@@ -174,6 +177,7 @@ class RecordPolicy:
             where=where,
             benchmark=self.benchmarks.apply(job),
             identity_open=self.identity.open,
+            charge=self.charging.of(job) if self.charging is not None else None,
         )
 
     def spell(self, job: JobRecord, text: str) -> str:
