@@ -3,8 +3,10 @@
 import contextlib
 import http.client
 import inspect
+import os
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -320,6 +322,19 @@ def test_nothing_listens(host: Credential, pki: PKI) -> None:
         failure, reason = failed(post(nobody))
     assert failure is Failure.NOT_SENT
     assert reason == f"localhost:{port}: cannot connect (Connection refused)"
+
+
+def test_a_connection_that_is_reset_before_tls_is_closed(host: Credential, pki: PKI) -> None:
+    context = client_context(credentials(host, pki.ca_directory))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as plain:
+        peer, _ = server.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        descriptor = plain.fileno()
+        with pytest.raises(ConnectionResetError):
+            context.wrap_socket(plain, server_hostname="localhost")
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 @pytest.mark.parametrize("fault", [Fault.reset(), Fault.close_before_read()])

@@ -53,6 +53,14 @@ class BoundedSocket(ssl.SSLSocket):
 
     attempt: Attempt | None = None
 
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """What is there; a reset connection is closed. Python 3.11's ssl leaves one open that broke before TLS."""
+        try:
+            return super().recv(buflen, flags)
+        except ConnectionResetError:
+            self.close()
+            raise
+
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Read what is there, within the time left."""
         if self.attempt is not None:
