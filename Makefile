@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCE ?= arex
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench packages deb rpm clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -25,6 +25,26 @@ lint: $(VENV)/.ready  ## style, formatting and types
 
 bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine
 	$(BIN)/python -m benchmarks $(BENCH)
+
+packages: $(VENV)/.ready  ## wheel and sdist, in dist/
+	$(BIN)/python -m build --outdir dist .
+
+# Packages are built of what git knows, with the system's Python and its packages.
+SYSTEM = PATH=/usr/sbin:/usr/bin:/sbin:/bin
+SOURCES = mkdir -p dist && git ls-files -z | xargs -0 tar cf -
+
+deb:  ## a Debian package, in dist/; what it needs: package/debian/control, Build-Depends
+	rm -rf build/deb && mkdir -p build/deb/publisher
+	$(SOURCES) | tar xf - -C build/deb/publisher
+	cp -r package/debian build/deb/publisher/debian
+	cd build/deb/publisher && $(SYSTEM) dpkg-buildpackage -us -uc -b
+	cp build/deb/publisher_*_all.deb dist/
+
+rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
+	rm -rf build/rpm && mkdir -p build/rpm/SOURCES
+	$(SOURCES) --transform 's,^,publisher-0.1.0/,' | gzip > build/rpm/SOURCES/publisher-0.1.0.tar.gz
+	$(SYSTEM) rpmbuild -bb $(RPMFLAGS) --define "_topdir $(CURDIR)/build/rpm" package/publisher.spec
+	cp build/rpm/RPMS/noarch/*.rpm dist/
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

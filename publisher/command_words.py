@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -64,3 +65,25 @@ def _tell_below(parser: argparse.ArgumentParser, elsewhere: frozenset[str]) -> N
         for below in action.choices.values() if isinstance(action.choices, dict) else ():
             below.elsewhere = elsewhere
             _tell_below(below, elsewhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How a command is called, and what it does in a line."""
+
+    usage: str
+    summary: str
+
+
+def usages(parser: argparse.ArgumentParser) -> dict[str, Usage]:
+    """Of every command, and of every action, by its path: `config`, `config check`."""
+    return dict(_usages(parser, ()))
+
+
+def _usages(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[tuple[str, Usage]]:
+    if path:
+        usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+        yield " ".join(path), Usage(usage=usage, summary=parser.description or "")
+    for action in parser._actions:
+        for name, below in action.choices.items() if isinstance(action.choices, dict) else ():
+            yield from _usages(below, (*path, name))

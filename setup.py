@@ -1,0 +1,33 @@
+"""What pyproject.toml cannot say: manual pages and completions are made at build time and installed below share/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+MADE = Path("build/made")
+
+sys.path.insert(0, str(HERE))  # builds in isolation do not have the source tree on their path
+
+
+def _shared() -> list[tuple[str, list[str]]]:
+    """Folder below the prefix to the files in it."""
+    from package import completions, pages
+
+    written = [path.relative_to(HERE) for path in pages.write(HERE / MADE / "man")]
+    made = {path.name: path.relative_to(HERE) for path in completions.write(HERE / MADE / "completions")}
+    return [
+        *(
+            (f"share/man/man{section}", [str(page) for page in written if page.suffix == f".{section}"])
+            for section in "157"
+        ),
+        ("share/bash-completion/completions", [str(made["publisher"])]),
+        ("share/zsh/site-functions", [str(made["_publisher"])]),
+        ("share/doc/publisher/conf", [str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())]),
+    ]
+
+
+setup(data_files=_shared())

@@ -1,0 +1,129 @@
+"""What packages ship beside the code: manual pages, completions, and what wheel and sdist hold."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from package import completions, pages
+from tests import manual
+from tests.arex_databases import generate
+from tests.command_line import commands
+from tests.pki import PKI
+from tests.sites import ConfiguredSite
+
+ROOT = Path(__file__).parent.parent
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+JOBS = list(generate(1, 60, START, END))
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name} here")
+    return found
+
+
+# Manual pages
+
+
+def test_every_command_has_a_page_with_all_that_the_whole_says_of_it() -> None:
+    whole = manual.subsections("publisher.1", "COMMANDS")
+    made = dict(pages.of_commands())
+    assert set(made) == {f"publisher-{path.split()[0]}.1" for path in commands()}
+    for path, body in whole.items():
+        page = made[f"publisher-{path.split()[0]}.1"]
+        assert body in page
+        assert f"publisher {path}".replace("-", "\\-") in page, "how it is called"
+
+
+def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
+    lint = program("mandoc")
+    for page in pages.write(tmp_path):
+        done = subprocess.run([lint, "-T", "lint", "-W", "warning", page], capture_output=True, text=True, check=False)
+        complaints = [line for line in done.stdout.splitlines() if "missing date" not in line]
+        assert not complaints, complaints
+
+
+# Completion
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car"}}
+    made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    with made.arex(2) as arex:
+        for job in JOBS:
+            arex.write(job)
+    made.save()
+    return made
+
+
+def completed(site: ConfiguredSite, folder: Path, *words: str) -> Sequence[str]:
+    """What bash offers at the end of these words, cut as bash cuts them, with a `publisher` that knows this site."""
+    bash = program("bash")
+    script = folder / "publisher.bash"
+    script.write_text(completions.script("bash"))
+    starter = folder / "bin" / "publisher"
+    starter.parent.mkdir(exist_ok=True)
+    starter.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from publisher.cli import main; main()' --config {site.path} \"$@\"\n"
+    )
+    starter.chmod(0o755)
+    asked = (
+        f'source {script}; COMP_WORDS=(publisher "$@"); COMP_CWORD=$#; _publisher_complete; '
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(
+        [bash, "-c", asked, "bash", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{starter.parent}:{os.environ['PATH']}"},
+    )
+    assert not done.stderr
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def test_bash_completes_commands_options_and_choices(site: ConfiguredSite, tmp_path: Path) -> None:
+    assert completed(site, tmp_path, "pub") == ["publish"]
+    assert completed(site, tmp_path, "republish", "--accept") == ["--accept-key-change"]
+    assert completed(site, tmp_path, "stats", "-o", "wl") == ["wlcgvos"]
+    assert completed(site, tmp_path, "import", "grid") == ["gridengine"]
+
+
+def test_bash_completes_what_the_accounting_data_knows(site: ConfiguredSite, tmp_path: Path) -> None:
+    job_id = JOBS[5].job_id
+    assert completed(site, tmp_path, "job", "info", job_id[:-3]) == [
+        one for one in sorted(job.job_id for job in JOBS) if one.startswith(job_id[:-3])
+    ]
+    assert {*completed(site, tmp_path, "stats", "--filter-vo", "")} >= {job.vo for job in JOBS if job.vo}
+    assert completed(site, tmp_path, "publish", "--target", "") == ["files"]
+    users = sorted({job.user for job in JOBS})
+    spaced = next(user for user in users if " " in user and "=" in user)
+    head, separator, _ = spaced.partition("=")
+    offered = completed(site, tmp_path, "stats", "--filter-user", head, separator, "")
+    rest = [user.removeprefix(head + separator) for user in users if user.startswith(head + separator)]
+    assert [shlex.split(word) for word in offered] == [[user] for user in rest]
+
+
+def test_bash_offers_nothing_and_says_nothing_where_nothing_can_be_read(site: ConfiguredSite, tmp_path: Path) -> None:
+    site.path.write_text("site: [")
+    assert completed(site, tmp_path, "job", "info", "") == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_take_the_script(shell: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(completions.script(shell))
+    done = subprocess.run([program(shell), "-n", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
