@@ -30,3 +30,4 @@ class Aim:
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
+    wire_digest: str  # of everything that decides how messages travel

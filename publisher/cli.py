@@ -122,6 +122,7 @@ def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
             monotonic=time.monotonic,
             wait=stop.wait,
             chance=random.random,
+            abreast=True,
         ),
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 
+from publisher.abreast import work_on
 from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
@@ -62,32 +63,29 @@ def publish(
     limit: int | None = None,
     accept_key_change: bool = False,
 ) -> list[Outcome]:
-    """One regular round of every target that is due. One target's trouble never stops another.
+    """One regular round of every target that is due. One target's trouble never stops another, nor delays it.
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
     chosen = choose(site.settings, targets)
     refuse_limit_for_summaries(chosen, limit)
-    outcomes = []
-    with closing(site.ledger(rehearsal=dry_run)) as ledger, closing(site.source()) as source:
-        for target in chosen:
-            waiting = None if force else _not_due(ledger.target(target.name), target, site.surroundings.clock())
-            if waiting:
-                outcomes.append(Outcome(target=target.name, outcome="nothing", reason=waiting))
-                continue
-            outcomes.append(
-                _attempt(
-                    site,
-                    target,
-                    source,
-                    ledger,
-                    observer,
-                    dry_run=dry_run,
-                    limit=limit,
-                    accept_key_change=accept_key_change,
-                )
-            )
-    return outcomes
+
+    def work(target: TargetSettings, source: Source, ledger: Ledger) -> Outcome:
+        waiting = None if force else _not_due(ledger.target(target.name), target, site.surroundings.clock())
+        if waiting:
+            return Outcome(target=target.name, outcome="nothing", reason=waiting)
+        return _attempt(
+            site,
+            target,
+            source,
+            ledger,
+            observer,
+            dry_run=dry_run,
+            limit=limit,
+            accept_key_change=accept_key_change,
+        )
+
+    return work_on(site, chosen, work, rehearsal=dry_run)
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:

@@ -24,7 +24,7 @@ from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.making import Made, make
 from publisher.model.job import JobId, JobKey, SkippedJob
 from publisher.model.message import Message, MessageId, message_id, message_of
-from publisher.model.parcel import TOO_LARGE, Batch
+from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
 from publisher.model.progress import Progress
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs about what rendering costs
@@ -72,6 +72,7 @@ class Dispatch:
         transport: Transport,
         ledger: Ledger,
         policy_digest: str,
+        wire_digest: str,
         watcher: Watcher,
         clock: Callable[[], datetime],
         check_all: bool,
@@ -82,6 +83,8 @@ class Dispatch:
         self._transport = transport
         self._ledger = ledger
         self._policy_digest = policy_digest
+        self._wire_digest = wire_digest
+        self._learnt = ledger.limit(target)
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
@@ -92,6 +95,13 @@ class Dispatch:
         self._making: tuple[Batch, Beside[Made]] | None = None
         self._flying: tuple[Message, Beside[Receipt]] | None = None
         self.tally = Tally()
+
+    def payload_limit(self) -> int:
+        """How many bytes a payload shall have now: what the service refused in this run, or lately, counts."""
+        limit = self._transport.payload_limit()
+        if self._learnt is None or not self._learnt.holds(self._wire_digest, self._clock()):
+            return limit
+        return min(limit, self._learnt.payload_bytes)
 
     def ship(self, batch: Batch) -> None:
         """Take a batch on its way, after those before it; `finish` makes sure that all have arrived.
@@ -222,12 +232,18 @@ class Dispatch:
                 return False
 
     def _narrow(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message in two; make its only record lighter when it is too large, or set it aside."""
+        """Cut a message; make its only record lighter when it is too large, or set it aside."""
         refused = receipt.verdict is Verdict.REFUSED
+        pieces = 2
+        if not refused and receipt.attempts:  # the service's word, not that of the option
+            limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
+            self._learnt = limit
+            self._ledger.learn_limit(self._target, limit)
+            pieces = max(2, -(-len(whole.message.payload) // limit.payload_bytes))
         if len(whole.records) > 1:
             if refused and not receipt.certain and not whole.narrowing:
                 self._vouched = False  # what it took before says nothing about it now
-            self._ledger.split(whole, self._halves(whole), narrowing=refused)
+            self._ledger.split(whole, self._pieces(whole, min(pieces, len(whole.records))), narrowing=refused)
         elif refused and not receipt.certain and not self._vouched:
             self._suspect(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
@@ -290,13 +306,13 @@ class Dispatch:
             )
         )
 
-    def _halves(self, whole: Outstanding) -> list[tuple[Message, Sequence[Carried]]]:
-        middle = len(whole.records) // 2
+    def _pieces(self, whole: Outstanding, count: int) -> list[tuple[Message, Sequence[Carried]]]:
+        bounds = [len(whole.records) * at // count for at in range(count + 1)]
         frame = self._frame_of(whole.message.format)
         contents = cut(whole.message.payload, [record.content_bytes for record in whole.records], frame)
         return [
             (self._half(whole.message, frame.join(contents[part]), len(contents[part])), whole.records[part])
-            for part in (slice(None, middle), slice(middle, None))
+            for part in map(slice, bounds, bounds[1:])
         ]
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:

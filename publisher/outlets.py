@@ -40,6 +40,7 @@ class Outlet(Protocol):
     def take(self, fit: Fit, now: datetime, place: Progress | None = None) -> None:
         """`place`: how far the reading has come with this job, where that is told within pages."""
         ...
+
     def mark(self, progress: Progress) -> None: ...
     def write_down(self) -> None: ...
     def conclude(self, now: datetime) -> None: ...
@@ -64,7 +65,7 @@ def open_outlet(
             source=source,
             ledger=ledger,
             dispatch=dispatch,
-            scales=Scales(most_records=aim.batch_records, most_bytes=aim.transport.payload_limit()),
+            scales=Scales(most_records=aim.batch_records, fill_to=dispatch.payload_limit),
             basis=f"{aim.selection_digest}-{aim.policy_digest}",
             accept_key_change=aim.accept_key_change,
             clock=clock,
@@ -75,6 +76,7 @@ def open_outlet(
         most_bytes=aim.transport.payload_limit(),
         around=len(frame.head) + len(frame.tail),
         between=len(frame.separator),
+        fill_to=dispatch.payload_limit,
     )
     summed = aim.changed is Changed.REPLACE
     guard = None

@@ -207,6 +207,7 @@ class Round:
             transport=self._aim.transport,
             ledger=self._ledger,
             policy_digest=self._aim.policy_digest,
+            wire_digest=self._aim.wire_digest,
             watcher=self._observer,
             clock=self._clock,
             check_all=state.checked_digest != self._aim.policy_digest,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from publisher import key_guard
+from publisher.abreast import work_on
 from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.errors import PublisherError, RecordError, Unfit, UsageError
@@ -88,24 +89,24 @@ def carry_out(
     dry_run: bool,
 ) -> list[Outcome]:
     """Send what was planned. One target's trouble never stops another. Raises: LedgerError, SourceError."""
-    outcomes = []
-    with closing(site.ledger(rehearsal=dry_run)) as ledger, closing(site.source()) as source:
-        for target, planned in zip(targets, plans, strict=True):
-            if planned.brake and wish.brake:
-                reason = f"{planned.brake}; --no-brake goes on all the same"
-                outcomes.append(Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65))
-                continue
-            try:
-                aim = site.aim(_as_wished(target, wish), rehearsal=dry_run, accept_key_change=wish.accept_key_change)
-                # Two runs of one errand would each send what the other did: the second one leaves it alone.
-                with closing(aim.transport), ledger.working_on(f"{target.name}~republish"):
-                    if planned.held and not wish.accept_key_change:
-                        outcomes.append(_held_back(_round(site, aim, source, ledger, observer), planned, ledger))
-                    else:
-                        outcomes.append(_carry_out(site, aim, planned, source, ledger, observer, dry_run=dry_run))
-            except PublisherError as error:
-                outcomes.append(broken_off(target.name, error))
-    return outcomes
+    planned_for = {target.name: planned for target, planned in zip(targets, plans, strict=True)}
+
+    def work(target: TargetSettings, source: Source, ledger: Ledger) -> Outcome:
+        planned = planned_for[target.name]
+        if planned.brake and wish.brake:
+            reason = f"{planned.brake}; --no-brake goes on all the same"
+            return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
+        try:
+            aim = site.aim(_as_wished(target, wish), rehearsal=dry_run, accept_key_change=wish.accept_key_change)
+            # Two runs of one errand would each send what the other did: the second one leaves it alone.
+            with closing(aim.transport), ledger.working_on(f"{target.name}~republish"):
+                if planned.held and not wish.accept_key_change:
+                    return _held_back(_round(site, aim, source, ledger, observer), planned, ledger)
+                return _carry_out(site, aim, planned, source, ledger, observer, dry_run=dry_run)
+        except PublisherError as error:
+            return broken_off(target.name, error)
+
+    return work_on(site, targets, work, rehearsal=dry_run)
 
 
 def _held_back(round_: Round, planned: Plan, ledger: Ledger) -> Outcome:

@@ -35,7 +35,7 @@ class Scales:
     """What bounds the messages of a summary target."""
 
     most_records: int  # 0: no limit by count
-    most_bytes: int
+    fill_to: Callable[[], int]  # how many bytes a payload shall have
 
 
 class MonthTotals:
@@ -249,7 +249,7 @@ class MonthTotals:
         batches = whole_messages(
             rendered,
             most_records=self._scales.most_records,
-            most_bytes=self._scales.most_bytes - len(frame.head) - len(frame.tail),
+            most_bytes=self._scales.fill_to() - len(frame.head) - len(frame.tail),
             between=len(frame.separator),
         )
         self._ledger.prepare_months(self._target, [self._month_message(batch, now) for batch in batches])

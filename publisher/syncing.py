@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from publisher.abreast import work_on
 from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.delivery.base import Receipt
@@ -52,16 +53,16 @@ def sync(
 
     Raises: LedgerError, SourceError.
     """
-    outcomes = []
-    with closing(site.ledger(rehearsal=dry_run)) as ledger, closing(site.source()) as source:
-        for target in targets:
-            try:
-                aim = site.aim(target, rehearsal=dry_run)
-                with closing(aim.transport):
-                    outcomes.append(tell(site, target, aim, source, ledger, observer, months=months))
-            except PublisherError as error:
-                outcomes.append(broken_off(target.name, error))
-    return outcomes
+
+    def work(target: TargetSettings, source: Source, ledger: Ledger) -> Outcome:
+        try:
+            aim = site.aim(target, rehearsal=dry_run)
+            with closing(aim.transport):
+                return tell(site, target, aim, source, ledger, observer, months=months)
+        except PublisherError as error:
+            return broken_off(target.name, error)
+
+    return work_on(site, targets, work, rehearsal=dry_run)
 
 
 def after_round(
@@ -100,6 +101,7 @@ def tell(
             transport=aim.transport,
             ledger=ledger,
             policy_digest=aim.policy_digest,
+            wire_digest=aim.wire_digest,
             watcher=observer,
             clock=site.surroundings.clock,
             check_all=True,

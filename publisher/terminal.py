@@ -8,6 +8,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from shutil import get_terminal_size
+from threading import Lock
 from typing import Any, Final, TextIO
 
 from publisher.delivery.base import Receipt, Verdict
@@ -125,90 +127,116 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     logger.setLevel(levels.get(verbosity, logging.DEBUG))
 
 
+class _Going:
+    """How far the round of one target has come."""
+
+    def __init__(self, began: float) -> None:
+        self.began = self.told = began
+        self.rows = self.records = self.aside = 0
+
+
 class ProgressReport:
-    """Tells of a round: a log line a message, and progress: a line rewritten on a terminal, a line a minute elsewhere."""
+    """Tells of rounds: a log line a message, and progress: a line rewritten on a terminal, a line a minute elsewhere.
+
+    Several targets tell at once, each from a thread of its own.
+    """
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:
         self._stream = stream
         self._monotonic = monotonic
         self._bar = stream.isatty() and not quiet
         self._drawn = False
-        self._last = monotonic()
-        self._began = self._last
-        self._rows = 0
-        self._records = 0
-        self._aside = 0
+        self._drawn_at = monotonic()
+        self._lock = Lock()
+        self._going: dict[str, _Going] = {}
         self._expected = 0
         self._all_records = 0
-        self._all_began = self._last
+        self._all_began = self._drawn_at
 
     def expect(self, jobs: int) -> None:
         """At most so many jobs are to come: then the bar can tell what is left."""
         self._expected = jobs
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
-        self._rows = self._records = self._aside = 0
-        self._began = self._monotonic()
+        with self._lock:
+            self._going[state.target] = _Going(self._monotonic())
         log.debug("target %s: round begins%s", state.target, ", every row is looked at" if sweep else "")
 
     def page_read(self, target: str, page: Page) -> None:
-        self._rows += page.rows_read
-        self._show(target)
+        with self._lock:
+            going = self._of(target)
+            going.rows += page.rows_read
+            self._show(target, going)
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None:
-        self._aside += 1
-        self._clear()
-        if self._aside <= _SHOWN_ASIDE:
-            log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
-        elif self._aside == _SHOWN_ASIDE + 1:
-            log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
+        with self._lock:
+            going = self._of(target)
+            going.aside += 1
+            self._clear()
+            if going.aside <= _SHOWN_ASIDE:
+                log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
+            elif going.aside == _SHOWN_ASIDE + 1:
+                log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
-        self._clear()
-        log.warning("target %s: job %s goes without its file transfers: %s", target, job_id, reason)
+        with self._lock:
+            self._clear()
+            log.warning("target %s: job %s goes without its file transfers: %s", target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
         pass
 
     def message_handed_over(self, message: Message, receipt: Receipt) -> None:
-        self._clear()
-        log.log(
-            logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
-            "target %s: message %s: %s: %s records, %s bytes%s%s",
-            message.target,
-            message.id,
-            receipt.verdict,
-            message.records,
-            receipt.bytes_sent,
-            f", remote id {receipt.remote_id}" if receipt.remote_id else "",
-            f": {receipt.reason}" if receipt.reason else "",
-        )
+        with self._lock:
+            self._clear()
+            log.log(
+                logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
+                "target %s: message %s: %s: %s records, %s bytes%s%s",
+                message.target,
+                message.id,
+                receipt.verdict,
+                message.records,
+                receipt.bytes_sent,
+                f", remote id {receipt.remote_id}" if receipt.remote_id else "",
+                f": {receipt.reason}" if receipt.reason else "",
+            )
 
     def message_settled(self, message: Message, receipt: Receipt) -> None:
-        self._records += message.records
-        self._all_records += message.records
-        self._show(message.target)
+        with self._lock:
+            going = self._of(message.target)
+            going.records += message.records
+            self._all_records += message.records
+            self._show(message.target, going)
 
     def done(self) -> None:
         """Leave the terminal as it was found."""
-        self._clear()
+        with self._lock:
+            self._clear()
 
-    def _show(self, target: str) -> None:
+    def _of(self, target: str) -> _Going:
+        if target not in self._going:
+            self._going[target] = _Going(self._monotonic())
+        return self._going[target]
+
+    def _show(self, target: str, going: _Going) -> None:
         now = self._monotonic()
-        if now - self._last < (_BAR_EVERY_S if self._bar else _LINE_EVERY_S):
-            return
-        self._last = now
-        line = f"{target}: {self._rows:,} rows read, {self._records:,} records delivered, {self._rate(now)}"
-        if self._bar:
-            self._stream.write(f"\r{line}\x1b[K")
+        if not self._bar:
+            if now - going.told >= _LINE_EVERY_S:
+                going.told = now
+                log.info("%s", self._line(target, going, now))
+        elif now - self._drawn_at >= _BAR_EVERY_S:
+            self._drawn_at = now
+            lines = [self._line(name, each, now) for name, each in self._going.items()]
+            self._stream.write(f"\r{'; '.join(lines)[: get_terminal_size().columns - 1]}\x1b[K")
             self._stream.flush()
             self._drawn = True
-        else:
-            log.info("%s", line)
 
-    def _rate(self, now: float) -> str:
+    def _line(self, target: str, going: _Going, now: float) -> str:
+        return f"{target}: {going.rows:,} rows read, {going.records:,} records delivered, {self._rate(going, now)}"
+
+    def _rate(self, going: _Going, now: float) -> str:
         if not self._expected:
-            return f"{self._records / max(now - self._began, 0.001):,.0f}/s"
+            return f"{going.records / max(now - going.began, 0.001):,.0f}/s"
         rate = self._all_records / max(now - self._all_began, 0.001)
         left_s = max(self._expected - self._all_records, 0) / rate if rate else 0
         done = min(100 * self._all_records // max(self._expected, 1), 100)

@@ -32,7 +32,8 @@ from publisher.sources.base import Source
 class Surroundings:
     """What the process stands in: everything that is not in the configuration and changes from run to run.
 
-    `wait(seconds)` waits and says whether a stop was asked for.
+    `wait(seconds)` waits and says whether a stop was asked for. `abreast`: several targets are worked on at the same time
+    (abreast.py), rather than one after the other.
     """
 
     environment: Mapping[str, str]
@@ -40,6 +41,7 @@ class Surroundings:
     monotonic: Callable[[], float]
     wait: Callable[[float], bool]
     chance: Callable[[], float] = random.random
+    abreast: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class Site:
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
+            wire_digest=_digest(target.type, target.options),
         )
 
     def selection_digest(self, target: TargetSettings) -> str:

@@ -47,8 +47,10 @@ ROOMS: dict[str, set[str]] = {
         *("sources.arex", "sources.arex_order", "sources.sqlite_readonly"),
     },
     "wiring": {"*"},
+    "abreast": {"errors", "config", "ledger.base", "sources.base", "beside", "outcome", "wiring"},
     "commands": {
         "errors",
+        "abreast",
         "model",
         "config",
         "ledger.base",
@@ -65,12 +67,12 @@ ROOMS: dict[str, set[str]] = {
     "results_explain": {"model", "explaining"},
     "syncing": {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
-        *("aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
+        *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
     },
     "portal": {"errors", "model"},
     "republishing": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
-        *("aim", "key_guard", "pipeline", "wiring", "outcome"),
+        *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
     # Asks every room, and speaks to services through delivery alone.

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.parcel import LearntLimit
 from publisher.model.per_job import per_job
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
@@ -205,6 +206,10 @@ class Ledger(Protocol):
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
 
+    def limit(self, target: str) -> LearntLimit | None:
+        """What the service was found to take in one message; None while it took everything."""
+        ...
+
     def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
         """Every job set aside, in order; read in portions, because there may be very many."""
         ...
@@ -310,6 +315,10 @@ class Ledger(Protocol):
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         """Settle a message as rejected and set its records aside."""
+        ...
+
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        """Remember what the service takes, in the place of what was known before."""
         ...
 
     def end_errand(self, target: str, name: str) -> None: ...

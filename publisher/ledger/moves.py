@@ -15,6 +15,7 @@ from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Rendered
+from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
@@ -38,6 +39,8 @@ UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now
 _ACCEPT_CHANGE = """
 INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
 VALUES (:target, :month, :now, :stale, :lost_jobs)"""
+_LEARN_LIMIT = """
+INSERT OR REPLACE INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)"""
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -240,6 +243,11 @@ class SqliteLedger(LedgerQuestions):
                 now,
             )
         self._fresh.pop(target, None)
+
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": rows.epoch(limit.learnt_at)}
+        with self._atomic():
+            self._connection.execute(_LEARN_LIMIT, {"target": self._known_number(target), **known})
 
     def end_errand(self, target: str, name: str) -> None:
         with self._atomic():

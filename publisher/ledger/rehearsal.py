@@ -24,6 +24,7 @@ from publisher.ledger.base import (
 )
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
 from publisher.model.summary_keys import KeyTotal
@@ -64,6 +65,12 @@ class RehearsalLedger:
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         return self._asked.open_rows(target)
+
+    def limit(self, target: str) -> LearntLimit | None:
+        return self._asked.limit(target)
+
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        pass
 
     def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
         return self._asked.quarantine(target)

@@ -164,6 +164,12 @@ CREATE TABLE sync_count (
     PRIMARY KEY (target, month, host)
 );
 CREATE INDEX sync_of_message ON sync_count (message);
+CREATE TABLE learnt_limit (
+    target        INTEGER PRIMARY KEY REFERENCES target (id),
+    payload_bytes INTEGER NOT NULL,         -- half of the smallest payload that was refused as too large
+    wire          TEXT NOT NULL,            -- digest of the target's options: with others it does not hold
+    learnt_at     INTEGER NOT NULL
+);
 CREATE TABLE quarantine (
     id            INTEGER PRIMARY KEY,
     target        INTEGER NOT NULL REFERENCES target (id),

@@ -29,6 +29,7 @@ from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import KEY_BYTES, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
+from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, WindowMark
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
@@ -59,6 +60,7 @@ _TOLD = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
+_LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
 _QUARANTINED = """
 SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
@@ -158,6 +160,13 @@ class LedgerQuestions:
         if row is None:
             return None
         return WindowMark(errand=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
+
+    def limit(self, target: str) -> LearntLimit | None:
+        with self._reading():
+            row = self._connection.execute(_LIMIT, {"target": self._number(target)}).fetchone()
+        if row is None:
+            return None
+        return LearntLimit(payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC))
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         with self._reading():

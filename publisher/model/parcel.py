@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from publisher.errors import Unfit
@@ -13,6 +14,23 @@ from publisher.model.message import Rendered
 from publisher.model.progress import Progress
 
 TOO_LARGE: Final = "too-large"
+_LEARNT_FOR: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLimit:
+    """The largest payload for a service that refused a larger one. `wire` stands for the options of the target.
+
+    It is believed for a week: asking again costs one refused message, and a limit that an operator raised is found. With other
+    options (another service, another `batch_bytes`), or with a clock that went back, the question is open at once.
+    """
+
+    payload_bytes: int
+    wire: str
+    learnt_at: datetime
+
+    def holds(self, wire: str, now: datetime) -> bool:
+        return self.wire == wire and timedelta(0) <= now - self.learnt_at < _LEARNT_FOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +45,19 @@ class Packer:
     """Cuts batches between records, never inside one, before anything is sent.
 
     `most_records` 0 is no limit by count. `most_bytes` is what one payload may have, the frame counted by `around` bytes once
-    and `between` bytes at each record.
+    and `between` bytes at each record. `fill_to` is asked at every record how full a payload shall be now: less than
+    `most_bytes` when the service has refused a size. A record that is larger than that goes alone: whether it is too large
+    shall be the service's word.
     """
 
-    def __init__(self, *, most_records: int, most_bytes: int, around: int, between: int) -> None:
+    def __init__(
+        self, *, most_records: int, most_bytes: int, around: int, between: int, fill_to: Callable[[], int]
+    ) -> None:
         self._most_records = most_records
         self._most_bytes = most_bytes - around
+        self._around = around
         self._between = between
+        self._fill_to = fill_to
         self._waiting: deque[Rendered] = deque()
         self._bytes = 0
         self._marks: deque[tuple[int, Progress]] = deque()
@@ -61,7 +85,7 @@ class Packer:
         return self._put(record, size, progress)
 
     def _put(self, record: Rendered, size: int, progress: Progress | None) -> Iterator[Batch]:
-        if self._waiting and self._bytes + size > self._most_bytes:
+        if self._waiting and self._bytes + size > min(self._most_bytes, self._fill_to() - self._around):
             yield self._close()
         self._waiting.append(record)
         self._keys.add(record.entry.key)

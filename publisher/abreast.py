@@ -1,0 +1,48 @@
+"""Targets worked on at the same time, so that one that hangs delays no other.
+
+A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and one attempt more: 13
+minutes with the options as they come. Whoever came after it in the file would wait as long, in every round. So each target
+gets a thread, with a ledger and a source of its own: a connection of SQLite belongs to one thread, and a target's rows in the
+ledger to one publisher (its lock). The only thing that two of them share is the ledger's file, whose transactions take
+milliseconds. What one target raises is its own outcome.
+
+The threads take turns on one interpreter: together they need the time that they would need one after the other, less what they
+wait for services and disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+
+from publisher.beside import Beside
+from publisher.config import TargetSettings
+from publisher.errors import PublisherError
+from publisher.ledger.base import Ledger
+from publisher.outcome import Outcome, broken_off
+from publisher.sources.base import Source
+from publisher.wiring import Site
+
+Work = Callable[[TargetSettings, Source, Ledger], Outcome]
+
+
+def work_on(site: Site, targets: Sequence[TargetSettings], work: Work, *, rehearsal: bool = False) -> list[Outcome]:
+    """What came of the work on each target, in their order. `work` sees to it that trouble is an outcome.
+
+    Raises: LedgerError, SourceError for what concerns all targets.
+    """
+    with closing(site.ledger(rehearsal=rehearsal)) as ledger, closing(site.source()) as source:
+        if len(targets) < 2 or not site.surroundings.abreast:
+            return [work(target, source, ledger) for target in targets]
+        # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
+        begun = [Beside(partial(_by_itself, site, target, work, rehearsal=rehearsal)) for target in targets]
+        return [one.result() for one in begun]
+
+
+def _by_itself(site: Site, target: TargetSettings, work: Work, *, rehearsal: bool) -> Outcome:
+    try:
+        with closing(site.ledger(rehearsal=rehearsal)) as ledger, closing(site.source()) as source:
+            return work(target, source, ledger)
+    except PublisherError as error:
+        return broken_off(target.name, error)
