@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from publisher.beside import Beside
 from publisher.delivery.base import Receipt, Transport, Verdict
 from publisher.errors import Rejected
-from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat, lighter
+from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat, lighter
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.making import Made, make
@@ -27,7 +27,8 @@ from publisher.model.message import Message, MessageId, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
 from publisher.model.progress import Progress
 
-_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs about what rendering costs
+_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs three times what rendering costs
+_CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
 _SUSPECTS: Final = 8  # single records refused for no clear reason before the target itself is to blame
 
 
@@ -89,7 +90,9 @@ class Dispatch:
         self._clock = clock
         self._check_all = check_all
         self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
+        self._found_faults = False
         self._batches = 0
+        self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
         self._making: tuple[Batch, Beside[Made]] | None = None
@@ -113,8 +116,9 @@ class Dispatch:
         if not batch.records:
             self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
             return
+        check = self._is_to_be_checked()
         self._batches += 1
-        check = self._check_all or self._batches % _CHECK_ONE_IN == 1
+        self._shipped += len(batch.records)
         self._making = batch, Beside(partial(make, self._format, self._target, batch, self._clock(), check=check))
 
     def finish(self) -> None:
@@ -169,6 +173,12 @@ class Dispatch:
 
     # On the way
 
+    def _is_to_be_checked(self) -> bool:
+        """Whether the next message is held against the schema, whatever its records look like."""
+        if self._check_all and self._shipped >= _CHECK_FIRST and isinstance(self._format, Formed):
+            self._check_all = False
+        return self._check_all or self._found_faults or self._batches % _CHECK_ONE_IN == 0
+
     def _start(self) -> None:
         """Write down the batch that was put together, and have it handed over."""
         if self._making is None:
@@ -177,7 +187,7 @@ class Dispatch:
         made = making.result()
         message = made.message
         if made.faults:
-            self._check_all = True  # one got past the rules: look at every message of this round from now on
+            self._found_faults = True  # one got past the rules: look at every message of this round from now on
             batch = self._without(batch, made)
             if not batch.records:
                 self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from publisher.errors import Unfit
-from publisher.formats.base import JobFormat, SummaryFormat, SyncFormat
+from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
 from publisher.model.message import Message, Rendered, message_of
 from publisher.model.parcel import Batch
 
@@ -24,12 +24,17 @@ Format = JobFormat | SummaryFormat | SyncFormat
 
 
 def make(format: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Made:  # noqa: A002
-    """The message, checked against our schema if so wished."""
-    payload = format.frame.join([record.content for record in batch.records])
+    """The message. What does not show by its form that it is sound is checked against our schema, or all if so wished."""
+    contents = [record.content for record in batch.records]
+    payload = format.frame.join(contents)
     made = Made(message=message_of(payload, target, format.name, len(batch.records), made_at))
-    if check:
+    if not check:
+        contents = (
+            [content for content in contents if not format.is_sound(content)] if isinstance(format, Formed) else []
+        )
+    if contents:
         try:
-            format.check(payload)
+            format.check(format.frame.join(contents))
         except Unfit:
             return replace(made, faults=tuple(_faults(format, batch)))
     return made

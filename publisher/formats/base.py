@@ -69,6 +69,15 @@ class Shedding(Protocol):
         ...
 
 
+@runtime_checkable
+class Formed(Protocol):
+    """A `JobFormat` that tells a sound record by its form, without parsing it."""
+
+    def is_sound(self, record: bytes) -> bool:
+        """Whether `check` surely takes the record. A sound one may be told unsound, but never the other way round."""
+        ...
+
+
 def lighter(format: object, content: bytes) -> bytes | None:  # noqa: A002  # the field's word
     """A record without what its format can leave out; None when it must stay as it is."""
     return format.shed(content) if isinstance(format, Shedding) else None
