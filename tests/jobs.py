@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from publisher.charges.rules import ChargeRule, Charges, Formula
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.policy import RecordPolicy
@@ -54,6 +55,12 @@ _ORDINARY: dict[str, Any] = {
 def make_job(**overrides: Any) -> JobRecord:
     """A job of an ATLAS pilot on four cores that ended at `ENDED`, but for the overrides."""
     return JobRecord(**(_ORDINARY | overrides))
+
+
+def make_charging(formula: str = "gres_gpu * RunTime / 4 + cpu%3", **overrides: Any) -> Charges:
+    """One rule for all jobs, in credits."""
+    made: dict[str, Any] = {"formula": Formula.read(formula), "unit": "credits"}
+    return Charges(rules=(ChargeRule(**(made | overrides)),))
 
 
 def make_policy(**overrides: Any) -> RecordPolicy:

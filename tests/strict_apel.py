@@ -79,6 +79,8 @@ def _receive(payload: bytes) -> None:
 
 
 def _row(record: ElementTree.Element, now: datetime) -> Row:
+    if strayed := [name for element in record.iter() for name in element.attrib if not name.startswith(CAR)]:
+        raise Refused("unqualified-attribute", strayed[0])  # invisible to the loader, and invalid
     fqan = _attribute_of_group(record, "FQAN")
     if fqan is None:
         vo, group, role = (

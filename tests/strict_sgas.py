@@ -173,6 +173,11 @@ def _usage(record: Element) -> Row:
     if exit_code is not None and not re.fullmatch(r"-?\d+", (exit_code.text or "").strip()):
         raise Refused("exit-code", exit_code.text)
     return {
+        "charge": _charge(record),
+        "allocated": [
+            (one.get(f"{SGAS}resourceType"), one.get(f"{SGAS}resourceAmount"))
+            for one in record.iterfind(f"{SGAS}AllocResource")  # the server ignores it, its forks may read it
+        ],
         "wall": _seconds(record, f"{URF}WallDuration"),
         "cpu": sum(value for value in spent if value is not None) if spent and spent[0] is not None else None,
         "user_time": _seconds(record, f"{SGAS}UserTime"),
@@ -184,6 +189,18 @@ def _usage(record: Element) -> Row:
         "end_time": _time(record, f"{URF}EndTime"),
         "submit_time": _time(record, f"{DEISA}SubmitTime"),
     }
+
+
+def _charge(record: Element) -> int | None:
+    """A float there, and cut to a whole number of 32 bits."""
+    found = _last(record, f"{URF}Charge")
+    if found is None:
+        return None
+    if not re.fullmatch(r"-?\d+(\.\d+)?", (found.text or "").strip()):
+        raise Refused("charge", found.text)
+    if abs(int(float(found.text or ""))) > _INT4:
+        raise Refused("out-of-range", found.text)
+    return int(float(found.text or ""))
 
 
 def _place(record: Element) -> Row:

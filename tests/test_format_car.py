@@ -29,7 +29,7 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import ascii_text
 from publisher.model.vo_rules import VoRule
-from tests.jobs import ENDED, make_job, make_policy
+from tests.jobs import ENDED, make_charging, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import CAR, Row, read_car
 
@@ -59,6 +59,11 @@ TELLING_JOBS: tuple[tuple[JobRecord, RecordPolicy], ...] = (
     (make_job(local_id="13", endpoint="https://2001:db8::1:443/arex"), make_policy(localid_prefix="ce01-")),
     (make_job(local_id="14"), make_policy(identity=Identity(mode=IdentityMode.WITHHELD))),
     (make_job(local_id="15", job_name="application/x-pkcs7-mime", benchmark="si2k:2625.50"), make_policy()),
+    (make_job(local_id="16", gpu_count=2), make_policy()),
+    (
+        make_job(local_id="17", gpu_count=8, wall_s=37_830),
+        make_policy(charging=make_charging(description='Price list "2026" & later')),
+    ),
 )  # fmt: skip
 
 

@@ -119,6 +119,8 @@ def expected_row(published: PublishedJob) -> Row:
         "vo_attributes": [(group, role or None) for group, role in sgas.vo_attributes(who)],
         "job_name": xml_text(job.job_name) or None,
         "status": xml_text(job.status),
+        "charge": None if published.charge is None else int(published.charge.amount),
+        "allocated": [("gres/gpu", str(job.gpu_count))] if job.gpu_count else [],
         "wall": job.wall_s,
         "cpu": job.cpu_user_s + job.cpu_kernel_s,
         "user_time": job.cpu_user_s,

@@ -207,6 +207,11 @@ MENDS: Final[tuple[Mend, ...]] = (
     Mend(name="job-name-cut", protects=_BATCH,
          check=lambda job: "" if len(xml_text(job.job_name)) <= sgas.JOB_NAME_CHARACTERS
          else f"cut to {sgas.JOB_NAME_CHARACTERS} characters"),
+    Mend(name="charge-left-out", protects=_BATCH,
+         check=lambda job: f"{job.charge.text} is no 32-bit number" if job.charge and not sgas.charge(job.charge) else ""),
+    Mend(name="charge-fraction", protects="nothing: the server cuts it",
+         check=lambda job: f"{job.charge.text} becomes {int(job.charge.amount)}"
+         if job.charge and sgas.charge(job.charge) and job.charge.amount % 1 else ""),
     Mend(name="exit-code-modulo", protects="nothing: the server stores it so",
          check=lambda job: "" if sgas.exit_code(job.job.exit_code) == job.job.exit_code
          else f"{job.job.exit_code} modulo 256"),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from publisher.model.charge import Charge
 from publisher.model.fqan import parse_fqan
 from publisher.model.hosts import is_domain_name
 from publisher.model.job import Epoch, Transfer
@@ -65,6 +66,11 @@ def local_id(job: PublishedJob) -> str:
 
 def job_name(text: str) -> str:
     return xml_text(text)[:JOB_NAME_CHARACTERS].rstrip()
+
+
+def charge(charged: Charge | None) -> Charge | None:
+    """None for one that the server's column, a whole number of 32 bits, has no room for. It cuts fractions itself."""
+    return charged if charged is not None and abs(charged.amount) <= INT4_MAX else None
 
 
 def exit_code(code: int | None) -> int | None:

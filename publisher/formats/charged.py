@@ -1,0 +1,24 @@
+"""The element Charge, which CAR and usage records have in common: a number with its unit and formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from publisher.formats.xml import Fragments
+from publisher.model.charge import Charge, Tariff
+
+
+def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:
+    """A writer of whole elements, '' for no charge. Attributes carry the prefix: an unqualified one fails both schemas."""
+
+    def opening(tariff: Tariff) -> str:
+        said = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
+        written = "".join(f' {prefix}:{name}="{attribute(text)}"' for name, text in said.items() if text)
+        return f"<Charge{written}>"
+
+    openings: Fragments[Tariff] = Fragments(opening)
+
+    def element(charge: Charge | None) -> str:
+        return "" if charge is None else f"{openings(charge.tariff)}{charge.text}</Charge>"
+
+    return element
