@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 
 import pytest
@@ -16,6 +18,7 @@ from publisher.formats.base import Formed, JobFormat
 from publisher.formats.car import Car
 from publisher.formats.ogf_ur import OgfUr
 from publisher.making import make
+from publisher.model.charge import Charge, Tariff
 from publisher.model.job import Epoch, JobKey, JobRecord
 from publisher.model.message import Entry, Rendered
 from publisher.model.parcel import Batch
@@ -97,7 +100,10 @@ def test_what_is_of_the_form_passes_the_check(
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_poison_in_any_place_is_not_of_the_form_or_passes_the_check(fmt: Car | OgfUr) -> None:
-    record = fmt.render(make_policy().describe(make_job(projects=("p", "q"), client_host="ce.example.org:1")), NOW)
+    job = make_job(projects=("p", "q"), client_host="ce.example.org:1", gpu_count=2)
+    tariff = Tariff(unit="EUR", formula="a * 2", description="all")
+    record = fmt.render(replace(make_policy().describe(job), charge=Charge(amount=Decimal("1.25"), tariff=tariff)), NOW)
+    assert b"<Charge" in record
     assert fmt.is_sound(record)
     spans = [match.span() for match in TOKENS.finditer(record)]
     refused = 0

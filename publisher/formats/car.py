@@ -16,12 +16,14 @@ from typing import ClassVar, Final
 from publisher import __version__
 from publisher.errors import Unfit
 from publisher.formats.base import Frame
-from publisher.formats.charged import charge_element
+from publisher.formats.charged import charge_element, charge_looks
 from publisher.formats.fields import MADE_AT, Field, Of, Planner
+from publisher.formats.form import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Form, Looks
 from publisher.formats.xml import escape_ascii, instant
+from publisher.model.benchmark import KINDS, AppliedBenchmark
 from publisher.model.hosts import is_domain_name
 from publisher.model.job import Side
-from publisher.model.policy import PublishedJob, Who
+from publisher.model.policy import PublishedJob, Where, Who
 from publisher.model.quality import YEAR_9999, latest_end, require_run
 from publisher.model.text import ascii_text, receiver_key
 
@@ -84,6 +86,40 @@ def _group_said(who: Who) -> str:
     return "" if who.apel_fqan() else who.group
 
 
+def _reach(where: Where) -> str:
+    return where.infrastructure
+
+
+def _description(where: Where) -> str:
+    return where.description
+
+
+def _kind(applied: AppliedBenchmark) -> str:
+    return applied.benchmarks[0].kind
+
+
+# What writers yield (formats/form.py), and less than that where the server asks for more than the schema.
+_LOOKS: Final[Looks] = {
+    escape_ascii: TEXT,
+    _key: TEXT,
+    _local_user: TEXT,
+    _nothing: NOTHING,
+    _positive: POSITIVE,
+    _domain: DOMAIN,
+    _status: "aborted|completed|failed",
+    _exit_status: "-?[0-9]{1,9}",
+    _submission: TIME,
+    instant: TIME,
+    str: NUMBER,
+    _name_form: "opensslCompat|rfc2253",
+    _reach: "grid|local",
+    _description: TEXT,
+    _kind: "|".join(KINDS.values()),
+}
+_GIVEN: Final = f"(?! *(?:[Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll])? *<){TEXT}"
+_LEVEL: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+
+
 # Spec: EMI CAR 1.2; `row` is the number in its sequence of elements (record-format facts, section 2).
 FIELDS: Final[tuple[Field, ...]] = (
     Field(row="1", name="RecordIdentity", value=lambda job: job.record_id, write=escape_ascii, value_in="recordId",
@@ -91,7 +127,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="2.1", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id, write=escape_ascii),
     # Part of APEL's key: Site, LocalJobId, EndTime
     Field(row="2.2", inside="JobIdentity", name="LocalJobId", value=lambda job: job.local_id, write=_key,
-          mandatory=True),
+          mandatory=True, looks=_GIVEN),
     Field(row="3.1", inside="UserIdentity", name="GlobalUserName", of=Of.WHO, value=lambda who: who.user, write=_key,
           attributes=(("type", _name_form),)),
     Field(row="3.2", inside="UserIdentity", name="Group", of=Of.WHO, value=lambda who: who.vo, write=_key),
@@ -115,11 +151,12 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="3.5", inside="UserIdentity", name="LocalGroup", value=lambda job: job.local_group, write=escape_ascii,
           repeats=True),
     Field(row="4", name="JobName", value=lambda job: job.job_name, write=escape_ascii),
-    Field(row="5", name="Charge", value=lambda job: job.charge, write=charge_element(PREFIX, _key), whole=True, rare=True),
+    Field(row="5", name="Charge", value=lambda job: job.charge, write=charge_element(PREFIX, _key), whole=True, rare=True,
+          looks=charge_looks(PREFIX)),
     Field(row="6", name="Status", value=lambda job: job.job.status, write=_status, mandatory=True, repeats=True),
     Field(row="7", name="ExitStatus", value=lambda job: job.job.exit_code, write=_exit_status, repeats=True),
     Field(row="8", name="Infrastructure", of=Of.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
-          attributes=(("type", lambda where: where.infrastructure), ("description", lambda where: where.description))),
+          attributes=(("type", _reach), ("description", _description))),
     Field(row="9", name="Middleware", of=Of.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
           attributes=(("name", "publisher"), ("version", __version__))),
     Field(row="10", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS", mandatory=True),
@@ -131,7 +168,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="11", name="CpuDuration", value=lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s, write=str,
           form="PT%sS", attributes=(("usageType", "all"),), mandatory=True),
     Field(row="12", name="ServiceLevel", of=Of.BENCHMARK, value=lambda applied: applied.benchmarks[0].text,
-          write=_key, attributes=(("type", lambda applied: applied.benchmarks[0].kind),), mandatory=True),
+          write=_key, attributes=(("type", _kind),), mandatory=True, looks=_LEVEL),
     # positiveInteger: nothing is said where nothing was measured
     Field(row="13", name="Memory", value=lambda job: job.job.memory_kib, write=_positive,
           attributes=(("type", "Physical"), ("metric", "max"), ("storageUnit", "KB"))),
@@ -142,17 +179,19 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="16", name="NodeCount", value=lambda job: job.job.node_count, write=_positive, repeats=True),
     Field(row="17", name="Processors", value=lambda job: job.job.cpu_count, write=_positive,
           attributes=(("metric", "max"),), repeats=True),
-    Field(row="18", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True),
-    Field(row="19", name="StartTime", value=lambda job: job.started_at, write=instant, mandatory=True),
+    Field(row="18", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True,
+          looks=f"(?P<end>{TIME})"),
+    Field(row="19", name="StartTime", value=lambda job: job.started_at, write=instant, mandatory=True,
+          looks=f"(?P<start>{TIME})"),
     Field(row="20", name="MachineName", of=Of.WHERE, value=lambda where: where.machine_name, write=_key,
-          mandatory=True),
+          mandatory=True, looks=DOMAIN),
     # Local jobs too: the batch server then, because APEL sums per SubmitHost
     Field(row="21", name="SubmitHost", of=Of.WHERE, value=lambda where: where.submit_host, write=_key),
     # An empty one is a valid string, and what A-REX has for jobs that never reached a queue
     Field(row="22", name="Queue", of=Of.WHERE, value=lambda where: where.queue, write=_key,
           attributes=(("description", "execution"),), mandatory=True),
     Field(row="23", name="Site", of=Of.WHERE, value=lambda where: where.site, write=_key,
-          attributes=(("type", "gocdb"),), mandatory=True),
+          attributes=(("type", "gocdb"),), mandatory=True, looks=_GIVEN),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[:1], write=_domain,
           attributes=(("primary", "true"),), each=True, repeats=True),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True, repeats=True),
@@ -175,7 +214,9 @@ class Car:
     )
 
     def __init__(self) -> None:
-        self._plan, self._full_plan = Planner(prefix=PREFIX, attribute=_key).plans("UsageRecord", FIELDS)
+        planner = Planner(prefix=PREFIX, attribute=_key)
+        self._plan, self._full_plan = planner.plans("UsageRecord", FIELDS)
+        self._form = Form(planner, "UsageRecord", FIELDS, _LOOKS)
         self._now = self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
@@ -191,6 +232,11 @@ class Car:
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""
         return receiver_key(job.where.site), receiver_key(job.local_id), job.ended_at
+
+    def is_sound(self, record: bytes) -> bool:
+        """Whether a record has a form that `check` surely takes: 4 µs, where `check` takes 33 a record (measured)."""
+        found = self._form.match(record)
+        return found is not None and found["end"] >= found["start"]
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""

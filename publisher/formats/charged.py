@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from publisher.formats.form import at_most
 from publisher.formats.xml import Fragments
 from publisher.model.charge import Charge, Tariff
+
+
+def charge_looks(prefix: str) -> str:
+    """What `charge_element` yields (formats/form.py)."""
+    said = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")])
+    return f"<Charge{said}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
 
 
 def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:

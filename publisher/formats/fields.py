@@ -50,6 +50,7 @@ class Field:
     repeats: bool = False  # few distinct values: remember what was written
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `Planner.plans` makes a plan without it
+    looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (form.py)
 
 
 Step = tuple[Callable[[PublishedJob], Any], Callable[[Any], str]]
@@ -111,8 +112,8 @@ class Planner:
 
     def _step(self, field: Field) -> tuple[str, Step]:
         """A mandatory element stands in the template and its slot is the text; an optional one is the slot."""
-        opening = self._opening(field, None).replace("%", "%%")
-        shell = "%s" if field.whole else self._element(field, opening, "%s")
+        attributes = [(name, text.replace("%", "%%")) for name, text in self._said(field, None)]
+        shell = "%s" if field.whole else self.element(field, attributes, "%s")
         required = field.mandatory and not field.each
         write = field.write if required else _optional(field, shell)
         return shell if required else "%s", (field.value, lru_cache(_FEW)(write) if field.repeats else write)
@@ -122,26 +123,25 @@ class Planner:
             require(rules, subject)
             elements = []
             for field in fields:
-                opening = self._opening(field, subject)
+                attributes = self._said(field, subject)
                 said = field.value(subject)
                 elements += [
-                    self._element(field, opening, field.write(one)) for one in (said if field.each else (said,))
+                    self.element(field, attributes, field.write(one)) for one in (said if field.each else (said,))
                 ]
             return "".join(elements)
 
         return render
 
-    def _opening(self, field: Field, subject: object) -> str:
-        written = [f"<{field.name}"]
-        for name, said in field.attributes:
-            text = said if isinstance(said, str) else said(subject)
-            written.append(f' {self.prefix}:{name}="{text if text == MADE_AT else self.attribute(text)}"')
-        return "".join(written)
+    def _said(self, field: Field, subject: object) -> list[tuple[str, str]]:
+        """The attributes with their texts, escaped."""
+        said = [(name, text if isinstance(text, str) else text(subject)) for name, text in field.attributes]
+        return [(name, text if text == MADE_AT else self.attribute(text)) for name, text in said]
 
-    def _element(self, field: Field, opening: str, text: str) -> str:
-        """The whole element around escaped text; '' for an optional one without text."""
+    def element(self, field: Field, attributes: Iterable[tuple[str, str]], text: str) -> str:
+        """The whole element around escaped texts; '' for an optional one without text."""
         if not text and not field.mandatory:
             return ""
+        opening = f"<{field.name}" + "".join([f' {self.prefix}:{name}="{said}"' for name, said in attributes])
         if field.value_in:
             return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"

@@ -16,8 +16,8 @@ from publisher.formats.fields import MADE_AT, Field, Planner
 
 Looks = Mapping[Callable[..., Any], str]
 
-# Printable ASCII without markup, by itself or as one of four references. Whatever might begin `pkcs7-mime`, which no message may
-# say, is left to the schema. `*+` gives nothing back, so that no text can make the search a long one.
+# Printable ASCII without markup, by itself or as one of four references. Whatever might begin `pkcs7-mime`, which no message
+# may say, is left to the schema. `*+` gives nothing back, so that no text can make the search a long one.
 _PLAIN: Final = "[ !#-%'-689:;=?-~]"
 _ODD: Final = "(?:7(?!-[Mm])|&(?:amp|lt|gt|quot);)"
 TEXT: Final = f"{_PLAIN}*+(?:{_ODD}{_PLAIN}*+)*+"
@@ -63,6 +63,8 @@ class Form:
         text = field.looks or self._looks.get(field.write)
         if text is None:
             return "(?!)" if field.mandatory else ""
+        if field.whole:
+            return f"(?:{text})?"
         said = [(name, f"(?:{self._attribute(of)})") for name, of in field.attributes]
         element = self._planner.element(field, said, f"(?:{text})" if text else text)
         if field.each:

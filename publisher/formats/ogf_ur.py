@@ -14,9 +14,17 @@ from typing import ClassVar, Final
 
 from publisher import __version__
 from publisher.formats.base import Frame
-from publisher.formats.charged import charge_element
+from publisher.formats.charged import charge_element, charge_looks
 from publisher.formats.fields import MADE_AT, Field, Planner
-from publisher.formats.ogf_ur_parts import allocated_gpus, file_transfers, user_identity
+from publisher.formats.form import DOMAIN, NUMBER, POSITIVE, TIME, Form, Looks, at_most
+from publisher.formats.ogf_ur_parts import (
+    ALLOCATED_GPUS,
+    FILE_TRANSFERS,
+    USER_IDENTITY,
+    allocated_gpus,
+    file_transfers,
+    user_identity,
+)
 from publisher.formats.xml import Fragments, escape_unicode, instant
 from publisher.model import sgas
 from publisher.model.job import Side
@@ -46,20 +54,37 @@ def _time(moment: int | None) -> str:
     return "" if moment is None else instant(moment)
 
 
+# What writers yield (formats/form.py), and less than that where the server's columns are narrower.
+_LOOKS: Final[Looks] = {
+    escape_unicode: at_most(1000),
+    str: NUMBER,
+    _number: POSITIVE,
+    _time: TIME,
+    instant: TIME,
+    user_identity: USER_IDENTITY,
+    file_transfers: FILE_TRANSFERS,
+    allocated_gpus: ALLOCATED_GPUS,
+    sgas.host: DOMAIN,
+}
+_BYTE: Final = "[0-9]{1,2}|1[0-9]{2}|2[0-4][0-9]|25[0-5]"
+_COUNT: Final = "[1-9][0-9]{0,8}"
+_SMALL: Final = "[1-9][0-9]{0,3}"
+
 # Spec: GFD.98 as record-format facts, section 4, number its parts; SGAS's extensions by their namespaces.
 FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 1", name="RecordIdentity", value=sgas.record_id, write=escape_unicode, value_in="recordId",
           attributes=(("createTime", MADE_AT),), mandatory=True),
     Field(row="head 2", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id,
           write=escape_unicode, mandatory=True),
-    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=sgas.local_id, write=escape_unicode),
+    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=sgas.local_id, write=escape_unicode,
+          looks=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
     Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
     Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job_name), write=escape_unicode),
     Field(row="head 5", name="Charge", value=lambda job: sgas.charge(job.charge), rare=True, whole=True,
-          write=charge_element(PREFIX, escape_unicode)),
+          write=charge_element(PREFIX, escape_unicode), looks=charge_looks(PREFIX)),
     Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode, mandatory=True,
-          repeats=True),
+          repeats=True, looks=at_most(100)),
     # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
     Field(row="group 1", name="Memory", value=lambda job: sgas.memory_kib(job.job.virtual_memory_kib), write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
@@ -81,18 +106,19 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("usageType", "system"),), mandatory=True),
     # NodeCount alone would be taken for Processors
     Field(row="group 2", name="NodeCount", value=lambda job: sgas.node_count(job.job.node_count), write=_number,
-          repeats=True),
+          repeats=True, looks=_SMALL),
     Field(row="group 2", name="Processors", value=lambda job: sgas.processors(job.job.cpu_count), write=str,
-          mandatory=True, repeats=True),
+          mandatory=True, repeats=True, looks=_COUNT),
     Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True),
     Field(row="group 2", name="StartTime", value=sgas.start_time, write=_time),
     Field(row="group 2", name="MachineName", value=lambda job: job.where.machine_name, write=escape_unicode,
-          mandatory=True, repeats=True),
+          mandatory=True, repeats=True, looks=DOMAIN),
     Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.client_host),
-          write=escape_unicode, repeats=True),
-    Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, repeats=True),
+          write=escape_unicode, repeats=True, looks=DOMAIN),
+    Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, repeats=True,
+          looks=at_most(200)),
     Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.projects), write=escape_unicode,
-          each=True, repeats=True),
+          each=True, repeats=True, looks=at_most(200)),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=sgas.host,
           attributes=(("primary", "true"),), each=True, repeats=True),
@@ -102,7 +128,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
           mandatory=True),
     Field(row="sgas", name="sgas:ExitCode", value=lambda job: sgas.exit_code(job.job.exit_code), write=_number,
-          repeats=True),
+          repeats=True, looks=_BYTE),
     # As SGAS's own logger writes it. The server ignores it; forks may read it
     Field(row="sgas", name="sgas:AllocResource", value=lambda job: job.job.gpu_count, write=allocated_gpus, rare=True,
           whole=True),
@@ -110,7 +136,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           mandatory=True, repeats=True),
     Field(row="arc", name="arc:RuntimeEnvironment",
           value=lambda job: sgas.runtime_environments(job.job.runtime_environments), write=escape_unicode, each=True,
-          repeats=True),
+          repeats=True, looks=at_most(512)),
     # The last, and without attributes: what `shed` takes away
     Field(row="tr", name="tr:FileTransfers", value=lambda job: job.transfers, write=file_transfers),
 )  # fmt: skip
@@ -139,6 +165,7 @@ class OgfUr:
     def __init__(self) -> None:
         planner = Planner(prefix=PREFIX, attribute=escape_unicode)
         self._plan, self._full_plan = planner.plans("JobUsageRecord", FIELDS)
+        self._form = Form(planner, "JobUsageRecord", FIELDS, _LOOKS)
         self._approve = Fragments(_approve)
         self._now = self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
@@ -156,6 +183,10 @@ class OgfUr:
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """recordId, the only key that SGAS has: the second record of a batch with the same would be discarded."""
         return (sgas.record_id(job),)
+
+    def is_sound(self, record: bytes) -> bool:
+        """Whether a record has a form that `check` surely takes: 6 µs, where `check` takes 50 a record (measured)."""
+        return self._form.match(record) is not None
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""

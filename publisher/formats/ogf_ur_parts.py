@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from publisher.formats.form import TIME, at_most
 from publisher.formats.xml import Fragments, escape_unicode, instant
 from publisher.model import sgas
 from publisher.model.job import Transfer
@@ -14,6 +15,25 @@ from publisher.model.quality_sgas import SGAS_WHO_RULES
 
 _UPLOAD: Final = "upload"
 _CACHED: Final = "cached"
+
+# What the writers below yield (formats/form.py).
+_VO: Final = (
+    f'<vo:VO vo:type="voms"><vo:Name>{at_most(1000)}</vo:Name>(?:<vo:Issuer>{at_most(1000)}</vo:Issuer>)?'
+    f"(?:<vo:Attribute><vo:Group>{at_most(100)}</vo:Group>(?:<vo:Role>{at_most(100)}</vo:Role>)?</vo:Attribute>)*+</vo:VO>"
+)
+USER_IDENTITY: Final = (
+    f"(?!</)(?:<LocalUserId>{at_most(100)}</LocalUserId>)?"
+    f"(?:<GlobalUserName>{at_most(1000)}</GlobalUserName>)?(?:{_VO})?"
+)
+_SAID: Final = (
+    f"<tr:URL>{at_most(2500)}</tr:URL>(?:<tr:Size>[0-9]{{1,18}}</tr:Size>)?"
+    f"(?:<tr:StartTime>{TIME}</tr:StartTime>)?(?:<tr:EndTime>{TIME}</tr:EndTime>)?"
+)
+ALLOCATED_GPUS: Final = '<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="[1-9][0-9]{0,8}"/>'
+FILE_TRANSFERS: Final = (
+    f"(?:<tr:FileDownload>{_SAID}<tr:RetrievedFromCache>(?:true|false)</tr:RetrievedFromCache></tr:FileDownload>"
+    f"|<tr:FileUpload>{_SAID}</tr:FileUpload>)++"
+)
 
 
 def _element(name: str, escaped: str) -> str:
