@@ -40,7 +40,7 @@ SHORT_NAMES: dict[str, ObjectIdentifier] = {
     "serialNumber": NameOID.SERIAL_NUMBER,
     "emailAddress": NameOID.EMAIL_ADDRESS,
     "UID": NameOID.USER_ID,
-    "organizationIdentifier": NameOID.ORGANIZATION_IDENTIFIER,
+    "organizationIdentifier": ObjectIdentifier("2.5.4.97"),
 }
 _LONG_TO_SHORT = {oid: short for short, oid in SHORT_NAMES.items()}
 

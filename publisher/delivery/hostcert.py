@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from base64 import b64decode
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from publisher.errors import CredentialError
 
 WARN_BEFORE: Final = timedelta(days=30)
+
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 SigningKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -200,6 +203,37 @@ def _is_pss(content: bytes) -> bool:
     """Whether a key is bound to PSS. The library does not tell; the object id stands within the first line of its PKCS#8."""
     _, found, rest = content.partition(b"-----BEGIN PRIVATE KEY-----")
     return bool(found) and _RSA_PSS in b64decode(b"".join(rest.split(maxsplit=1)[:1]))
+
+
+def certificates(content: bytes) -> list[x509.Certificate]:
+    """All certificates of a PEM file. Raises: ValueError, also when there is none.
+
+    `load_pem_x509_certificates` does it only since cryptography 39; Debian 12 has 38.
+    """
+    blocks = _BLOCK.findall(content)
+    if not blocks:
+        raise ValueError("no certificate")
+    return [x509.load_pem_x509_certificate(block) for block in blocks]
+
+
+def issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    """Whether that CA signed this certificate: `verify_directly_issued_by`, which is there only since cryptography 40."""
+    if certificate.issuer != ca.subject:
+        return False
+    key, hashed = ca.public_key(), certificate.signature_hash_algorithm
+    signature, content = certificate.signature, certificate.tbs_certificate_bytes
+    try:
+        if hasattr(certificate, "verify_directly_issued_by"):
+            certificate.verify_directly_issued_by(ca)
+        elif isinstance(key, rsa.RSAPublicKey) and hashed is not None:
+            key.verify(signature, content, padding.PKCS1v15(), hashed)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and hashed is not None:
+            key.verify(signature, content, ec.ECDSA(hashed))
+        else:
+            return False
+    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
+        return False
+    return True
 
 
 def _moment(certificate: x509.Certificate, which: str) -> datetime:

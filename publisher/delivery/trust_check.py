@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from publisher.delivery.base import Credentials, Step
-from publisher.delivery.hostcert import slash_dn, validity
+from publisher.delivery.hostcert import certificates, issued, slash_dn, validity
 from publisher.delivery.tls import trusting_context
 from publisher.delivery.verdicts import CREDENTIALS
 from publisher.errors import CredentialError
@@ -59,7 +58,7 @@ def _load(paths: list[Path]) -> tuple[list[x509.Certificate], list[str]]:
     unreadable = []
     for path in paths:
         try:
-            found += x509.load_pem_x509_certificates(path.read_bytes())
+            found += certificates(path.read_bytes())
         except (OSError, ValueError):
             unreadable.append(path.name)
     return found, unreadable
@@ -85,27 +84,17 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
 def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
     """Whether our own certificate leads to one of the CAs. If not here, then perhaps not there either."""
     try:
-        chain = x509.load_pem_x509_certificates(credentials.certificate.read_bytes())
+        chain = certificates(credentials.certificate.read_bytes())
     except (OSError, ValueError):
         return Step(name="our CA", answer="not asked: the certificate cannot be read")
     own = chain[0]
-    if any(_issued(own, ca) or any(_issued(link, ca) for link in chain[1:]) for ca in cas):
+    if any(issued(own, ca) or any(issued(link, ca) for link in chain[1:]) for ca in cas):
         return Step(name="our CA", answer=f"{slash_dn(own.issuer)} is among the CAs")
     return Step(
         name="our CA",
         answer=f"{slash_dn(own.issuer)}, which issued our certificate, is not among the CAs in {credentials.ca}",
         advice="get the certificate from a CA that the services know (IGTF); if it is one, update the package of CAs",
     )
-
-
-def _issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    if certificate.issuer != ca.subject:
-        return False
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
-        return False
-    return True
 
 
 def _lists(directory: Path, now: datetime) -> Step:
