@@ -217,12 +217,24 @@ def _job(commands: Any) -> None:
 def _import(commands: Any) -> None:
     systems = _command(commands, "import", "another system's accounting into a local database that `source` can name")
     actions = _actions(systems)
-    command = _command(actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new")
-    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*")
-    command.add_argument(
-        "--database", type=Path, metavar="FILE", help="the database to write (default: imported.db beside the state)"
+    gridengine = _command(
+        actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new"
     )
-    _with_json(command)
+    gridengine.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*"
+    )
+    sonar = _command(actions, "sonar", "what Sonar collected of a Slurm cluster; reads what is new")
+    sonar.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="files, or trees with YYYY/MM/DD/0+job-slurm.json"
+    )
+    for command in (gridengine, sonar):
+        command.add_argument(
+            "--database",
+            type=Path,
+            metavar="FILE",
+            help="the database to write (default: imported.db beside the state)",
+        )
+        _with_json(command)
 
 
 def _complete(commands: Any) -> None:

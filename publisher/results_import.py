@@ -55,7 +55,7 @@ def import_notes(report: ImportReport) -> list[str]:
         notes.append(f"{report.set_aside:,} lines in all are set aside in the table ImportBadLine of {report.database}")
     if report.orphans:
         notes.append(
-            f"{report.orphans:,} records of parallel tasks have waited long for the record of their job: "
+            f"{report.orphans:,} {report.orphans_are} have waited long for the record of their job: "
             "is a file missing? Their usage is not published"
         )
     return [*notes, *report.notes]

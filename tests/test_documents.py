@@ -32,6 +32,7 @@ from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import Entry, colon, write
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
+from tests.sonar_files import envelope, record
 
 ROOT = Path(__file__).parent.parent
 PAGE = "publisher.1"
@@ -72,6 +73,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
+    "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
 }
 # Objects with the fields of another one; the manual says so in their place.
 ALIKE = {"republish": "publish", "sync": "publish", "quarantine drop": "quarantine release"}
@@ -192,10 +194,15 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     never = replace(Entry(), started=0, ended=0, failed=1, cpu=0.0, utime=0.0, stime=0.0)
     accounting = write(folder / "accounting", [colon(never), b"torn\n"])
+    told = [envelope([record(start_time=None)]), envelope([record()], cluster="other"), b"torn\n"]
+    envelopes = write(folder / "0+job-slurm.json", told)
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(folder, pki, fake)
         site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
-        site.config["importers"] = {"gridengine": {"cluster": "sge.example.org"}}
+        site.config["importers"] = {
+            "gridengine": {"cluster": "sge.example.org"},
+            "sonar": {"cluster": "fox.example.org"},
+        }
         jobs = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
         with site.arex() as arex:
             for job in jobs:
@@ -205,7 +212,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             )
         for name, words in JSON_RUNS.items():
             # The job that was delivered and the ones that were not: together their traces hold every list.
-            stands_for = [{"JOB": job.job_id, "ACCOUNTING": str(accounting)} for job in jobs[:2]]
+            stands_for = [
+                {"JOB": job.job_id, "ACCOUNTING": str(accounting), "ENVELOPES": str(envelopes)} for job in jobs[:2]
+            ]
             runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
             found[name] = {path for run in runs for path in paths(run.json)}
         # Another spelling of keys: the month is held back, because its rows would stay behind.

@@ -13,6 +13,7 @@ from publisher.importers.base import ImporterPlugin
 
 IMPORTERS: Final[Mapping[str, str]] = {
     "gridengine": "publisher.importers.gridengine",
+    "sonar": "publisher.importers.sonar",
 }
 
 

@@ -61,17 +61,18 @@ class ImportReport:
     importer: str
     database: Path
     files: int = 0
-    lines: int = 0  # records, good or bad; not comments and empty lines
+    lines: int = 0  # records, good or bad; not comments, empty lines and envelopes around them
     imported: int = 0
     updated: int = 0  # rows that changed: a part of the job came later
-    merged: int = 0  # records of parallel tasks that went into the row of their job
+    merged: int = 0  # records of parallel tasks, or steps, that went into the row of their job
     duplicates: int = 0
     skipped: Counter[str] = field(default_factory=Counter)  # records by reason
     bad: int = 0  # lines set aside for the first time
     bad_lines: list[BadLine] = field(default_factory=list)  # the first of them
     incomplete: int = 0  # records whose CPU time is not all of it
-    held: int = 0  # records of parallel tasks that wait for the record of their job
+    held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
     orphans: int = 0  # those among them that wait for too long
+    orphans_are: str = "records of parallel tasks"
     set_aside: int = 0
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why

@@ -1,0 +1,224 @@
+"""`import sonar`: what Sonar collected of a Slurm cluster into a local accounting database."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.errors import SourceError, UsageError
+from publisher.importers.accounting_database import AccountingDatabase
+from publisher.importers.base import BadLine, ImportReport
+from publisher.importers.cursors import Cursors, FileCursor, Overtaken
+from publisher.importers.log_files import LogFile, Mark, opened
+from publisher.importers.sonar_batch import Batch, BatchReader
+from publisher.importers.sonar_samples import TABLES as SAMPLE_TABLES
+from publisher.importers.sonar_samples import keep_samples
+from publisher.importers.sonar_settle import Doubts, Settling
+from publisher.importers.sonar_site import NAME, Options, SiteMapping
+from publisher.importers.sonar_store import TABLES as JOB_TABLES
+from publisher.importers.sonar_store import due, settle, take, touch, waiting
+from publisher.importers.sonar_stream import EnvelopeReader
+from publisher.importers.sonar_system import TABLES as SYSTEM_TABLES
+from publisher.importers.sonar_system import keep_node, keep_partitions
+
+__all__ = ["Options", "SonarImporter", "create"]
+
+log = logging.getLogger("publisher")
+
+# `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
+_WANTED: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-.*\.json(?:\.gz)?")
+_SAMPLE: Final = re.compile(r"0\+sample-")
+_ORPHANS: Final = "jobs, of which only steps are known,"
+_SETTLED_AT_ONCE: Final = 500
+_SHOWN_BAD: Final = 100
+_SHOWN_ERRORS: Final = 10
+
+
+def create(options: object) -> SonarImporter:
+    """Raises: ConfigError for a map file that cannot be read."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    return SonarImporter(options)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One run of the importer."""
+
+    accounting: AccountingDatabase
+    cursors: Cursors
+    report: ImportReport
+    now: int
+    errors: Counter[str] = field(default_factory=Counter)
+    unfinished: list[str] = field(default_factory=list)
+
+
+class SonarImporter:
+    """An `Importer`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._site = SiteMapping(options)
+        self._batches = BatchReader(options)
+
+    def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
+        report = ImportReport(importer=NAME, database=database, orphans_are=_ORPHANS)
+        with closing(AccountingDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting:
+            self._check_cluster(accounting)
+            run = _Run(
+                accounting=accounting,
+                cursors=Cursors(accounting, NAME),
+                report=report,
+                now=int(now.timestamp()),
+            )
+            for path in paths:
+                self._path(run, path)
+            doubts = self._settle(run)
+            self._finish(run, doubts)
+        return report
+
+    def _check_cluster(self, accounting: AccountingDatabase) -> None:
+        with accounting.transaction():
+            cluster = accounting.settle("SONAR_CLUSTER", self._options.cluster)
+            if cluster != self._options.cluster:
+                raise UsageError(
+                    f"{accounting.path}: holds jobs of the cluster {cluster}; under the name {self._options.cluster} "
+                    "they would count twice: correct importers.sonar.cluster, or name another file with --database"
+                )
+
+    def _path(self, run: _Run, path: Path) -> None:
+        """A file of any name, or all files of a tree that Sonar names so."""
+        before = run.report.files
+        try:
+            for each in self._tree(path) if path.is_dir() else [path]:
+                self._file(run, each)
+        except SourceError as error:  # of the tree: those of a file are told where they happen
+            run.report.troubles.append(str(error))
+        if run.report.files == before:
+            run.report.troubles.append(
+                f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
+            )
+
+    def _tree(self, path: Path) -> Iterator[Path]:
+        """In the order of days."""
+
+        def fail(error: OSError) -> None:
+            raise SourceError(f"{error.filename}: {error.strerror or error}; let this user search it") from error
+
+        for folder, folders, names in os.walk(path, onerror=fail):
+            folders.sort()
+            for name in sorted(names):
+                if _WANTED.fullmatch(name) and (self._options.samples or not _SAMPLE.match(name)):
+                    yield Path(folder, name)
+
+    def _file(self, run: _Run, path: Path) -> None:
+        run.report.files += 1
+        again = True
+        while again:
+            cursor = run.cursors.at_path(path)
+            if cursor is not None and _untouched(path, cursor):
+                return
+            try:
+                with opened(path) as file:
+                    self._content(run, cursor, file)
+                again = False
+            except Overtaken:
+                log.debug("%s: another importer reads it too; going on from where it is", path)
+            except SourceError as error:
+                run.report.troubles.append(str(error))
+                again = False
+
+    def _content(self, run: _Run, cursor: FileCursor | None, file: LogFile) -> None:
+        if cursor is None:
+            cursor = FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
+        start = cursor.mark.taken if file.fits(cursor.mark) else 0
+        reader = EnvelopeReader(file, start)
+        first = start == 0
+        for batch, mark in self._batches.read(file.path, reader):
+            if first and batch.foreign:
+                raise SourceError(f"{file.path}: is no file of Sonar, or not in a form that is known; {batch.foreign}")
+            first = False
+            cursor = self._write(run, cursor, file, batch, mark)
+        if reader.unfinished:
+            run.unfinished.append(f"{file.path} ({reader.unfinished:,} bytes)")
+
+    def _write(self, run: _Run, cursor: FileCursor, file: LogFile, batch: Batch, mark: Mark) -> FileCursor:
+        """What was read and how far, in one transaction. Raises: Overtaken."""
+        connection = run.accounting.connection
+        with run.accounting.transaction():
+            moved = run.cursors.move(cursor, file, mark)
+            duplicates = take(connection, batch.records)
+            touch(connection, keep_samples(connection, batch.samples))
+            for node in batch.nodes:
+                keep_node(connection, node)
+            for partitions in batch.partitions:
+                keep_partitions(connection, partitions)
+            bad: list[BadLine] = run.accounting.set_aside(NAME, batch.bad)
+        report = run.report
+        report.lines += batch.lines
+        report.duplicates += duplicates
+        report.skipped.update(batch.skipped)
+        report.bad += len(bad)
+        report.bad_lines += bad[: _SHOWN_BAD - len(report.bad_lines)]
+        run.errors.update(batch.errors)
+        return moved
+
+    def _settle(self, run: _Run) -> Doubts:
+        """Make rows of all jobs of which something new was said, or whose hold-off is over."""
+        connection, report = run.accounting.connection, run.report
+        settling = Settling(connection, self._site, self._options, run.now)
+        more = True
+        while more:
+            with run.accounting.transaction():
+                jobs = due(connection, run.now, _SETTLED_AT_ONCE)
+                found = settling.verdicts(jobs)
+                put = run.accounting.put(found.jobs, replace=True)
+                run.accounting.take_back(found.taken_back)
+                settle(connection, found.settled)
+            report.imported += put.inserted
+            report.updated += put.updated
+            report.merged += found.steps
+            report.skipped.update(found.skipped)
+            more = bool(jobs)
+        return settling.doubts
+
+    def _finish(self, run: _Run, doubts: Doubts) -> None:
+        """What the database holds after it all, and what to tell."""
+        report, accounting = run.report, run.accounting
+        with accounting.transaction():
+            left = waiting(accounting.connection, run.now - self._options.overdue_after_s)
+            report.notes += doubts.notes(accounting.connection, self._options)
+        report.held, report.orphans = left.jobs + left.steps, left.overdue_steps
+        report.set_aside = accounting.bad_lines(NAME)
+        if left.overdue_jobs:
+            report.notes.append(
+                f"{left.overdue_jobs:,} jobs were seen waiting or running long ago, and never since: Sonar collects no "
+                "jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
+            )
+        if run.unfinished:
+            report.notes.append(
+                f"{len(run.unfinished):,} files end inside an envelope, which waits for its rest: "
+                + ", ".join(run.unfinished[:3])
+            )
+        for error, count in run.errors.most_common(_SHOWN_ERRORS):
+            report.notes.append(f"Sonar had trouble, {count:,} times: {error}")
+        if len(run.errors) > _SHOWN_ERRORS:
+            report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other troubles of Sonar")
+
+
+def _untouched(path: Path, cursor: FileCursor) -> bool:
+    """Whether a file is as it was when it was read to its end; a tree has thousands, most of them of days long gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False  # opening it tells the trouble
+    whole = found.st_size == cursor.mark.taken or path.suffix == ".gz"
+    return whole and found.st_mtime == cursor.modified and cursor.mark.taken > 0

@@ -1,0 +1,158 @@
+"""What became of jobs: which runs are over and are usage, which wait, which are none and why."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from publisher.importers.base import ImportedJob
+from publisher.importers.sonar_record import LIVE
+from publisher.importers.sonar_runs import MOST_RUNS, JobStory, Run, read_story
+from publisher.importers.sonar_samples import gpu_use
+from publisher.importers.sonar_site import Options, SiteMapping
+from publisher.importers.sonar_store import Settled, kept
+from publisher.importers.sonar_system import cpus_of, hyperthreads, partition_names
+
+_HOUR: Final = 3600
+_SHOWN_NAMES: Final = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdicts:
+    """What became of some jobs."""
+
+    jobs: list[ImportedJob] = field(default_factory=list)
+    taken_back: list[str] = field(default_factory=list)  # JobIDs
+    settled: list[Settled] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    steps: int = 0  # that went into rows which are new
+
+
+@dataclass(slots=True, kw_only=True)
+class Doubts:
+    """What does not fit together in jobs that were imported, for people."""
+
+    hours_off: int = 0
+    nodes_differ: int = 0
+    too_many_cpus: int = 0
+    partitions: Counter[str] = field(default_factory=Counter)
+    jobs: int = 0
+
+    def notes(self, connection: sqlite3.Connection, options: Options) -> list[str]:
+        """What an administrator must know of them."""
+        notes = []
+        if self.hours_off:
+            notes.append(
+                f"{self.hours_off:,} jobs took an hour more or less than their end less their start: the clocks changed "
+                "meanwhile; set importers.sonar.time_zone to have their times right"
+            )
+        if self.nodes_differ:
+            notes.append(
+                f"{self.nodes_differ:,} jobs list another number of nodes than were allocated; the latter counts"
+            )
+        if self.too_many_cpus:
+            notes.append(f"{self.too_many_cpus:,} jobs have more CPUs than sysinfo tells of their nodes")
+        if self.partitions:
+            named = ", ".join(sorted(self.partitions)[:_SHOWN_NAMES])
+            notes.append(
+                f"{self.partitions.total():,} jobs ran in partitions that the newest cluster data does not have: {named}; "
+                "do importers.sonar.cluster and the rules by queue still fit?"
+            )
+        nodes, threads = hyperthreads(connection)
+        if self.jobs and nodes and options.threads_per_core is None:
+            notes.append(
+                f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these as CPUs: set "
+                f"importers.sonar.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
+            )
+        return notes
+
+
+class Settling:
+    """Looks at jobs one by one. The order in which their records came does not matter."""
+
+    def __init__(self, connection: sqlite3.Connection, site: SiteMapping, options: Options, now: int) -> None:
+        self._connection = connection
+        self._site = site
+        self._options = options
+        self._now = now
+        self._partitions = partition_names(connection)
+        self.doubts = Doubts()
+
+    def verdicts(self, jobs: Sequence[tuple[int, str]]) -> Verdicts:
+        """Of jobs, each with the reason for which it was skipped before; inside a transaction."""
+        found = Verdicts()
+        for job, reason in jobs:
+            story = read_story(job, kept(self._connection, job), self._site.clock)
+            settled = self._settle(story, found)
+            found.settled.append(settled)
+            if settled.reason and settled.reason != reason:
+                found.skipped[settled.reason] += 1
+        return found
+
+    def _settle(self, story: JobStory, found: Verdicts) -> Settled:
+        if story.absurd:
+            return Settled(job=story.job, stage="skipped", reason=f"more than {MOST_RUNS} runs, which no job has")
+        if not story.runs:
+            return self._without_run(story)
+        written: list[tuple[str, bool]] = []
+        dues: list[int] = []
+        stage, reason = "done", ""
+        for run in story.runs:
+            due, why = self._verdict(run)
+            if due is None and not why:
+                if not run.written:
+                    written.append((run.start, True))
+                    found.steps += run.steps
+                self._import(story.job, run, found)
+                continue
+            if run.written:
+                written.append((run.start, False))
+                found.taken_back.append(self._site.job_id(story.job, run))
+            if why:
+                stage, reason = ("skipped" if stage == "done" else stage), why
+            else:
+                stage = "waiting"
+                dues += [due] if due else []
+        soonest = min(dues) if dues else None
+        return Settled(job=story.job, stage=stage, due=soonest, reason=reason, written=written)
+
+    def _verdict(self, run: Run) -> tuple[int | None, str]:
+        """When to look again (0: when something new is said) or None, and why it is no usage or ''."""
+        if run.over:
+            held_until = (run.ended_at or 0) + self._options.hold_off_s
+            return (None, self._site.skips(run)) if held_until <= self._now else (held_until, "")
+        if run.followed:
+            return None, "requeued before its end was seen"
+        return 0, ""
+
+    def _without_run(self, story: JobStory) -> Settled:
+        if story.waiting is None:
+            return Settled(job=story.job, stage="steps")
+        state = story.waiting.get("state", "")
+        if state in LIVE or not state:
+            return Settled(job=story.job, stage="waiting")
+        if "end" in story.waiting:
+            return Settled(job=story.job, stage="skipped", reason=f"never started ({state})")
+        return Settled(job=story.job, stage="skipped", reason=f"has neither start nor end ({state})")
+
+    def _import(self, job: int, run: Run, found: Verdicts) -> None:
+        ended_at = run.ended_at or 0
+        gpus = gpu_use(self._connection, job, run.started_at, ended_at, self._options.sample_interval_s)
+        found.jobs.append(self._site.job(job, run, gpus))
+        self._doubt(run)
+
+    def _doubt(self, run: Run) -> None:
+        doubts, get = self.doubts, run.fields.get
+        hosts = self._site.hosts(run)
+        doubts.jobs += 1
+        elapsed: int = get("elapsed", 0)
+        doubts.hours_off += elapsed > 0 and abs(run.span_s - elapsed) == _HOUR and not get("suspended")
+        doubts.nodes_differ += bool(hosts) and get("nodes", len(hosts)) != len(hosts)
+        if self._partitions and get("partition", "") not in self._partitions:
+            doubts.partitions[get("partition", "") or "(none)"] += 1
+        if hosts and len(hosts) <= 64:
+            there = cpus_of(self._connection, hosts)
+            doubts.too_many_cpus += there is not None and get("cpus", 0) > there
