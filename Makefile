@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCE ?= arex
 
-.PHONY: demo test lint bench packages deb rpm clean
+.PHONY: demo test lint bench packages deb rpm check-packages clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -45,6 +45,10 @@ rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
 	$(SOURCES) --transform 's,^,publisher-0.1.0/,' | gzip > build/rpm/SOURCES/publisher-0.1.0.tar.gz
 	$(SYSTEM) rpmbuild -bb $(RPMFLAGS) --define "_topdir $(CURDIR)/build/rpm" package/publisher.spec
 	cp build/rpm/RPMS/noarch/*.rpm dist/
+
+check-packages: deb  ## the package on a fresh Debian in a folder: as root, with mmdebstrap
+	$(MAKE) $(VENV)/.ready
+	$(BIN)/pytest -n 0 -m long tests/test_installed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
