@@ -27,7 +27,7 @@ from publisher.sources.arex_rows import Asked, Row
 from publisher.sources.arex_values import anchor_text
 from publisher.sources.base import Cursor, DoneWith, OpenRow, Page, SourceFacts
 from publisher.sources.local_time import LocalTime, local_zone
-from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf, check_readable
+from publisher.sources.sqlite_readonly import CopyShelf, check_readable
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -72,6 +72,10 @@ class Options:
         default=500,
         metadata={"help": "rows read in one transaction", **_at_least(1)},
     )
+    lock_wait_s: int = field(
+        default=90,
+        metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
+    )
 
     def __post_init__(self) -> None:
         if self.control_dir is None and not self.databases:
@@ -95,14 +99,17 @@ class ArexSource:
     """A `Source`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
 
     def __init__(
-        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
     ) -> None:
         self.clock = clock
         self._options = options
         self._page_rows = options.page_rows
         self._shelf = CopyShelf(copies_below)
         self._reading = Reading(
-            clock=clock, hold_off_s=options.hold_off_s, unescape=options.unescape, busy_timeout_s=busy_timeout_s
+            clock=clock,
+            hold_off_s=options.hold_off_s,
+            unescape=options.unescape,
+            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
         )
 
     def databases(self) -> tuple[str, ...]:

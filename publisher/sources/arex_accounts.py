@@ -18,7 +18,7 @@ from publisher.sources.arex_database import Reading, stored_job_id
 from publisher.sources.arex_rows import Row
 from publisher.sources.arex_sheet import read_sheet
 from publisher.sources.local_time import LocalTime, local_zone
-from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf
+from publisher.sources.sqlite_readonly import CopyShelf
 
 
 def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
@@ -33,13 +33,16 @@ class ArexAccounts:
     """An `Accounts`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
 
     def __init__(
-        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
     ) -> None:
         self._options = options
         self._clock = clock
         self._shelf = CopyShelf(copies_below)
         self._reading = Reading(
-            clock=clock, hold_off_s=options.hold_off_s, unescape=options.unescape, busy_timeout_s=busy_timeout_s
+            clock=clock,
+            hold_off_s=options.hold_off_s,
+            unescape=options.unescape,
+            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
         )
 
     @property
