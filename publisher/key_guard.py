@@ -7,7 +7,7 @@ Job records replace each other, but no row of the sums is ever deleted: one that
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.row_keys import month_number, sync_host
 from publisher.model.selection import Selection, Window
 from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 
 HostMonth = tuple[int, str]
 
@@ -43,7 +43,14 @@ class Wanted:
 
 
 def made(
-    wanted: Wanted, window: Window, source: Source, ledger: Ledger, now: datetime, *, delivered: bool = False
+    wanted: Wanted,
+    window: Window,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    delivered: bool = False,
+    page_read: Callable[[Page], None] = lambda _: None,
 ) -> Made:
     """What the window's jobs would make as they are now; `delivered`: only those that were.
 
@@ -61,6 +68,7 @@ def made(
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[HostMonth] = Counter()
     for page in source.window(window, frozenset(), now):
+        page_read(page)
         ids = [job.key for job in page.jobs]
         known, held = ledger.known(wanted.target, ids), ledger.held(wanted.target, ids)
         for job, key in zip(page.jobs, ids, strict=True):

@@ -19,7 +19,7 @@ from publisher.model.months import HeldMonth, row_of
 from publisher.model.parcel import Packer
 from publisher.model.progress import Progress
 from publisher.model.summary_keys import KeyTotal
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals, Scales
 
 
@@ -55,8 +55,12 @@ def open_outlet(
     clock: Callable[[], datetime],
     *,
     held_before: Collection[int],
+    page_read: Callable[[Page], None],
 ) -> Outlet:
-    """The outlet of the target's format. `held_before`: months that the last round held back."""
+    """The outlet of the target's format. `held_before`: months that the last round held back.
+
+    `page_read` is told of pages that are read beside the round's own.
+    """
     if isinstance(aim.format, SummaryFormat):
         return MonthTotals(
             target=aim.name,
@@ -69,6 +73,7 @@ def open_outlet(
             basis=f"{aim.selection_digest}-{aim.policy_digest}",
             accept_key_change=aim.accept_key_change,
             clock=clock,
+            page_read=page_read,
         )
     frame = aim.format.frame
     packer = Packer(

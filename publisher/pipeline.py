@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
 from publisher.aim import Aim
@@ -18,9 +19,9 @@ from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
-from publisher.model.job import JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.months import HeldMonth
-from publisher.model.progress import Progress
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.months import HeldMonth, month_window
+from publisher.model.progress import Progress, WindowMark
 from publisher.model.quality import apel_warnings
 from publisher.model.selection import Window
 from publisher.outcome import Outcome, broken_off, concluded
@@ -136,8 +137,8 @@ class Round:
                 self._ledger.end_errand(self._aim.name, errand)
         return self._outcome(receipt), reading.finished or receipt is not None
 
-    def republish_month(self, month: int) -> Outcome:
-        """Sum a month (12 x year + month - 1) up anew and send it whole.
+    def republish_month(self, month: int, errand: str = "") -> Outcome:
+        """Sum a month (12 x year + month - 1) up anew and send it whole; an errand that is broken off goes on behind it.
 
         Raises: PublisherError for whatever ends it before it has begun.
         """
@@ -152,11 +153,18 @@ class Round:
                 outlet = self._outlet(judge)
                 if isinstance(outlet, MonthTotals):
                     outlet.send_again(month, now)
+                if errand and not self._held:
+                    self._note_month(month, errand)
             except Stopped as stopped:
                 return self._outcome(stopped.receipt)
             except PublisherError as error:
                 return broken_off(self._aim.name, error, self._dispatch.tally)
         return self._outcome(None)
+
+    def _note_month(self, month: int, errand: str) -> None:
+        done = Epoch(month_window(month).end or 0)
+        mark = WindowMark(errand=errand, ended_at=done, row=RowRef(database="", record_id=0))
+        self._ledger.note(self._aim.name, Progress(window_mark=mark), self._aim.policy_digest, self._clock())
 
     def send_outstanding(self) -> Outcome:
         """Send what is written down without a receipt, and nothing new.
@@ -247,7 +255,14 @@ class Round:
 
     def _outlet(self, judge: Judge) -> Outlet:
         self._outlet_now = open_outlet(
-            self._aim, judge, self._source, self._ledger, self._dispatch, self._clock, held_before=self._held_before
+            self._aim,
+            judge,
+            self._source,
+            self._ledger,
+            self._dispatch,
+            self._clock,
+            held_before=self._held_before,
+            page_read=partial(self._observer.page_read, self._aim.name),
         )
         return self._outlet_now
 

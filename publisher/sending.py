@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from publisher import commands, config, results, terminal
 from publisher.config import TargetSettings
@@ -17,6 +18,9 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
 from publisher.model import when
 from publisher.outcome import Outcome
 from publisher.wiring import Site
+
+if TYPE_CHECKING:  # `publish` starts sooner without them
+    from publisher.planning import Plan, Wish
 
 
 def publish(arguments: argparse.Namespace, site: Site) -> int:
@@ -38,14 +42,14 @@ def publish(arguments: argparse.Namespace, site: Site) -> int:
 
 
 def republish(arguments: argparse.Namespace, site: Site) -> int:
-    from publisher import republishing
+    from publisher import planning, republishing, results_plan
 
     now = site.surroundings.clock()
     if arguments.format and arguments.format not in {**JOB_FORMATS, **SUMMARY_FORMATS}:
         raise UsageError(
             f"no format is called {arguments.format!r}; there are {', '.join({**JOB_FORMATS, **SUMMARY_FORMATS})}"
         )
-    wish = republishing.Wish(
+    wish = planning.Wish(
         window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
         exact=arguments.exact,
         format=arguments.format,
@@ -53,8 +57,8 @@ def republish(arguments: argparse.Namespace, site: Site) -> int:
         brake=not arguments.no_brake,
     )
     targets = _once(arguments, site) or commands.choose(site.settings, arguments.target)
-    plans = republishing.plan(site, targets, wish)
-    for line in results.plan_lines(plans, exact=arguments.exact):
+    plans = _planned(arguments, site, targets, wish)
+    for line in results_plan.plan_lines(plans):
         terminal.notice(line)
     if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
         terminal.error_line("nothing was sent")
@@ -67,6 +71,21 @@ def republish(arguments: argparse.Namespace, site: Site) -> int:
         report.done()
     _tell_outcomes(arguments, site, outcomes)
     return commands.exit_status(outcomes)
+
+
+def _planned(arguments: argparse.Namespace, site: Site, targets: Sequence[TargetSettings], wish: Wish) -> list[Plan]:
+    from publisher import planning
+
+    looking = terminal.CountingReport(
+        sys.stderr,
+        monotonic=time.monotonic,
+        quiet=arguments.quiet or arguments.json,
+        what="jobs looked at, to tell what will be sent",
+    )
+    try:
+        return planning.plan(site, targets, wish, looking)
+    finally:
+        looking.done()
 
 
 def _once(arguments: argparse.Namespace, site: Site) -> list[TargetSettings]:
@@ -121,7 +140,7 @@ def _tell_outcomes(arguments: argparse.Namespace, site: Site, outcomes: Sequence
 
 
 def sync(arguments: argparse.Namespace, site: Site) -> int:
-    from publisher import portal, syncing
+    from publisher import portal, results_sync, syncing
 
     months = None if arguments.months == "all" else _months(arguments.months)
     if arguments.portal and not arguments.check:
@@ -142,9 +161,9 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
     compared = syncing.check(site, targets, months=months, portal=counts)
     status = RecordError.exit_status if any(row.repairs for row in compared) else 0
     if arguments.json:
-        terminal.print_json(results.check_json(compared, status), sys.stdout)
+        terminal.print_json(results_sync.check_json(compared, status), sys.stdout)
     else:
-        terminal.print_table(results.CHECK_COLUMNS, results.check_rows(compared), sys.stdout)
+        terminal.print_table(results_sync.CHECK_COLUMNS, results_sync.check_rows(compared), sys.stdout)
         terminal.print_line("differences: see the last column" if status else "no difference", sys.stdout)
     return status
 

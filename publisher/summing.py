@@ -25,7 +25,7 @@ from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import Accumulator, SummaryGroup
 from publisher.model.summary_keys import KeyTotal
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 
 _FLUSH_JOBS: Final = 50_000  # entries that wait for their transaction: some 10 MB
 
@@ -54,6 +54,7 @@ class MonthTotals:
         basis: str,
         accept_key_change: bool,
         clock: Callable[[], datetime],
+        page_read: Callable[[Page], None],
     ) -> None:
         self._target = target
         self._format = format
@@ -65,6 +66,7 @@ class MonthTotals:
         self._basis = basis
         self._accept_key_change = accept_key_change
         self._clock = clock
+        self._page_read = page_read
         self._months: dict[int, Accumulator] = {}
         self._entries: dict[JobKey, Entry] = {}
         self._dirty: set[int] = set()
@@ -166,6 +168,7 @@ class MonthTotals:
         left: set[int] = set()  # months in which jobs of this one were counted before
         present = 0
         for page in self._source.window(month_window(state.month), self._format.needs, now):
+            self._page_read(page)
             keys = [job.key for job in page.jobs]
             known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
             for job, key in zip(page.jobs, keys, strict=True):

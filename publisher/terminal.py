@@ -258,9 +258,14 @@ class CountingReport:
         self._quiet = quiet
         self._what = what
         self._bar = stream.isatty()
-        self._next = monotonic() + (_PATIENCE_S if self._bar else _LINE_EVERY_S)
-        self._count = 0
+        self._began = monotonic()
+        self._next = self._began + (_PATIENCE_S if self._bar else _LINE_EVERY_S)
+        self._count = self._expected = 0
         self._drawn = False
+
+    def expect(self, count: int) -> None:
+        """So many are to come: then it can tell what is left."""
+        self._expected = count
 
     def seen(self, more: int) -> None:
         self._count += more
@@ -269,11 +274,18 @@ class CountingReport:
             return
         self._next = now + (_BAR_EVERY_S if self._bar else _LINE_EVERY_S)
         if self._bar:
-            self._stream.write(f"\r{self._count:,} {self._what}\x1b[K")
+            self._stream.write(f"\r{self._line(now)}\x1b[K")
             self._stream.flush()
             self._drawn = True
         else:
-            log.info("%s", f"{self._count:,} {self._what}")
+            log.info("%s", self._line(now))
+
+    def _line(self, now: float) -> str:
+        if not self._expected:
+            return f"{self._count:,} {self._what}"
+        rate = self._count / max(now - self._began, 0.001)
+        left_s = max(self._expected - self._count, 0) / max(rate, 0.001)
+        return f"{self._count:,} of {self._expected:,} {self._what}, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
     def done(self) -> None:
         """Leave the terminal as it was found."""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publisher import commands, config, republishing
+from publisher import commands, config, planning, republishing
 from publisher.model import when
 from publisher.wiring import Site, Surroundings
 
@@ -47,8 +47,8 @@ def main(path: Path, fatal: int, month: str = "") -> None:
     site = Site(settings=settings, surroundings=surroundings)
     if month:
         now = surroundings.clock()
-        wish = republishing.Wish(window=when.window(when.parse_from(month, now), when.parse_to(month, now)))
-        plans = republishing.plan(site, settings.targets, wish)
+        wish = planning.Wish(window=when.window(when.parse_from(month, now), when.parse_to(month, now)))
+        plans = planning.plan(site, settings.targets, wish, FatalObserver(0))
         outcomes = republishing.carry_out(site, settings.targets, plans, wish, observer, dry_run=False)
     else:
         outcomes = commands.publish(site, targets=[], observer=observer, force=True)

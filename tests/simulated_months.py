@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from publisher import commands, config, republishing, syncing
+from publisher import commands, config, planning, republishing, syncing
 from publisher.config import TargetSettings
 from publisher.delivery.base import Receipt, Step, Transport, Verdict
 from publisher.model import when
@@ -301,12 +301,12 @@ class World:
     ) -> Outcome | None:
         def go() -> list[Outcome]:
             site = self.site()
-            wish = republishing.Wish(
+            wish = planning.Wish(
                 window=when.window(when.parse_from(start, self.now), when.parse_to(end or start, self.now)),
                 accept_key_change=accept,
                 format=form,
             )
-            plans = republishing.plan(site, site.settings.targets, wish)
+            plans = planning.plan(site, site.settings.targets, wish, Steps())
             return republishing.carry_out(site, site.settings.targets, plans, wish, Steps(fatal=fatal), dry_run=dry_run)
 
         return self._round(faults, go)

@@ -70,11 +70,18 @@ ROOMS: dict[str, set[str]] = {
         *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
     },
     "portal": {"errors", "model"},
-    "republishing": {
+    "rehearsing": {"model", "config", "delivery.base", "ledger.base", "sources.base", "pipeline", "outcome", "wiring"},
+    "planning": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
+        *("key_guard", "rehearsing", "wiring"),
+    },
+    "results_plan": {"planning"},
+    "results_sync": {"model", "results", "syncing"},
+    "republishing": {
+        *("errors", "model", "config", "ledger.base", "sources.base", "planning"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
     },
-    "results": {"model", "commands", "ledger.base", "outcome", "republishing", "syncing"},
+    "results": {"model", "commands", "ledger.base", "outcome"},
     # Asks every room, and speaks to services through delivery alone.
     "doctor": {
         *("errors", "model", "doctor", "config", "formats", "ledger.base", "sources.base", "commands", "wiring"),
@@ -91,7 +98,7 @@ ROOMS: dict[str, set[str]] = {
     "terminal": {"errors", "delivery.base", "ledger.base", "model", "sources.base"},
     "sending": {
         *("errors", "model", "config", "formats", "wiring", "outcome"),
-        *("commands", "republishing", "syncing", "portal", "results", "terminal"),
+        *("commands", "planning", "republishing", "syncing", "portal", "results", "results_plan", "results_sync", "terminal"),
     },
     "command_words": {"errors"},
     "command_line": {"command_words"},

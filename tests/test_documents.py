@@ -255,6 +255,7 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
                 "results_import",
                 "results_job",
                 "results_stats",
+                "results_sync",
                 "looking",
             ),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from publisher import commands, republishing
+from publisher import commands, planning, republishing
 from publisher.errors import Busy, UsageError
 from publisher.ledger.base import Hold, Ledger, impatient
 from publisher.ledger.moves import SqliteLedger
@@ -345,8 +345,8 @@ def test_a_second_run_of_an_errand_leaves_it_alone(world: World) -> None:
                 others[0] = world.republish("2028-02")
 
     site = world.site()
-    wish = republishing.Wish(window=when.Month(2028, 2).window)
-    plans = republishing.plan(site, site.settings.targets, wish)
+    wish = planning.Wish(window=when.Month(2028, 2).window)
+    plans = planning.plan(site, site.settings.targets, wish, Steps())
     (first,) = republishing.carry_out(site, site.settings.targets, plans, wish, Meanwhile(), dry_run=False)
     assert first.exit_status == 0
     assert done(others[0]).exit_status == 75
@@ -428,8 +428,8 @@ def test_part_of_a_month_of_totals_is_refused(world: World) -> None:
     site = world.site()
     window = when.window(when.parse_from("2028-02-02", NOW), when.parse_to("2028-02-03", NOW))
     with pytest.raises(UsageError, match="a part of a month"):
-        republishing.plan(
-            site, site.settings.targets, republishing.Wish(window=window, exact=True, format="apel-summary-0.4")
+        planning.plan(
+            site, site.settings.targets, planning.Wish(window=window, exact=True, format="apel-summary-0.4"), Steps()
         )
 
 
@@ -444,4 +444,63 @@ def test_power_may_go_at_every_step_of_an_accepted_change(world: World) -> None:
         if world.republish("2028-02", "2028-03", accept=True, fatal=fatal) is not None:
             break
     assert done(world.republish("2028-02", "2028-03")).exit_status == 0
+    assert not world.wrong_months()
+
+
+# Parts of months
+
+
+def republish_part(world: World, *, accept: bool = False) -> Outcome:
+    """`--exact`: the first half of a month."""
+    site = world.site()
+    window = when.window(when.parse_from("2028-02", NOW), when.parse_to("2028-02-14", NOW))
+    wish = planning.Wish(window=window, exact=True, accept_key_change=accept)
+    plans = planning.plan(site, site.settings.targets, wish, Steps())
+    (outcome,) = republishing.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)
+    return outcome
+
+
+def test_a_part_of_a_month_goes_when_its_keys_are_as_before(world: World) -> None:
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    assert republish_part(world).records > 0
+    assert not world.wrong_months()
+
+
+def test_a_part_of_a_month_under_other_keys_is_held(world: World) -> None:
+    """Jobs of the rest keep some of the old rows alive, so that only the receiver could tell which; all of them are named."""
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["benchmark"]["value"] = 9
+    held = republish_part(world)
+    assert (held.exit_status, names(held)) == (65, ["2028-02"])
+    assert sum(total.jobs for total in held.held[0].stale) == len(jobs_of(FEBRUARY))
+    assert not world.wrong_months()
+    assert names(republish_part(world)) == ["2028-02"], "again, until it is accepted or taken back"
+    world.do_the_tickets(held)
+    # With the rows the team deletes the records below them: the month has to go whole then, and is right.
+    assert done(world.republish("2028-02", accept=True)).exit_status == 0
+    assert not world.wrong_months()
+    assert republish_part(world).exit_status == 0
+    assert not world.wrong_months()
+
+
+def test_an_accepted_part_of_a_month_is_recorded_and_no_news_again(world: World) -> None:
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["benchmark"]["value"] = 9
+    assert republish_part(world, accept=True).exit_status == 0
+    assert republish_part(world).exit_status == 0
+    assert names(world.republish("2028-03")) == ["2028-03"]
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.2"], indirect=True)
+@pytest.mark.parametrize("accept", [False, True])
+def test_a_part_of_a_month_of_totals_is_held_whatever_is_accepted(world: World, accept: bool) -> None:
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    configure(world, format="car")
+    held = republish_part(world, accept=accept)
+    assert (held.exit_status, names(held)) == (65, ["2028-02"])
+    assert "publisher republish --from 2028-02 --to 2028-02 --accept-key-change" in held.reason
     assert not world.wrong_months()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from publisher.terminal import CountingReport
 from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.pki import PKI
 from tests.sites import Run, SiteUnderTest, told, truth
@@ -272,3 +277,92 @@ def test_jobs_that_a_republish_set_aside_stay_in_sight(site: SiteUnderTest) -> N
     held = site.run("quarantine", "list", "--json").json["quarantined"]
     assert {one["rule"] for one in held} == {"benchmark-missing"}
     assert len(held) == 6
+
+
+# What it says first
+
+
+def plan_line(run: Run) -> str:
+    return next(line for line in run.err.split("\n") if "months:" in line)
+
+
+def test_what_was_sent_before_is_counted_job_by_job_and_else_at_most(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"vos": ["atlas"], "batch_records": 4}
+    site.config["records"]["default_vo"] = "nobody"
+    jobs = [
+        replace(job, vo="atlas", fqans=("/atlas",)) if at % 3 else job
+        for at, job in enumerate(jobs_of(SEPTEMBER, OCTOBER, 60))
+    ]
+    fill(site, *jobs)
+    window = ("--from", "2026-09", "--to", "2026-09")
+    first = republish(site, *window)
+    sent = first.json["targets"]["egi"]["records"]
+    assert 30 < sent < 60
+    assert "at most 60 jobs" in plan_line(first)
+    again = republish(site, *window)
+    told = again.json["targets"]["egi"]
+    assert f"  {sent} jobs in some {told['messages']} messages" in plan_line(again)
+    megabytes = re.search(r"([0-9.]+) MB", plan_line(again))
+    assert megabytes is not None
+    assert abs(float(megabytes[1]) * 1e6 - sent * 1_800) < sent * 600
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_totals_are_counted_before_they_are_sent(site: SiteUnderTest, dry_run: bool) -> None:
+    site.config["targets"]["egi"] |= {"format": "apel-summary-0.4", "batch_records": 7}
+    fill(site, *jobs_of(SEPTEMBER, NOVEMBER, 60))
+    run = republish(site, "--from", "2026-09", "--to", "2026-10", *(["--dry-run"] if dry_run else []))
+    told = run.json["targets"]["egi"]
+    assert f"  {told['records']} totals of 60 jobs in {told['messages']} messages" in plan_line(run)
+    assert bool(site.fake.messages(PROJECT, TOPIC)) is not dry_run
+
+
+def test_a_month_that_would_be_held_is_told_before(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    fill(site, *(replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, NOVEMBER, 20)))
+    assert site.publish().status == 0
+    site.config["records"]["benchmark"]["value"] = 9
+    site.save()
+    run = republish(site, "--from", "2026-10", "--to", "2026-10")
+    assert (run.status, "  2026-10: would leave rows behind" in run.err) == (65, True)
+
+
+def test_looking_at_many_jobs_tells_how_far_it_is() -> None:
+    """A line a minute where there is no terminal, and a bar where there is one."""
+    clock = iter([0.0, 30.0, 61.0, 90.0, 125.0])
+    report = CountingReport(io.StringIO(), monotonic=lambda: next(clock), quiet=False, what="jobs looked at")
+    report.expect(1_000)
+    lines: list[str] = []
+    watcher = logging.Handler()
+    watcher.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a handler of one line
+    logger = logging.getLogger("publisher")
+    logger.addHandler(watcher)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        for _ in range(4):
+            report.seen(100)
+    finally:
+        logger.removeHandler(watcher)
+        logger.setLevel(level)
+    assert lines == [
+        "200 of 1,000 jobs looked at, 3/s, about 244 s left",
+        "400 of 1,000 jobs looked at, 3/s, about 188 s left",
+    ]
+
+
+def test_months_of_totals_go_on_where_they_were_broken_off(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"format": "apel-summary-0.2", "attempts": 1}
+    fill(site, *jobs_of(SEPTEMBER, NOVEMBER, 60))
+    assert site.publish().status == 0
+    window = ("--from", "2026-09", "--to", "2026-10")
+    before = len(site.fake.messages(PROJECT, TOPIC))
+    site.fake.faults.push(Fault.none(), Fault.status(503))
+    assert republish(site, *window).status == 75
+    assert len(site.fake.messages(PROJECT, TOPIC)) == before + 1
+    again = republish(site, *window)
+    assert (again.status, "goes on with the month" in again.err) == (0, True)
+    assert len(site.fake.messages(PROJECT, TOPIC)) == before + 3, "what was on its way, and its month"
+    whole = republish(site, *window)
+    assert "goes on" not in whole.err
+    assert len(site.fake.messages(PROJECT, TOPIC)) == before + 5
