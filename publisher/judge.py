@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.errors import Unfit
 from publisher.ledger.base import Hold, Known, Quarantined
-from publisher.model.job import Glimpse, JobKey, JobRecord, SkippedJob
+from publisher.model.job import Epoch, Glimpse, JobKey, JobRecord, SkippedJob
 from publisher.model.message import Entry
 from publisher.model.parcel import TOO_LARGE
 from publisher.model.per_job import per_job
@@ -107,7 +107,10 @@ class Judge:
 
     def delivered_as_it_is(self, run: Glimpse, known: Known) -> bool:
         """Whether a known run was accepted with these values, so that `judge` would pass it over."""
-        same = known.fingerprint == run.fingerprint and known.ended_at == run.ended_at
+        return self.is_delivered(known, run.ended_at, run.fingerprint)
+
+    def is_delivered(self, known: Known, ended_at: Epoch, fingerprint: int) -> bool:
+        same = known.fingerprint == fingerprint and known.ended_at == ended_at
         return same and known.settled and not self.again
 
     def _may_be_stored(self, held: Quarantined) -> bool:

@@ -14,9 +14,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from publisher.aim import Aim
+from publisher.counting import Taken, counter_for
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
+from publisher.formats.base import SummaryFormat
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
@@ -95,6 +97,7 @@ class Round:
                 nearly_all_done=state.swept is not None or state.start is not None,
                 wants=judge.selection.wants,
                 delivered_as_it_is=judge.delivered_as_it_is,
+                alike=isinstance(self._aim.format, SummaryFormat) and limit is None and judge.policy.told_by_row,
             )
             try:
                 receipt = self._travel(reading, judge, limit, now)
@@ -227,9 +230,13 @@ class Round:
         try:
             self._dispatch.send_outstanding()
             outlet = self._outlet(judge)
+            counter = counter_for(outlet, self._aim, judge, self._source, self._ledger)
             for page, progress in reading.pages(now):
                 self._stop_when_told()
                 self._observer.page_read(self._aim.name, page)
+                if page.alike and counter is not None:
+                    page, progress, taken = counter.take_page(page, progress, now)
+                    self._add(taken)
                 if not self._take_page(page, progress, reading, judge, outlet, limit, now):
                     break
             outlet.conclude(now)
@@ -310,6 +317,11 @@ class Round:
             self._quiet_pages = self._aside_waiting = 0
             outlet.write_down()
         return True
+
+    def _add(self, taken: Taken) -> None:
+        self._taken += taken.jobs
+        self._arex_default += taken.arex_default
+        self._warnings.update(taken.warnings)
 
     def _take(self, fit: Fit, outlet: Outlet, now: datetime, place: Progress | None) -> SkippedJob | PassedOver:
         try:

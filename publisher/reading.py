@@ -41,6 +41,7 @@ class NewRows:
     nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
     wants: Callable[[Glimpse], bool]
     delivered_as_it_is: Callable[[Glimpse, Known], bool]
+    alike: bool = False  # jobs are only counted
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
@@ -50,7 +51,8 @@ class NewRows:
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
             done_with = self._done_with if self.sweep and self.nearly_all_done else None
-            for page in self.source.since(cursor, database, self.needs, now, done_with):
+            alike = self.alike and done_with is None
+            for page in self.source.since(cursor, database, self.needs, now, done_with, alike=alike):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
 
     def after(self, job: JobRecord) -> None:

@@ -21,9 +21,10 @@ from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthStat
 from publisher.model.job import JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, message_id
 from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
+from publisher.model.policy import PublishedJob
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
-from publisher.model.summary import Accumulator, SummaryGroup
+from publisher.model.summary import Accumulator, Share, SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 from publisher.sources.base import Page, Source
 
@@ -98,6 +99,19 @@ class MonthTotals:
         else:
             self._dirty |= {month, month_number(fit.known.ended_at)}
         self._entries[fit.entry.key] = fit.entry
+
+    def admits(self, job: PublishedJob, now: datetime) -> bool:
+        """Whether `take` would count it."""
+        try:
+            self._format.admit(job, now)
+        except Unfit:
+            return False
+        return True
+
+    def take_many(self, like: PublishedJob, entries: Sequence[Entry], share: Share) -> None:
+        """Count new runs of one month that are like that one, and that `take` would count each."""
+        self._accumulator(month_number(share.latest_end)).add_many(like, share)
+        self._entries.update((entry.key, entry) for entry in entries)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
@@ -176,7 +190,7 @@ class MonthTotals:
                 present += before == state.month
                 fit = judge.judge(job, key, None, None)
                 dropped = key in held and held[key].hold is Hold.DROPPED
-                if dropped or not isinstance(fit, Fit) or not self._admitted(fit, now):
+                if dropped or not isinstance(fit, Fit) or not self.admits(fit.published, now):
                     continue
                 totals.add(fit.published)
                 if before is None or known[key].fingerprint != fit.entry.fingerprint:
@@ -195,13 +209,6 @@ class MonthTotals:
         if start is not None and start in window:
             window = replace(window, start=start)
         return replace(self._judge, selection=replace(self._judge.selection, window=window))
-
-    def _admitted(self, fit: Fit, now: datetime) -> bool:
-        try:
-            self._format.admit(fit.published, now)
-        except Unfit:
-            return False
-        return True
 
     def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""

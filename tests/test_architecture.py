@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "key_guard": {"errors", "model", "sources.base", "ledger.base", "judge"},
     "batching": {"errors", "model", "formats.base", "judge", "dispatch"},
     "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch"},
+    "counting": {"errors", "model", "sources.base", "ledger.base", "aim", "judge", "summing"},
     "outcome": {"errors", "model", "delivery.base", "dispatch"},
     "reading": {"model", "sources.base", "ledger.base"},
     "aim": {"model", "formats.base", "delivery.base", "judge"},
@@ -34,8 +35,8 @@ ROOMS: dict[str, set[str]] = {
         *("aim", "judge", "dispatch", "batching", "summing", "key_guard"),
     },
     "pipeline": {
-        *("errors", "model", "sources.base", "delivery.base", "ledger.base"),
-        *("aim", "judge", "dispatch", "outlets", "summing", "reading", "outcome"),
+        *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
+        *("aim", "judge", "dispatch", "outlets", "summing", "counting", "reading", "outcome"),
     },
     "config": {
         *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),

@@ -22,7 +22,7 @@ from publisher.model.jura_spelling import jura_group, jura_role, jura_submit_hos
 from publisher.model.origin import Origin
 from publisher.model.per_job import per_job
 from publisher.model.text import arex_escape, ascii_text
-from publisher.model.vo_rules import VoRule
+from publisher.model.vo_rules import RULED_BY_ROW, VoRule
 
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
@@ -162,6 +162,18 @@ class RecordPolicy:
     charging: Charging | None = None  # of formats that have a place for a charge
     _who: dict[tuple[object, ...], Who] = field(default_factory=dict, repr=False, compare=False)
     _where: dict[tuple[str, str, str, str], Where] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def told_by_row(self) -> bool:
+        """Whether sums say nothing of a job that hangs on more than its row, its main FQAN, its benchmark and its end."""
+        rules = (rule.field in RULED_BY_ROW for rule in self.vo_rules)
+        return all(rules) and all(rule.host == "*" for rule in self.benchmarks.rules)
+
+    @property
+    def turning_points(self) -> frozenset[Epoch]:
+        """Ends from which on something else may be said, beside the beginnings of months."""
+        windows = [rule.window for rule in self.benchmarks.rules]
+        return frozenset(edge for one in windows for edge in (one.start, one.end) if edge is not None)
 
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""

@@ -111,6 +111,12 @@ def apel_warnings(job: PublishedJob) -> tuple[str, ...]:
     return tuple(rule.name for rule in WARNINGS if rule.check(job))
 
 
+def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
+    """Those that all jobs have which differ from this one in their ends and in what they used."""
+    return tuple(rule.name for rule in WARNINGS if rule.name != CPU_OVER_WALL and rule.check(job))
+
+
+CPU_OVER_WALL: Final = "cpu-over-wall"
 _MESSAGE: Final = "the whole message: the loader rejects it"
 _DATABASE: Final = "the whole message: the database refuses the value (a lax server cuts it silently)"
 _HALF_LOADED: Final = "the whole message, and its neighbours: a CAR message is left half loaded"
@@ -280,7 +286,7 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
 WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     # 4.1: cpu > wall x processors is not checked by the server
     Rule(
-        name="cpu-over-wall",
+        name=CPU_OVER_WALL,
         receiver="apel",
         protects="an efficiency above 100 % in the portal",
         check=lambda job: (

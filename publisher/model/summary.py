@@ -8,7 +8,7 @@ none as none, benchmarks at three decimals, and of several benchmarks the one th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -86,6 +86,17 @@ class SummaryGroup:
         return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What some jobs of one month add to their group."""
+
+    jobs: int
+    wall_s: int
+    cpu_s: int
+    earliest_end: Epoch
+    latest_end: Epoch
+
+
 @dataclass(slots=True)
 class _Sums:
     """A group in the making; `spelling` is the first of its spellings in sort order, whatever came first."""
@@ -144,6 +155,21 @@ class Accumulator:
             sums.earliest_end = ended_at
         elif ended_at > sums.latest_end:
             sums.latest_end = ended_at
+
+    def add_many(self, like: PublishedJob, share: Share) -> None:
+        """Count jobs of one month that differ from this one in what they used and in their ends. Raises: as `add`."""
+        run = like.job
+        nodes, cores = run.node_count or 0, run.cpu_count or 0
+        month = month_number(share.earliest_end)
+        known = self._find(replace(like, ended_at=share.earliest_end), month, nodes, cores)
+        sums = known.sums
+        sums.jobs += share.jobs
+        sums.wall_s += share.wall_s
+        sums.cpu_s += share.cpu_s
+        sums.normalised_wall_micro += share.wall_s * known.micro
+        sums.normalised_cpu_micro += share.cpu_s * known.micro
+        sums.earliest_end = min(sums.earliest_end, share.earliest_end)
+        sums.latest_end = max(sums.latest_end, share.latest_end)
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""

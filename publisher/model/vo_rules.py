@@ -10,6 +10,8 @@ from publisher.model.job import JobRecord
 
 VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue", "project", "user", "any")
 
+RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})  # of these: what stands in a job's own row
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoRule:

@@ -13,6 +13,7 @@ from publisher.errors import SourceError
 from publisher.model.job import JobId
 from publisher.model.text import arex_escape
 from publisher.sources import arex_sql as sql
+from publisher.sources.arex_alike import AlikeReader
 from publisher.sources.arex_rows import Asked, Row, RowReader, Verdicts
 from publisher.sources.arex_values import anchor_text, text_of, tolerant_text
 from publisher.sources.base import Cursor, SourceFacts
@@ -56,6 +57,7 @@ class AccountingDatabase:
         self.name = path
         self._reading = reading
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
+        self._alike: tuple[RowReader, AlikeReader] | None = None
         self._file = ReadOnlyFile(path, shelf, busy_timeout_s=reading.busy_timeout_s)
         try:
             self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
@@ -140,9 +142,17 @@ class AccountingDatabase:
             rows = connection.execute(query[reader.layout], parameters).fetchall()
             kept = keep(rows)
             whole = span and len(kept) == len(rows)
+            if asked.alike:
+                return Found(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=whole))
             return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
         return self._ask(read)
+
+    def _alike_of(self, reader: RowReader) -> AlikeReader:
+        """What is known of the file behind this reader's connection."""
+        if self._alike is None or self._alike[0] is not reader:
+            self._alike = reader, AlikeReader(reader)
+        return self._alike[1]
 
     def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again with a tolerant eye where some text is not UTF-8."""

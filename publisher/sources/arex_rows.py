@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from publisher.errors import Unfit
+from publisher.model.alike import Alike
 from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, SkippedJob, Transfer, values_fingerprint
 from publisher.sources import arex_sql as sql
 from publisher.sources.arex_names import NameTables
@@ -53,15 +54,17 @@ class Asked:
     first_seen: Mapping[int, Epoch] = field(default_factory=dict)
     remembers: bool = True
     done_with: DoneWith | None = None
+    alike: bool = False  # jobs are only counted (arex_alike.py)
 
 
 @dataclass(slots=True, kw_only=True)
 class Verdicts:
-    """What became of some rows, each in one of the three lists."""
+    """What became of some rows, each in one of the lists."""
 
     jobs: list[JobRecord] = field(default_factory=list)
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
+    alike: list[Alike] = field(default_factory=list)
 
 
 class RowReader:

@@ -148,6 +148,20 @@ def events(which: str) -> str:
     """
 
 
+# For those who only count: what stands beside a stretch of rows and matters to all that is said of them in sums. A start
+# before 1971 is none (`model/quality.py` tells of it); the cast finds keys that are bytes, as reading them all would.
+FINISHED_OR_EARLY: Final = f"""
+    SELECT RecordID, EventKey FROM JobEvents
+    WHERE {BETWEEN} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
+"""
+FQANS_BESIDE: Final = f"""
+    SELECT RecordID, CAST(AttrKey AS TEXT), AttrValue FROM AuthTokenAttributes
+    WHERE {BETWEEN} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') ORDER BY RecordID, rowid
+"""
+BENCHMARKS_BESIDE: Final = f"""
+    SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {BETWEEN} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid
+"""
+
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
 STATUSES: Final = "SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*) FROM AAR GROUP BY StatusID"
 ANYTHING: Final = {"after": 0, "limit": 1, "first": 1, "last": 2, "rows": "[1]", "job": b"", "escaped": b""}

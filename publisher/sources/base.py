@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from publisher.model.alike import Alike
 from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, SkippedJob
 from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
@@ -19,13 +20,14 @@ class Page:
     """Some rows of one database, read in one short transaction.
 
     `cursor` is where reading goes on after this page; None for pages that were asked for by window or by row.
-    `gone` are rows that were asked for and no longer exist.
+    `gone` are rows that were asked for and no longer exist. `alike` are further jobs, for those who asked to count them only.
     """
 
     jobs: tuple[JobRecord, ...]
     skipped: tuple[SkippedJob, ...] = ()
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
+    alike: tuple[Alike, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
 
@@ -69,10 +71,13 @@ class Source(Protocol):
         needs: frozenset[Side],
         now: datetime,
         done_with: DoneWith | None = None,
+        *,
+        alike: bool = False,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
-        Runs that `done_with` knows are left out, before what stands beside their rows is read.
+        Runs that `done_with` knows are left out, before what stands beside their rows is read. `alike`: jobs are only
+        counted, so those that are alike may come as `Page.alike`.
         """
         ...
 

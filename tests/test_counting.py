@@ -1,0 +1,303 @@
+"""Jobs counted many at once make what they make one by one: the same months, members, quarantine and notes, to the last bit."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from publisher import commands, config
+from publisher.ledger import month_text
+from publisher.ledger.membership import KEY_BYTES, entries, unpack
+from publisher.model.job import Side
+from publisher.model.progress import Cursor
+from publisher.outcome import Outcome
+from publisher.sources.base import DoneWith, Page, Source
+from publisher.wiring import Site, Surroundings
+from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, hostile
+from tests.pki import PKI
+from tests.sites import ConfiguredSite
+
+START, END = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+FORMATS: Final = ("apel-summary-0.2", "apel-summary-0.3", "apel-normalised-summary-0.4", "apel-summary-0.4")
+
+# Everything that may change what is said of a job, or whether anything is: each must reach the counted as it reaches the rest.
+RULES: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "jura": {"key_style": "jura", "default_vo": "nordic"},
+    "completed only": {"statuses": ["completed"]},
+    "pseudonyms by month": {"identity": {"mode": "pseudonym", "secret_file": "SECRET", "period": "month"}},
+    "benchmarks by queue and date": {
+        "benchmark": [
+            {"type": "HEPSPEC", "value": 9.5, "queue": "a*", "until": "2026-09-17"},
+            {"type": "HEPscore23", "value": 11.5, "from": "2026-10-20"},
+            {"type": "HEPscore23", "value": 10.25, "queue": "*"},
+        ],
+        "distrust_default": True,
+    },
+    "no benchmark": {"benchmark": None},
+    "VO rules of the row": {
+        "vo_rules": [
+            {"field": "queue", "pattern": "a*", "vo": "local"},
+            {"field": "user", "pattern": "/DC=*", "vo": "x509", "override": True},
+        ]
+    },
+    "VO rules beside the row": {
+        "vo_rules": [{"field": "group", "pattern": "/atlas*", "vo": "atlas-by-rule", "override": True}]
+    },
+}
+
+
+class OneByOne:
+    """A source that tells of no two jobs that they are alike."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def since(
+        self,
+        cursor: Cursor | None,
+        database: str,
+        needs: frozenset[Side],
+        now: datetime,
+        done_with: DoneWith | None = None,
+        *,
+        alike: bool = False,
+    ) -> Iterator[Page]:
+        return self._source.since(cursor, database, needs, now, done_with)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+class SlowSite(Site):
+    """A site whose jobs are looked at one by one."""
+
+    def source(self) -> Source:
+        return OneByOne(super().source())
+
+
+class Watching:
+    """How many jobs a round met alike, and how many by themselves."""
+
+    def __init__(self) -> None:
+        self.alike = self.alone = 0
+
+    def page_read(self, target: str, page: Page) -> None:
+        self.alike += sum(len(one.runs) for one in page.alike)
+        self.alone += len(page.jobs)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *told, **also: None
+
+
+def site_with(folder: Path, pki: PKI, form: str, rules: dict[str, Any], target: dict[str, Any]) -> ConfiguredSite:
+    """A site that writes its messages to files, unsigned."""
+    folder.mkdir(parents=True)
+    spool = {
+        "type": "spool",
+        "path": str(folder / "outgoing"),
+        "sign": False,
+        "format": form,
+        "start": "all",
+        "every": "1s",
+    }
+    made = ConfiguredSite(folder, pki, pki.host(), {"here": spool | target})
+    made.config["records"] |= rules
+    if isinstance(rules.get("identity"), dict):
+        secret = folder / "secret"
+        secret.write_bytes(b"0123456789abcdef")
+        secret.chmod(0o600)
+        made.config["records"]["identity"] = rules["identity"] | {"secret_file": str(secret)}
+    made.save()
+    return made
+
+
+def publish(site: ConfiguredSite, kind: type[Site], control: Path) -> tuple[Outcome, Watching]:
+    """One round over the databases of a control directory, at a clock of its own so that both rounds see the same time."""
+    loaded = config.load(site.path, {}, host_name="ce01.example.org")
+    options = replace(loaded.source.options, control_dir=control)  # type: ignore[type-var]  # any source's options
+    live = kind(
+        settings=replace(loaded, source=replace(loaded.source, options=options)),
+        surroundings=Surroundings(
+            environment={},
+            clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC),
+            monotonic=time.monotonic,
+            wait=threading.Event().wait,
+        ),
+    )
+    watching = Watching()
+    (outcome,) = commands.publish(live, targets=[], observer=watching, force=True)
+    return outcome, watching
+
+
+def written(state: Path) -> dict[str, Any]:
+    """Everything in the ledger but the numbers of messages."""
+    with closing(sqlite3.connect(state)) as ledger:
+        packed = [blob for (blob,) in ledger.execute("SELECT entries FROM fresh UNION ALL SELECT entries FROM leaf")]
+        members = sorted(
+            (one[:KEY_BYTES], unpack(one).ended_at, unpack(one).fingerprint) for b in packed for one in entries(b)
+        )
+        asked = "SELECT month, jobs, last_end, digest, dirty, accepted_digest, counted FROM month ORDER BY month"
+        months = ledger.execute(asked).fetchall()
+        return {
+            "members": members,
+            "months": [(*row[:6], month_text.decode(row[6])) for row in months],
+            "quarantine": ledger.execute(
+                "SELECT key, job_id, file, record_id, ended_at, rule, reason, fingerprint, hold FROM quarantine ORDER BY key"
+            ).fetchall(),
+            "open": ledger.execute("SELECT file, record_id, finished_at FROM open_row ORDER BY 1, 2").fetchall(),
+            "read": ledger.execute("SELECT file, record_id, anchor FROM reading ORDER BY 1").fetchall(),
+            "target": ledger.execute("SELECT delivered, last_end, held FROM target").fetchall(),
+        }
+
+
+class Twins:
+    """Two sites with one accounting database: one counts many at once, the other looks at each job."""
+
+    def __init__(
+        self, folder: Path, pki: PKI, form: str, rules: dict[str, Any], target: dict[str, Any] | None = None
+    ) -> None:
+        self.quick = site_with(folder / "quick", pki, form, rules, target or {})
+        self.slow = site_with(folder / "slow", pki, form, rules, target or {})
+
+    def write(self, cases: Sequence[SampleJob | RawRow], schema: Schema) -> None:
+        with self.quick.arex(schema) as arex:
+            for case in cases:
+                arex.write(case)
+
+    def publish(self) -> Watching:
+        """A round of both, and that nothing tells them apart afterwards."""
+        outcome, watching = publish(self.quick, Site, self.quick.control)
+        one_by_one, slow = publish(self.slow, SlowSite, self.quick.control)
+        assert slow.alike == 0
+        quick_state, slow_state = written(self.quick.state), written(self.slow.state)
+        for part, content in slow_state.items():
+            assert quick_state[part] == content, part
+        assert outcome == one_by_one
+        return watching
+
+    def a_day_passes(self) -> None:
+        for site in (self.quick, self.slow):
+            with closing(sqlite3.connect(site.state)) as ledger, ledger:
+                ledger.execute("UPDATE target SET swept = swept - 90000")
+
+
+def hostile_cases(seed: int) -> list[SampleJob | RawRow]:
+    return [
+        case
+        for case in hostile(seed, start=START, end=END)
+        if "utf-8" not in case.name and "surrogate" not in case.name
+    ]
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Schema, Path]:
+    """Every hostile case among ordinary jobs, in either schema."""
+    folder = tmp_path_factory.mktemp("hostile")
+    ordinary = list(generate(7, 300, START, END))
+    made: dict[Schema, Path] = {}
+    schemas: tuple[Schema, ...] = (1, 2)
+    for schema in schemas:
+        made[schema] = folder / f"{schema}.db"
+        with Writer(made[schema], schema=schema) as arex:
+            arex.connection.execute("PRAGMA synchronous = OFF")
+            for case in [*ordinary[:200], *hostile_cases(5), *ordinary[200:]]:
+                arex.write(case)
+    return made
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("schema", [1, 2])
+def test_every_hostile_case_and_every_rule(
+    tmp_path: Path, pki: PKI, databases: dict[Schema, Path], schema: Schema, rules: dict[str, Any]
+) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", rules)
+    shutil.copy(databases[schema], twins.quick.database(schema))
+    watching = twins.publish()
+    assert (watching.alike > 300) is ("group" not in str(rules.get("vo_rules"))), "what was tested was not there"
+
+
+@pytest.mark.parametrize("form", FORMATS[:3])
+def test_every_other_format(tmp_path: Path, pki: PKI, databases: dict[Schema, Path], form: str) -> None:
+    twins = Twins(tmp_path, pki, form, {})
+    shutil.copy(databases[2], twins.quick.database(2))
+    twins.publish()
+
+
+def test_text_that_is_no_utf_8_is_looked_at_one_by_one(tmp_path: Path, pki: PKI) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    strange = [case for case in hostile(6, start=START, end=END) if "utf-8" in case.name]
+    twins.write([*generate(7, 50, START, END), *strange], 2)
+    assert twins.publish().alike == 0
+
+
+@pytest.mark.parametrize(
+    "target", [{"vos": ["atlas"]}, {"exclude_vos": ["atlas", "cms"]}, {"start": "2026-10"}], ids=str
+)
+def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, Any]) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.2", {}, target)
+    twins.write(list(generate(7, 400, START, END)), 2)
+    twins.publish()
+    twins.write(list(generate(8, 50, START, END)), 2)
+    twins.publish()
+
+
+def test_a_job_in_two_databases_counts_once(tmp_path: Path, pki: PKI) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    jobs = list(generate(7, 300, START, END))
+    twins.write(jobs[:200], 1)
+    twins.write(jobs[100:], 2)
+    assert twins.publish().alike == 300
+
+
+def test_a_first_round_that_was_broken_off_goes_on(tmp_path: Path, pki: PKI) -> None:
+    """It reads everything again, and knows what it counted; one of those jobs changed meanwhile."""
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    jobs = list(generate(7, 200, START, END))
+    twins.write(jobs, 2)
+    twins.publish()
+    for site in (twins.quick, twins.slow):
+        with closing(sqlite3.connect(site.state)) as ledger, ledger:
+            ledger.execute("UPDATE target SET swept = NULL")
+    with twins.quick.arex(2) as arex:
+        arex.finish_again(replace(jobs[3], wall_s=jobs[3].wall_s + 60))
+    assert twins.publish().alike > 190
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), form=st.sampled_from(FORMATS), rules=st.sampled_from(sorted(RULES)))
+def test_random_histories(tmp_path_factory: pytest.TempPathFactory, pki: PKI, seed: int, form: str, rules: str) -> None:
+    """Rounds with new, late, changed, torn and hostile rows between them."""
+    rng = random.Random(seed)
+    schema: Schema = 1 if rng.random() < 0.5 else 2
+    twins = Twins(tmp_path_factory.mktemp("twins"), pki, form, RULES[rules])
+    cases: list[SampleJob | RawRow] = [*generate(seed, 40, START, END), *rng.sample(hostile_cases(seed % 1000), 25)]
+    rng.shuffle(cases)
+    written_jobs = []
+    for part in (cases[:40], cases[40:]):
+        twins.write(part, schema)
+        written_jobs += [case for case in part if isinstance(case, SampleJob) and not case.name]
+        with twins.quick.arex(schema) as arex:
+            for job in rng.sample(written_jobs, min(2, len(written_jobs))):
+                arex.finish_again(replace(job, wall_s=job.wall_s + rng.randrange(90)), end_time=job.end_time + 30)
+            torn = next(generate(rng.randrange(2**32), 1, START, END))
+            arex.accept(torn)
+            arex.finish(torn, stop_after="aar")
+        twins.publish()
+        if rng.random() < 0.5:
+            twins.a_day_passes()
+    twins.a_day_passes()
+    twins.publish()
