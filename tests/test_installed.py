@@ -171,7 +171,7 @@ def test_from_arc_conf_to_accepted_records(machine: Machine, site: SiteUnderTest
     machine.run("publisher", "config", "check", user="publisher", **environment)
     examined = machine.run("publisher", "doctor", "--json", user="publisher", status=0, **environment)
     findings = json.loads(examined.stdout)
-    assert "failure" not in {finding["level"] for finding in findings["findings"]}, findings
+    assert "failure" not in {finding["state"] for finding in findings["findings"]}, findings
 
     unit = machine.path("/lib/systemd/system/publisher.service").read_text()
     command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)
