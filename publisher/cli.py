@@ -87,6 +87,12 @@ def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
     report = importing.import_accounting(_site(arguments, stop), arguments.action, arguments.paths, arguments.database)
     if arguments.json:
         terminal.print_json(results_import.import_json(report), sys.stdout)
+def run_charge(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import billing
+
+    return billing.charge(arguments, _site(arguments, stop))
+
+
     else:
         terminal.print_table(results_import.IMPORT_COLUMNS, results_import.import_rows(report), sys.stdout)
         for note in results_import.import_notes(report):
@@ -146,6 +152,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the default configuration file."""
+    "charge": run_charge,
     return command_line.parser(DEFAULT_CONFIG)
 
 
@@ -204,7 +211,7 @@ def _goes_on(command: str) -> str:
     match command:
         case "publish" | "sync":
             return "nothing is lost, the next run goes on from here"
-        case "republish" | "import":
+        case "republish" | "import" | "charge":
             return "nothing is lost, the same command goes on from here"
         case _:
             return "run it again"

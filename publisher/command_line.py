@@ -35,6 +35,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _doctor(commands)
     _import(commands)
     _complete(commands)
+    _charge(commands)
     _config(commands)
     top.tell_below()
     return top
@@ -242,6 +243,21 @@ def _complete(commands: Any) -> None:
     kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets")
     command.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
     command.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
+def _charge(commands: Any) -> None:
+    command = _command(commands, "charge", "compute, keep and list what jobs cost by the formulas of records.charges")
+    command.add_argument(
+        "--from", dest="start", metavar="WHEN", help="jobs that ended since: 2026-03, 2026-03-05T14:00, last-month"
+    )
+    command.add_argument("--to", dest="end", metavar="WHEN", help="and before; a named period ends at its end")
+    command.add_argument("--project", metavar="P", help="of this project only")
+    command.add_argument("--group", metavar="G", help="of this local group only")
+    command.add_argument("--jobs", action="store_true", help="list each job too")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--stored", action="store_true", help="list what is kept; compute nothing")
+    what.add_argument("--runs", action="store_true", help="list the runs that computed charges, and how they ended")
+    _with_json(command)
+
+
 
 
 def _config(commands: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from publisher.charges.rules import Charges
 from publisher.commands import choose
 from publisher.config import TargetSettings, is_summary
 from publisher.errors import Unfit, UsageError
@@ -15,9 +16,10 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, job_format, summary_
 from publisher.formats.base import JobFormat, SummaryFormat
 from publisher.judge import Changed, is_unchanged
 from publisher.ledger.base import Hold, Known, Ledger, Quarantined
+from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.explanation import ExplainedValue, explained
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
-from publisher.model.policy import PublishedJob
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.quality import WARNINGS
 from publisher.model.quality_sgas import sgas_mends
 from publisher.model.row_keys import month_number
@@ -51,6 +53,23 @@ class Explanation:
     record: str = ""
     unfit: str = ""
     group_jobs: int | None = None
+    charge: ExplainedCharge | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedCharge:
+    """What the rule that is for a job made of it. `quantities` are name, value and field of the job record.
+
+    `amount` is '' without a result, and `reason` says why. `published`: the record has it.
+    """
+
+    place: str
+    formula: str
+    unit: str
+    quantities: Sequence[tuple[str, str, str]]
+    amount: str
+    reason: str
+    published: bool
 
 
 def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: str | None) -> list[Explanation]:
@@ -132,10 +151,16 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     if known is not None and fate_of_changed(target) is Changed.REPLACE:
         job = replace(job, ended_at=known.ended_at)
     about = Explanation(
-        target=target.name, format=bench.format.name, row=job.row, local_id=job.local_id, fate="", reason=""
+        target=target.name,
+        format=bench.format.name,
+        row=job.row,
+        local_id=job.local_id,
+        fate="",
+        reason="",
+        charge=_charge(bench, job),
     )
     try:
-        published = target.policy.describe(job)
+        published = _policy(bench).describe(job)
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(about, fate=fate, reason=reason, unfit=str(unfit))
@@ -155,6 +180,31 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         record=record,
         unfit=unfit_here,
         group_jobs=_group_jobs(bench, published),
+    )
+
+
+def _policy(bench: _Bench) -> RecordPolicy:
+    """The target's, which knows of charges only where the target's own format has a place for them."""
+    rules, policy = bench.target.records.charges, bench.target.policy
+    if bench.format.name in CHARGED_FORMATS and rules and policy.charging is None:
+        return replace(policy, charging=Charges(rules=rules))
+    return policy
+
+
+def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:
+    """None where no rule is for the job."""
+    found = Charges(rules=bench.target.records.charges).assess(job)
+    if found is None:
+        return None
+    rule = found.rule
+    return ExplainedCharge(
+        place=rule.place,
+        formula=rule.formula.text,
+        unit=rule.unit,
+        quantities=rule.told(job),
+        amount="" if found.charge is None else found.charge.text,
+        reason=found.reason,
+        published=found.charge is not None and bench.format.name in CHARGED_FORMATS,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from publisher.explaining import Explanation
+from publisher.explaining import ExplainedCharge, Explanation
 from publisher.model.job import JobId
 
 EXPLAIN_COLUMNS: Final = ("value", "published as", "rule", "field of the job")
@@ -37,9 +37,24 @@ def explain_json(job_id: JobId, found: Iterable[Explanation]) -> Mapping[str, An
                 "record": one.record or None,
                 "unfit": one.unfit or None,
                 "group_jobs": one.group_jobs,
+                "charge": None if one.charge is None else _charge_json(one.charge),
             }
             for one in found
         ],
+    }
+
+
+def _charge_json(charge: ExplainedCharge) -> Mapping[str, Any]:
+    return {
+        "rule": charge.place,
+        "formula": charge.formula,
+        "quantities": [
+            {"name": name, "value": value or None, "field": field} for name, value, field in charge.quantities
+        ],
+        "amount": charge.amount or None,
+        "unit": charge.unit,
+        "reason": charge.reason or None,
+        "published": charge.published,
     }
 
 
@@ -62,9 +77,21 @@ def explain_notes(one: Explanation) -> list[str]:
     notes += [f"said otherwise: {name}: {said}" for name, said in one.mends]
     if one.unfit:
         notes.append(f"no record can be made: {one.unfit}")
+    notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
         notes.append(f"the record is that of this job alone; its group has {one.group_jobs:,} jobs by now")
     return notes
+
+
+def _charge_notes(charge: ExplainedCharge | None) -> list[str]:
+    if charge is None:
+        return []
+    lines = [f"charge: {charge.formula}  ({charge.place})"]
+    lines += [f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities]
+    result = f"{charge.amount} {charge.unit}" if charge.amount else "no charge"
+    reason = f": {charge.reason}" if charge.reason else ""
+    unsaid = "" if charge.published or not charge.amount else "; this format has no place for it"
+    return [*lines, f"  = {result}{reason}{unsaid}"]
 
 
 def record_lines(one: Explanation) -> Sequence[str]:

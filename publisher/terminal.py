@@ -75,6 +75,19 @@ def print_json_list(result: Mapping[str, Iterable[str]], out: TextIO) -> None:
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
     """A line of names, then a line a row, whatever stands in the cells."""
+def print_json_and_list(
+    result: Mapping[str, Any], last: Mapping[str, Iterable[Mapping[str, Any]]], out: TextIO
+) -> None:
+    """As `print_json`, with one more list of objects at the end, a line each, written while they come."""
+    ((name, rows),) = last.items()
+    out.write(f"{json.dumps(result, indent=2).removesuffix(chr(10) + '}')},\n  {json.dumps(name)}: [")
+    between = "\n    "
+    for row in rows:
+        out.write(between + json.dumps(row))
+        between = ",\n    "
+    out.write("\n  ]\n}\n")
+
+
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:

@@ -20,6 +20,8 @@ from publisher.importers import importer_plugin
 from publisher.importers.base import Importer
 from publisher.judge import Changed
 from publisher.ledger.base import Ledger
+from publisher.ledger.charge_base import ChargeBook
+from publisher.ledger.charge_book import open_charge_book, open_charge_book_to_read
 from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.selection import Window
@@ -72,6 +74,14 @@ class Site:
         options = self.settings.importers.get(name)
         if options is None:
             raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
+    def charge_book(self) -> ChargeBook:
+        """The charges in the publishing database. Raises: LedgerError."""
+        return open_charge_book(self.settings.state)
+
+    def charge_book_to_read(self) -> ChargeBook:
+        """Raises: LedgerError."""
+        return open_charge_book_to_read(self.settings.state)
+
         return importer_plugin(name).create(options)
 
     def aim(self, target: TargetSettings, *, rehearsal: bool = False, accept_key_change: bool = False) -> Aim:

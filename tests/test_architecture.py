@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "config": {
         *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),
-        *("importers", "importers.base"),
+        *("importers", "importers.base", "charges", "scheduler.cron"),
     },
     # Reads ARC's files; the accounting database only through the room that knows it.
     "arc_conf": {
@@ -63,9 +63,23 @@ ROOMS: dict[str, set[str]] = {
         "syncing",
     },
     "explaining": {
-        *("errors", "model", "config", "formats", "judge", "ledger.base", "sources.base", "commands", "wiring"),
+        *(
+            "errors",
+            "charges",
+            "model",
+            "config",
+            "formats",
+            "judge",
+            "ledger.base",
+            "sources.base",
+            "commands",
+            "wiring",
+        ),
     },
     "results_explain": {"model", "explaining"},
+    "charging": {"errors", "model", "charges", "ledger.charge_base", "sources.base", "wiring"},
+    "results_charge": {"model", "results", "charging", "ledger.charge_base"},
+    "billing": {"errors", "model", "charging", "results_charge", "terminal", "ledger.charge_base", "wiring"},
     "syncing": {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
         *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
@@ -110,7 +124,8 @@ ROOMS: dict[str, set[str]] = {
     "configuring": {"errors", "arc_conf", "config", "terminal", "wiring"},
     "cli": {
         *("errors", "command_line", "config", "wiring", "terminal"),
-        *("sending", "looking", "local", "doctor", "importing", "results_import", "configuring"),
+        *("sending", "serving", "looking", "local", "doctor", "importing", "results_import", "configuring"),
+        "billing",
     },
 }
 

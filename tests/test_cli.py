@@ -40,6 +40,7 @@ COMMANDS = {
     "quarantine release": ("quarantine", "release", "--all"),
     "quarantine drop": ("quarantine", "drop", "--all"),
     "stats": ("stats",),
+    "charge": ("charge", "--stored", *WINDOW),
     "doctor": ("doctor",),
     "job info": ("job", "info", JOBS[0].job_id),
     "job events": ("job", "events", JOBS[0].job_id),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from publisher.config import Settings, example, load, show
+from publisher.config.charges import ChargeKeys, RoundingKeys
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.rules import BenchmarkKeys, OneBenchmark, VoRuleKeys
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings, SourceKeys, TopKeys
@@ -26,6 +27,8 @@ def blocks() -> dict[str, set[str]]:
         "source": SourceKeys,
         "records": RecordSettings,
         "benchmark rule": BenchmarkKeys,
+        "charge rule": ChargeKeys,
+        "charge rounding": RoundingKeys,
         "vo rule": VoRuleKeys,
         "identity": IdentitySettings,
         "targets": TargetKeys,

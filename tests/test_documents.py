@@ -72,6 +72,8 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
+    "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
+    "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
 }
@@ -203,6 +205,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             "gridengine": {"cluster": "sge.example.org"},
             "sonar": {"cluster": "fox.example.org"},
         }
+        site.config["records"]["charges"] = [
+            {"formula": "1/(cpu-cpu)", "unit": "h", "on_error": "zero"} for _ in range(2)
+        ]
         jobs = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
         with site.arex() as arex:
             for job in jobs:
@@ -219,8 +224,10 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             found[name] = {path for run in runs for path in paths(run.json)}
         # Another spelling of keys: the month is held back, because its rows would stay behind.
         site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
+        site.config["records"]["charges"] = [{"formula": "cpu", "unit": "h"}]
         site.save()
         found["publish"] |= set(paths(site.publish().json))
+        found["charge"] |= set(paths(site.run(*JSON_RUNS["charge"]).json))
     return found
 
 
@@ -250,6 +257,8 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
         for module in (
             *(
                 "results",
+                "billing",
+                "results_charge",
                 "results_doctor",
                 "results_explain",
                 "results_import",

@@ -29,6 +29,8 @@ FEW = frozenset(
         "count_before",
         "stretch",
         "sqlite_master",
+        "charge_run",
+        "tariff",
     }
 )
 

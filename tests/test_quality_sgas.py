@@ -27,7 +27,7 @@ from publisher.model.quality_sgas import (
 )
 from publisher.model.sgas import public_url, transfers, vo_attributes
 from publisher.model.vo_rules import VoRule
-from tests.jobs import ENDED, make_job, make_policy
+from tests.jobs import ENDED, make_charging, make_job, make_policy
 from tests.strategies import hostile_jobs, ordinary_jobs
 
 NOW = datetime.fromtimestamp(ENDED + 3_600, UTC)
@@ -136,6 +136,8 @@ MENDED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("local-id-left-out", {"local_id": ""}, {"local_id": "/x"}),
     ("local-id-left-out", {"local_id": "x" * 40}, {"local_id": "x" * 41}),
     ("job-name-cut", {"job_name": "n" * 1000}, {"job_name": "n" * 1001}),
+    ("charge-left-out", {"gpu_count": 2**32 - 2}, {"gpu_count": 2**32}),
+    ("charge-fraction", {"gpu_count": 4}, {"gpu_count": 5}),
     ("exit-code-modulo", {"exit_code": 255}, {"exit_code": 256}),
     ("exit-code-modulo", {"exit_code": None}, {"exit_code": -1}),
     ("processors-one", {"cpu_count": 1}, {"cpu_count": None}),
@@ -163,8 +165,9 @@ MENDED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 @pytest.mark.parametrize(("name", "whole", "mended"), MENDED)
 def test_each_mend_at_its_limit(name: str, whole: dict[str, Any], mended: dict[str, Any]) -> None:
     ordinary = {"client_host": "ui.example.org:1"}
-    assert sgas_mends(described(make_job(**(ordinary | whole)))) == ()
-    job = described(make_job(**(ordinary | mended)))
+    charging = make_charging("gres_gpu / 2")
+    assert sgas_mends(described(make_job(**(ordinary | whole)), charging=charging)) == ()
+    job = described(make_job(**(ordinary | mended)), charging=charging)
     assert [said for said, _ in sgas_mends(job)] == [name]
     assert broken(job) == ""  # a mended job is published
 

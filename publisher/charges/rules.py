@@ -130,6 +130,17 @@ class ChargeRule:
         """The quantities of a job, as the formula has them. Raises: NoResult when one is not known."""
         return {name: taking(job) for name, taking in self._asked}
 
+    def told(self, job: JobRecord) -> list[tuple[str, str, str]]:
+        """For people: each quantity by name, its value ('' where it is not known), and the field of the job it is from."""
+        found = []
+        for name, taking in self._asked:
+            try:
+                value = str(taking(job))
+            except NoResult:
+                value = ""
+            found.append((name, value, QUANTITIES[name].field))
+        return found
+
     def amount(self, job: JobRecord) -> Decimal:
         """Raises: NoResult."""
         return self._rounded(self._value(self.values(job)))

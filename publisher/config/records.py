@@ -9,12 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from publisher.charges.rules import ChargeRule, Charges
 from publisher.config import values
+from publisher.config.charges import charge_rules
 from publisher.config.rules import benchmark_rules, vo_rules
 from publisher.config.shapes import check_names, keys_of, read_block, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule
+from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.hosts import is_domain_name
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.policy import KeyStyle, RecordPolicy, StartTime
@@ -94,9 +97,10 @@ class RecordSettings:
     localid_prefix: str = ""
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
+    charges: tuple[ChargeRule, ...] = field(default=(), metadata={"read": charge_rules})
 
-    def policy(self, site: str, host_name: str) -> RecordPolicy:
-        """What becomes of job records under these settings."""
+    def policy(self, site: str, host_name: str, format_name: str = "") -> RecordPolicy:
+        """What becomes of job records under these settings, in a format."""
         identity = self.identity
         return RecordPolicy(
             site=site,
@@ -112,6 +116,7 @@ class RecordSettings:
             localid_prefix=self.localid_prefix,
             machine_name=self.machine_name,
             batch_server=self.batch_server,
+            charging=Charges(rules=self.charges) if self.charges and format_name in CHARGED_FORMATS else None,
         )
 
 

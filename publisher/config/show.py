@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from publisher.charges.rules import ChargeRule
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.shapes import keys_of
@@ -67,6 +68,7 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _identity(records.identity)
     return shown
+    shown["charges"] = [_charge_rule(rule) for rule in records.charges]
 
 
 def _identity(identity: IdentitySettings) -> dict[str, Any]:
@@ -95,8 +97,30 @@ def _vo_rule(rule: VoRule) -> dict[str, Any]:
 
 
 def _window(window: Window) -> dict[str, str]:
+def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
+    # Both ends belong to it, to the second.
+    last = None if rule.valid.end is None else rule.valid.end - 1
+    bounds = {"valid_from": rule.valid.start, "valid_to": last}
+    return {
+        "formula": rule.formula.text,
+        "unit": rule.unit,
+        **({"description": rule.description} if rule.description else {}),
+        "queues": list(rule.queues),
+        "groups": list(rule.groups),
+        **{key: _clock(moment) for key, moment in bounds.items() if moment is not None},
+        "time_unit": str(rule.time_unit),
+        "rounding": "none" if rule.places is None else {"places": rule.places, "mode": str(rule.rounding)},
+        "compat": str(rule.compat),
+        "on_error": str(rule.on_error),
+    }
+
+
     bounds = {"from": window.start, "until": window.end}
-    return {key: iso(datetime.fromtimestamp(moment, UTC)) for key, moment in bounds.items() if moment is not None}
+    return {key: _clock(moment) for key, moment in bounds.items() if moment is not None}
+
+
+def _clock(moment: int) -> str:
+    return iso(datetime.fromtimestamp(moment, UTC))
 
 
 def _keys(settings: object) -> dict[str, Any]:

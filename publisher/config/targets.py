@@ -186,7 +186,7 @@ def _settings(name: str, keys: TargetKeys, options: object, records: RecordSetti
         batch_records=batch,
         shadow=keys.shadow,
         records=records,
-        policy=records.policy(common.site, common.host_name),
+        policy=records.policy(common.site, common.host_name, keys.format),
     )
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from publisher.ledger import charge_schema
+
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
 
-TABLES: Final = """
+_OF_TARGETS: Final = """
 CREATE TABLE target (
     id               INTEGER PRIMARY KEY,
     name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
@@ -189,3 +191,4 @@ CREATE TABLE quarantine (
 );
 CREATE INDEX quarantine_of_job ON quarantine (job_id);
 """
+TABLES: Final = _OF_TARGETS + charge_schema.TABLES

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Protocol
 
-from publisher.model.job import JobRecord
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord
 from publisher.model.per_job import per_job
 
 # Formats that have a place for a charge. APEL's text has none: a key that it does not know makes it reject the record.
@@ -47,3 +47,22 @@ def amount_text(amount: Decimal) -> str:
     """Digits for people and for records: `2688`, `25.42`; never an exponent."""
     plain = format(amount, "f")
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessedJob:
+    """What came of the site's rules for a job, as it is kept. Without a rule, `tariff` is None too.
+
+    `amount` and `reason` are both there where a job without a result costs 0.
+    """
+
+    key: JobKey
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch
+    queue: str
+    project: str  # the first of the job's, '' for none
+    group: str
+    tariff: Tariff | None
+    amount: Decimal | None
+    reason: str = ""

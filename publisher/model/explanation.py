@@ -32,6 +32,7 @@ _PLAIN: Final[Mapping[str, str]] = {
     "MemoryReal": "memory_kib",
     "MemoryVirtual": "virtual_memory_kib",
     "Host": "hosts",
+    "GPUs": "gpu_count",
     "ProjectName": "projects",
     "Disk": "scratch_bytes",
     "Network": "stage_in_bytes, stage_out_bytes",
@@ -97,6 +98,8 @@ def _for_apel(job: PublishedJob, *, summary: bool) -> Iterator[tuple[str, str]]:
     yield "MemoryReal", _number(run.memory_kib, " KiB")
     yield "MemoryVirtual", _number(run.virtual_memory_kib, " KiB")
     yield "Host", ", ".join(run.hosts)
+    yield "GPUs", _number(run.gpu_count)
+    yield "Charge", f"{job.charge.text} {job.charge.tariff.unit}" if job.charge else ""
     yield "ProjectName", ", ".join(job.projects)
 
 
@@ -130,6 +133,9 @@ def _for_sgas(job: PublishedJob) -> Iterator[tuple[str, str]]:
     yield "Queue", where.queue
     yield "ProjectName", ", ".join(sgas.projects(job.projects))
     yield "Host", "".join(map(sgas.host, run.hosts[:1]))
+    yield "GPUs", _number(run.gpu_count)
+    charge = sgas.charge(job.charge)
+    yield "Charge", f"{charge.text} {charge.tariff.unit}" if charge else ""
     yield "WorkerNodeInstance", run.wn_instance
     yield "RuntimeEnvironment", ", ".join(sgas.runtime_environments(run.runtime_environments))
     yield "FileTransfers", _number(sum(1 for _ in sgas.transfers(job.transfers)) or None)
@@ -149,6 +155,7 @@ def _origins(policy: RecordPolicy, job: PublishedJob, *, usage_record: bool, sum
     yield _local_id(policy, job)
     yield _fqan(job)
     yield _service_level(job)
+    yield Origin(name="Charge", rule=f"records.charges: {job.charge.tariff.formula}" if job.charge else "none")
     if summary and policy.key_style is KeyStyle.JURA:
         spelt = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _SPELT]
         for origin in spelt:
