@@ -7,7 +7,7 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,14 +21,14 @@ from publisher.errors import Later, PublisherError, Unfit
 from publisher.formats.base import SummaryFormat
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.months import HeldMonth, month_window
 from publisher.model.progress import Progress, WindowMark
 from publisher.model.quality import apel_warnings
 from publisher.model.selection import Window
 from publisher.outcome import Outcome, broken_off, concluded
 from publisher.outlets import Outlet, open_outlet
-from publisher.reading import NewRows, Reading, WindowAgain
+from publisher.reading import NewRows, Reading, WindowAgain, place_of
 from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals
 
@@ -303,7 +303,7 @@ class Round:
                 continue
             verdict = judge.judge(job, key, known.get(key), held.get(key))
             if isinstance(verdict, Fit):
-                verdict = self._take(verdict, outlet, now, _place(reading, job, aside, left))
+                verdict = self._take(verdict, outlet, now, place_of(reading, job, aside, left))
             if isinstance(verdict, SkippedJob):
                 self._set_aside(verdict, held.get(key), aside, reading)
             else:
@@ -356,11 +356,3 @@ class Round:
             arex_default=self._arex_default,
             warnings=self._warnings,
         )
-
-
-def _place(reading: Reading, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]) -> Progress | None:
-    """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
-    place = reading.after(job)
-    if place is None or not (aside or left):
-        return place
-    return place + Progress(skipped=tuple(aside), left_quarantine=tuple(left))

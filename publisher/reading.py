@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from publisher.ledger.base import Hold, Known, Ledger
-from publisher.model.job import Epoch, Glimpse, JobRecord, RowRef, Side
+from publisher.model.job import Epoch, Glimpse, JobKey, JobRecord, RowRef, Side, SkippedJob
 from publisher.model.progress import OpenRow, Progress, WindowMark
 from publisher.model.selection import Window
 from publisher.sources.base import Page, Source
@@ -123,6 +123,14 @@ class WindowAgain:
             mark = WindowMark(errand=self.errand, ended_at=place[0], row=place[1]) if place else None
             yield page, Progress(window_mark=mark)
         self.finished = True
+
+
+def place_of(reading: Reading, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]) -> Progress | None:
+    """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
+    place = reading.after(job)
+    if place is None or not (aside or left):
+        return place
+    return place + Progress(skipped=tuple(aside), left_quarantine=tuple(left))
 
 
 def _place(page: Page) -> tuple[Epoch, RowRef] | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from publisher.results import Json
-from publisher.syncing import Compared
+from publisher.checking import Compared
+from publisher.ledger.base import AcceptedChange
+from publisher.model.row_keys import year_and_month
+from publisher.results import Json, when
 
 CHECK_COLUMNS = (
     "target",
@@ -37,7 +39,7 @@ def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
     ]
 
 
-def check_json(compared: Iterable[Compared], exit_status: int) -> Json:
+def check_json(compared: Iterable[Compared], accepted: Sequence[tuple[str, AcceptedChange]], exit_status: int) -> Json:
     return {
         "rows": [
             {
@@ -55,5 +57,56 @@ def check_json(compared: Iterable[Compared], exit_status: int) -> Json:
             }
             for row in compared
         ],
+        "accepted": [
+            {
+                "target": target,
+                "month": _name(change.month),
+                "accepted": when(change.accepted_at),
+                "lost_jobs": change.lost_jobs,
+                "stale": [
+                    {"row": row.key.text, "jobs": row.jobs, "wall_s": row.wall_s, "cpu_s": row.cpu_s}
+                    for row in change.rows
+                ],
+            }
+            for target, change in accepted
+        ],
         "exit": exit_status,
     }
+
+
+def check_notes(
+    site: str, compared: Sequence[Compared], accepted: Sequence[tuple[str, AcceptedChange]]
+) -> Iterator[str]:
+    """What was accepted of these months, and the ticket about what the portal has beyond ours."""
+    for target, change in accepted:
+        rows = f"{len(change.rows):,} rows with {sum(row.jobs for row in change.rows):,} jobs"
+        yield (
+            f"{target}: {_name(change.month)}: accepted at {when(change.accepted_at)}: {rows} stay at the receiver until its "
+            f"team deletes them, {change.lost_jobs:,} jobs are lost there"
+        )
+        for row in change.rows:
+            yield f"  {row.key.text}: {row.jobs:,} jobs, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"
+    too_many = [row for row in compared if row.beyond]
+    if not too_many:
+        return
+    yield ""
+    yield "Text for a ticket to the APEL team:"
+    yield ""
+    yield f"  The accounting portal has more jobs of site {site} than we publish:"
+    for one in too_many:
+        yield f"  {one.month_name}, submit host {one.submit_host or '(none)'}: {one.portal:,} jobs, we publish {one.due:,}."
+    yield "  Please tell us under which keys (user, VO, submit host, benchmark, processors) these months have rows, and delete"
+    ours = {(target, change.month) for target, change in accepted}
+    if any((one.target, one.month) in ours for one in too_many):
+        yield "  those that we do not send any more:"
+        for target, change in accepted:
+            if any((one.target, one.month) == (target, change.month) for one in too_many):
+                yield from (f"  {_name(change.month)}: {row.key.text}: {row.jobs:,} jobs" for row in change.rows)
+    else:
+        yield "  those that we name as not ours."
+    yield ""
+
+
+def _name(month: int) -> str:
+    year, of_year = year_and_month(month)
+    return f"{year}-{of_year:02}"

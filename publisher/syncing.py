@@ -1,16 +1,15 @@
-"""`sync`: tell APEL how many jobs a target's records carry, by submit host and month; and `sync --check`: is it all so?
+"""`sync`: tell APEL how many jobs a target's records carry, by submit host and month.
 
 What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
-eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. The check
-sends nothing: it reads the accounting data again and compares job by job.
+eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. Whether it
+is all so is asked by checking.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,11 +18,11 @@ from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.delivery.base import Receipt
 from publisher.dispatch import Dispatch, Stopped
-from publisher.errors import PublisherError, Unfit
+from publisher.errors import PublisherError
 from publisher.formats import sync_format
 from publisher.formats.base import SyncFormat
 from publisher.judge import Changed, Fit, Judge
-from publisher.ledger.base import Carried, HostCounts, Ledger, SyncMessage, TargetState
+from publisher.ledger.base import Carried, HostCounts, Ledger, SyncMessage
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.months import month_window
@@ -145,7 +144,7 @@ def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now:
     begin = epoch(Month(year, month).start)
     if begin == state.start:
         return
-    judge = _judge(target, Window(start=begin, end=state.start))
+    judge = whoever_counts(target, Window(start=begin, end=state.start))
     basis = f"{basis}-{state.start}-{source.count(judge.selection.window)}"
     if basis == ledger.counts(target.name).before_basis:
         return
@@ -160,7 +159,8 @@ def _look_before_us(target: TargetSettings, source: Source, ledger: Ledger, now:
     ledger.set_before(target.name, jobs, basis)
 
 
-def _judge(target: TargetSettings, window: Window) -> Judge:
+def whoever_counts(target: TargetSettings, window: Window) -> Judge:
+    """Of the jobs of a window, those that the target's records carry, or would."""
     return Judge(
         selection=target.selection(window), policy=target.policy, policy_digest="", changed=Changed.RECOUNT, again=True
     )
@@ -212,138 +212,3 @@ def _carried(at: HostMonth, content: bytes) -> Carried:
         first_time=False,
         submit_host=at[1],
     )
-
-
-# --check
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A month and submit host, in numbers of jobs. `portal` is None without a file from there."""
-
-    target: str
-    month: int
-    submit_host: str
-    database: int  # finished, and wanted by the target
-    delivered: int
-    before: int  # delivered by another publisher before our start
-    quarantined: int
-    pending: int
-    told: int | None
-    portal: int | None
-    repairs: tuple[str, ...]
-
-    @property
-    def month_name(self) -> str:
-        year, month = year_and_month(self.month)
-        return f"{year}-{month:02}"
-
-
-@dataclass(slots=True)
-class _Seen:
-    database: int = 0
-    delivered: int = 0
-    before: int = 0
-    quarantined: int = 0
-    pending: int = 0
-
-
-def check(
-    site: Site,
-    targets: Sequence[TargetSettings],
-    *,
-    months: int | None,
-    portal: Mapping[HostMonth, int] | None,
-) -> list[Compared]:
-    """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
-    now = site.surroundings.clock()
-    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        return [row for target in targets for row in _check(target, source, ledger, now, months=months, portal=portal)]
-
-
-def _check(
-    target: TargetSettings,
-    source: Source,
-    ledger: Ledger,
-    now: datetime,
-    *,
-    months: int | None,
-    portal: Mapping[HostMonth, int] | None,
-) -> Iterable[Compared]:
-    state = ledger.target(target.name)
-    counts = ledger.counts(target.name)
-    month = month_of(now)
-    first = 0 if months is None else month_number_of(month.year, month.month) - months + 1
-    seen = _seen_in_the_database(target, state, source, ledger, now, first)
-    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(portal or {})} if at[0] >= first}
-    for at in sorted(places):
-        found = seen.get(at, _Seen())
-        delivered = counts.delivered.get(at, 0)
-        compared = Compared(
-            target=target.name,
-            month=at[0],
-            submit_host=at[1],
-            database=found.database,
-            delivered=delivered,
-            before=found.before,
-            quarantined=found.quarantined,
-            pending=found.pending,
-            told=counts.told.get(at) if target.sync else None,
-            portal=None if portal is None else portal.get(at, 0),
-            repairs=(),
-        )
-        yield replace(compared, repairs=tuple(_repairs(target, compared, found)))
-
-
-def _seen_in_the_database(
-    target: TargetSettings,
-    state: TargetState | None,
-    source: Source,
-    ledger: Ledger,
-    now: datetime,
-    first: int,
-) -> dict[HostMonth, _Seen]:
-    """Every wanted job of the months, and what the ledger says of each."""
-    judge = _judge(target, Window(start=month_window(first).start if first else None))
-    start = state.start if state and state.start is not None else None
-    seen: dict[HostMonth, _Seen] = {}
-    for page in source.window(judge.selection.window, frozenset(), now):
-        keys = [job.key for job in page.jobs]
-        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
-        for job, key in zip(page.jobs, keys, strict=True):
-            fit = judge.judge(job, key, None, None)
-            if not isinstance(fit, Fit) and key not in held:
-                continue
-            try:
-                at = (month_number(job.ended_at), sync_host(target.policy.place(job).spelt_host))
-            except Unfit:
-                continue
-            here = seen.setdefault(at, _Seen())
-            here.database += 1
-            if key in known:
-                here.delivered += known[key].settled
-                here.pending += not known[key].settled
-            elif key in held:
-                here.quarantined += 1
-            elif start is not None and job.ended_at < start:
-                here.before += 1
-            else:
-                here.pending += 1
-    return seen
-
-
-def _repairs(target: TargetSettings, row: Compared, found: _Seen) -> Iterable[str]:
-    """The command that mends each difference of a row."""
-    if row.pending:
-        yield f"{row.pending} not delivered: publisher publish --force --target {target.name}"
-    if row.quarantined:
-        yield f"{row.quarantined} set aside: publisher quarantine list --target {target.name}"
-    if found.delivered > row.delivered or (target.summary and found.delivered != row.delivered and not row.pending):
-        window = f"--from {row.month_name} --to {row.month_name}"
-        yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    due = row.delivered + row.before
-    if target.sync and row.told != due:
-        yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
-    if row.portal is not None and row.portal != due:
-        window = f"--from {row.month_name} --to {row.month_name}"
-        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"

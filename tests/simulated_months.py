@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from publisher import commands, config, planning, republishing, syncing
+from publisher import checking, commands, config, planning, republishing, syncing
 from publisher.config import TargetSettings
 from publisher.delivery.base import Receipt, Step, Transport, Verdict
 from publisher.model import when
@@ -320,7 +320,7 @@ class World:
     def differences(self) -> list[str]:
         """What `sync --check` finds."""
         site = self.site()
-        compared = syncing.check(site, site.settings.targets, months=None, portal=None)
+        compared = checking.check(site, site.settings.targets, months=None, portal=None)
         return [f"{row.month_name} {row.submit_host}: {repair}" for row in compared for repair in row.repairs]
 
     def status(self) -> commands.TargetStatus:

@@ -84,6 +84,10 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
         *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
     },
+    "checking": {
+        *("errors", "model", "config", "ledger.base", "sources.base"),
+        *("judge", "syncing", "wiring"),
+    },
     "portal": {"errors", "model"},
     "rehearsing": {"model", "config", "delivery.base", "ledger.base", "sources.base", "pipeline", "outcome", "wiring"},
     "planning": {
@@ -91,7 +95,7 @@ ROOMS: dict[str, set[str]] = {
         *("key_guard", "rehearsing", "wiring"),
     },
     "results_plan": {"planning"},
-    "results_sync": {"model", "results", "syncing"},
+    "results_sync": {"model", "ledger.base", "results", "checking"},
     "republishing": {
         *("errors", "model", "config", "ledger.base", "sources.base", "planning"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
@@ -113,7 +117,18 @@ ROOMS: dict[str, set[str]] = {
     "terminal": {"errors", "delivery.base", "ledger.base", "model", "sources.base"},
     "sending": {
         *("errors", "model", "config", "formats", "wiring", "outcome"),
-        *("commands", "planning", "republishing", "syncing", "portal", "results", "results_plan", "results_sync", "terminal"),
+        *(
+            "commands",
+            "planning",
+            "republishing",
+            "syncing",
+            "checking",
+            "portal",
+            "results",
+            "results_plan",
+            "results_sync",
+            "terminal",
+        ),
     },
     "command_words": {"errors"},
     "command_line": {"command_words"},

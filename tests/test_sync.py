@@ -233,3 +233,36 @@ def test_a_host_that_no_message_may_hold_is_counted_without_its_name(site: SiteU
     counts, _ = told(site)
     assert (counts[2026, 10, "None"], sum(counts.values())) == (1, 10)
     assert site.run("sync", "--check").status == 0
+
+
+def test_what_the_portal_has_too_much_becomes_a_ticket(site: SiteUnderTest, tmp_path: Path) -> None:
+    fill(site, [replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, OCTOBER, 1_200)])
+    assert site.publish().status == 0
+    ((year, month, host), count), *_ = told(site)[0].items()
+    page = tmp_path / "portal.csv"
+    page.write_text(f"Year,Month,SubmitHost,NumberOfJobs\n{year},{month},{host},{count + 7}\n")
+    run = site.run("sync", "--check", "--portal", str(page))
+    assert run.status == 65
+    assert f"{count:,}" in run.out, "thousands are kept apart"
+    assert f"the portal has {count + 7}, 7 more than is ours" in run.out
+    assert "Text for a ticket to the APEL team" in run.out
+    assert f"2026-09, submit host {host}: {count + 7:,} jobs, we publish {count:,}." in run.out
+
+
+def test_accepted_key_changes_are_listed_with_their_rows(site: SiteUnderTest) -> None:
+    fill(site, [replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, OCTOBER, 12)])
+    assert site.publish().status == 0
+    assert check(site).json["accepted"] == []
+    site.config["records"]["benchmark"]["value"] = 9
+    site.save()
+    window = ("--from", "2026-09", "--to", "2026-09")
+    (held,) = site.run("republish", "--yes", "--json", *window).json["targets"]["egi"]["held"]
+    assert site.run("republish", "--yes", *window, "--accept-key-change").status == 0
+    (accepted,) = check(site).json["accepted"]
+    assert (accepted["target"], accepted["month"], accepted["lost_jobs"]) == ("egi", "2026-09", 0)
+    assert accepted["stale"] == held["stale"]
+    assert sum(row["jobs"] for row in accepted["stale"]) == 12
+    shown = site.run("sync", "--check")
+    assert "egi: 2026-09: accepted at 2026-" in shown.out
+    assert held["stale"][0]["row"] in shown.out
+    assert check(site, "--months", "1").json["accepted"] == []

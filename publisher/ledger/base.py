@@ -177,6 +177,16 @@ class SyncMessage:
     records: tuple[Carried, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedChange:
+    """Rows of a month that an administrator let stay at the receiver, each as people read it, and jobs that it lost."""
+
+    month: int
+    accepted_at: datetime
+    rows: tuple[KeyTotal, ...]  # without their digests
+    lost_jobs: int
+
+
 class Ledger(Protocol):
     """What was sent, to whom, what is in doubt, what was set aside."""
 
@@ -236,6 +246,10 @@ class Ledger(Protocol):
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         """The receiver's summary keys that single records of a month made, each with its policy's digest."""
+        ...
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        """Every key change that was accepted, oldest first."""
         ...
 
     # Moves

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
+from publisher.ledger.base import AcceptedChange
 from publisher.model.message import Rendered
 from publisher.model.summary_keys import KeyTotal, SummaryKey
 
@@ -17,6 +20,8 @@ ON CONFLICT (target, month, digest) DO UPDATE SET
     policy = excluded.policy"""
 _KEYS = """
 SELECT month, digest, said, jobs, wall_s, cpu_s, policy FROM summary_key WHERE target = :target AND month = :month"""
+
+_ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
 
 
 def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> None:
@@ -43,6 +48,22 @@ def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> 
             row[6],
         )
         for row in connection.execute(_KEYS, {"target": target, "month": month})
+    ]
+
+
+def accepted_changes(connection: sqlite3.Connection, target: int | None) -> list[AcceptedChange]:
+    """What an administrator accepted, oldest first."""
+    return [
+        AcceptedChange(
+            month=month,
+            accepted_at=datetime.fromtimestamp(accepted_at, UTC),
+            rows=tuple(
+                KeyTotal(key=SummaryKey(month=month, digest=b"", text=text), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s)
+                for text, jobs, wall_s, cpu_s in json.loads(stale)
+            ),
+            lost_jobs=lost_jobs,
+        )
+        for month, accepted_at, stale, lost_jobs in connection.execute(_ACCEPTED, {"target": target})
     ]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from publisher.ledger import month_text
 from publisher.ledger.base import (
+    AcceptedChange,
     Carried,
     Delivery,
     HostCounts,
@@ -141,6 +142,9 @@ class RehearsalLedger:
 
     def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
         pass
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        return self._asked.accepted_changes(target)
 
     def counts(self, target: str) -> HostCounts:
         return self._asked.counts(target)

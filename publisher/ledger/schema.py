@@ -123,6 +123,7 @@ CREATE TABLE key_change (
     stale       TEXT NOT NULL,              -- JSON, a list a row: key for people, jobs, wall and CPU seconds
     lost_jobs   INTEGER NOT NULL            -- jobs that the receiver loses
 );
+CREATE INDEX key_change_of_target ON key_change (target);
 CREATE TABLE month_message (               -- its key first: SQLite 3.40's integrity_check errs about the column in between
     message INTEGER NOT NULL REFERENCES message (id),
     month   INTEGER NOT NULL,

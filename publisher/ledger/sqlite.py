@@ -13,6 +13,7 @@ from typing import Any, Final
 from publisher.ledger import counts, keys, months, row_ids, sqlite_file, stretches
 from publisher.ledger.absence import Absence
 from publisher.ledger.base import (
+    AcceptedChange,
     Carried,
     Delivery,
     Hold,
@@ -215,6 +216,10 @@ class LedgerQuestions:
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         with self._reading():
             return keys.of_month(self._connection, self._number(target), month)
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        with self._reading():
+            return keys.accepted_changes(self._connection, self._number(target))
 
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)

@@ -1,0 +1,184 @@
+"""`sync --check`: is it all there? Sends nothing: reads the accounting data again and compares job by job.
+
+Compared are, by month and submit host, the jobs of the database, what the ledger delivered, what waits, what was told last and,
+if it was saved, what the portal shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from publisher.config import TargetSettings
+from publisher.errors import Unfit
+from publisher.judge import Fit
+from publisher.ledger.base import AcceptedChange, Ledger, TargetState
+from publisher.model.months import month_window
+from publisher.model.row_keys import month_number, month_number_of, sync_host, year_and_month
+from publisher.model.selection import Window
+from publisher.model.when import month_of
+from publisher.sources.base import Source
+from publisher.syncing import HostMonth, whoever_counts
+from publisher.wiring import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A month and submit host, in numbers of jobs. `portal` is None without a file from there."""
+
+    target: str
+    month: int
+    submit_host: str
+    database: int  # finished, and wanted by the target
+    delivered: int
+    before: int  # delivered by another publisher before our start
+    quarantined: int
+    pending: int
+    told: int | None
+    portal: int | None
+    repairs: tuple[str, ...]
+
+    @property
+    def due(self) -> int:
+        """What the receiver ought to hold."""
+        return self.delivered + self.before
+
+    @property
+    def beyond(self) -> int:
+        """How many jobs the portal has that are not ours, as far as one can tell."""
+        return max((self.portal or 0) - self.due, 0)
+
+    @property
+    def month_name(self) -> str:
+        year, month = year_and_month(self.month)
+        return f"{year}-{month:02}"
+
+
+@dataclass(slots=True)
+class _Seen:
+    database: int = 0
+    delivered: int = 0
+    before: int = 0
+    quarantined: int = 0
+    pending: int = 0
+
+
+def check(
+    site: Site,
+    targets: Sequence[TargetSettings],
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+) -> list[Compared]:
+    """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
+    now = site.surroundings.clock()
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        return [row for target in targets for row in _check(target, source, ledger, now, months=months, portal=portal)]
+
+
+def _check(
+    target: TargetSettings,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+) -> Iterable[Compared]:
+    state = ledger.target(target.name)
+    counts = ledger.counts(target.name)
+    first = _first_month(now, months)
+    seen = _seen_in_the_database(target, state, source, ledger, now, first)
+    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(portal or {})} if at[0] >= first}
+    for at in sorted(places):
+        found = seen.get(at, _Seen())
+        delivered = counts.delivered.get(at, 0)
+        compared = Compared(
+            target=target.name,
+            month=at[0],
+            submit_host=at[1],
+            database=found.database,
+            delivered=delivered,
+            before=found.before,
+            quarantined=found.quarantined,
+            pending=found.pending,
+            told=counts.told.get(at) if target.sync else None,
+            portal=None if portal is None else portal.get(at, 0),
+            repairs=(),
+        )
+        yield replace(compared, repairs=tuple(_repairs(target, compared, found)))
+
+
+def accepted(site: Site, targets: Sequence[TargetSettings], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
+    """What an administrator accepted for these months, by target. Raises: LedgerError."""
+    first = _first_month(site.surroundings.clock(), months)
+    with closing(site.ledger_to_read()) as ledger:
+        return [
+            (target.name, change)
+            for target in targets
+            for change in ledger.accepted_changes(target.name)
+            if change.month >= first
+        ]
+
+
+def _first_month(now: datetime, months: int | None) -> int:
+    """The first of the last so many months, the current one included."""
+    month = month_of(now)
+    return 0 if months is None else month_number_of(month.year, month.month) - months + 1
+
+
+def _seen_in_the_database(
+    target: TargetSettings,
+    state: TargetState | None,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    first: int,
+) -> dict[HostMonth, _Seen]:
+    """Every wanted job of the months, and what the ledger says of each."""
+    judge = whoever_counts(target, Window(start=month_window(first).start if first else None))
+    start = state.start if state and state.start is not None else None
+    seen: dict[HostMonth, _Seen] = {}
+    for page in source.window(judge.selection.window, frozenset(), now):
+        keys = [job.key for job in page.jobs]
+        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+        for job, key in zip(page.jobs, keys, strict=True):
+            fit = judge.judge(job, key, None, None)
+            if not isinstance(fit, Fit) and key not in held:
+                continue
+            try:
+                at = (month_number(job.ended_at), sync_host(target.policy.place(job).spelt_host))
+            except Unfit:
+                continue
+            here = seen.setdefault(at, _Seen())
+            here.database += 1
+            if key in known:
+                here.delivered += known[key].settled
+                here.pending += not known[key].settled
+            elif key in held:
+                here.quarantined += 1
+            elif start is not None and job.ended_at < start:
+                here.before += 1
+            else:
+                here.pending += 1
+    return seen
+
+
+def _repairs(target: TargetSettings, row: Compared, found: _Seen) -> Iterable[str]:
+    """The command that mends each difference of a row."""
+    if row.pending:
+        yield f"{row.pending} not delivered: publisher publish --force --target {target.name}"
+    if row.quarantined:
+        yield f"{row.quarantined} set aside: publisher quarantine list --target {target.name}"
+    if found.delivered > row.delivered or (target.summary and found.delivered != row.delivered and not row.pending):
+        window = f"--from {row.month_name} --to {row.month_name}"
+        yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
+    if target.sync and row.told != row.due:
+        yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
+    if row.portal is not None and row.portal < row.due:
+        window = f"--from {row.month_name} --to {row.month_name}"
+        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
+    if row.beyond:
+        yield f"the portal has {row.portal}, {row.beyond} more than is ours: send the text below as a ticket"
