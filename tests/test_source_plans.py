@@ -1,0 +1,166 @@
+"""Every question to an accounting database has an index that fits, in both schemas and in those that importers write.
+
+Sites never ran ANALYZE, and we may not: SQLite chooses by the shape of a question alone. A new question is found here by
+itself, as a constant of the room or in a function that makes one; without a fitting index it fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from publisher import sources
+from publisher.importers import accounting_schema
+from publisher.sources import arex_count_sql, arex_order, arex_sql
+from publisher.sources.arex_sql import IMPORTED, LAYOUTS
+from tests.arex_databases import bulk
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+ALL_LAYOUTS: Final = frozenset(LAYOUTS)
+# Arguments for functions that make questions.
+WHICH: Final = [(arex_sql.BETWEEN,), (arex_sql.LISTED,)]
+MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
+    "arex_sql.side": [(table, *which) for table in arex_sql.tables(2) for which in WHICH if table in arex_sql._SIDES],
+    "arex_sql.events": list(WHICH),
+    "arex_sql.names": [(column,) for column in arex_sql.NAMES],
+    "arex_sql.finished_among": [(2,)],
+    "arex_count_sql.standing_among": [(2,)],
+}
+# Questions that read something whole, each for its reason.
+WHOLE: Final = {
+    arex_sql.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
+    arex_sql.LAYOUT: {"entry", "field"},  # the schema
+    # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
+    arex_count_sql.BY_SUBMISSION[IMPORTED]: {"AAR"},
+    **{question: {question.split()[-1]} for question in arex_count_sql.NAMES.values()},  # names, for suggestions
+}
+SMALL: Final = {"json_each", "sqlite_master"}
+# What hardly tells one row from another: SQLite must not go by it.
+COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
+# A page's worth; a schema's; and what is read whole anyway.
+SORTED: Final = {arex_sql.EVENTFUL, *WHOLE}
+
+
+def questions() -> Iterator[tuple[str, frozenset[int], str]]:
+    """Name, layouts, and text of every question in the room."""
+    for found in pkgutil.iter_modules(sources.__path__, f"{sources.__name__}."):
+        module = importlib.import_module(found.name)
+        short = found.name.rpartition(".")[2]
+        for name, value in vars(module).items():
+            if isinstance(value, str) and _asks(value):
+                yield f"{short}.{name}", ALL_LAYOUTS, value
+            elif isinstance(value, dict) and any(isinstance(text, str) and _asks(text) for text in value.values()):
+                for key, text in value.items():
+                    layouts = frozenset({key}) if isinstance(key, int) else ALL_LAYOUTS
+                    yield f"{short}.{name}[{key}]", layouts, text
+        for name, arguments in MADE.items():
+            if name.startswith(f"{short}."):
+                make = getattr(module, name.partition(".")[2])
+                yield from ((f"{name}{one}", ALL_LAYOUTS, make(*one)) for one in arguments)
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args):
+            text = getattr(call.args[0], "value", None)
+            if getattr(call.func, "attr", "") == "execute" and isinstance(text, str) and _asks(text):
+                yield f"{short}, line {call.lineno}", ALL_LAYOUTS, text
+
+
+def _asks(text: str) -> bool:
+    return text.lstrip().upper().startswith(("SELECT ", "WITH ", "INSERT ", "UPDATE ", "DELETE "))
+
+
+EVERY: Final = sorted(set(questions()), key=lambda one: (one[0], sorted(one[1])))
+
+
+class Anything(dict[str, Any]):
+    """Values for all named parameters."""
+
+    def __missing__(self, name: str) -> object:
+        return "[1]" if name in ("rows", "ids") else 5
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[int, sqlite3.Connection]]]:
+    """One of each layout, as A-REX makes them and after `arcctl accounting database optimize`; none was ever analysed."""
+    folder = tmp_path_factory.mktemp("plans")
+    paths = []
+    for optimized in (False, True):
+        for schema in (1, 2):
+            path = folder / f"{schema}-{optimized}.db"
+            bulk(path, 1 if schema == 1 else 2, 300, 1, START, END, optimized=optimized)
+            paths.append((schema, path))
+    imported = folder / "imported.db"
+    with closing(sqlite3.connect(imported)) as connection:
+        connection.executescript(accounting_schema.TABLES)
+    paths.append((IMPORTED, imported))
+    opened = [(layout, sqlite3.connect(path)) for layout, path in paths]
+    for _, connection in opened:
+        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchall()
+    yield opened
+    for _, connection in opened:
+        connection.close()
+
+
+@pytest.mark.parametrize(("layouts", "question"), [one[1:] for one in EVERY], ids=[one[0] for one in EVERY])
+def test_nothing_that_grows_is_scanned_or_sorted(
+    databases: list[tuple[int, sqlite3.Connection]], layouts: frozenset[int], question: str
+) -> None:
+    unnamed = question.count("?")
+    for layout, connection in databases:
+        if layout not in layouts:
+            continue
+        values: Any = [b"x"] * unnamed if unnamed else Anything()
+        try:
+            steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
+        except sqlite3.OperationalError as error:
+            if layout == 1 and "no such" in str(error):  # FQANs, Benchmarks
+                continue
+            raise
+        for step in steps:
+            words = step.replace(" TABLE", "").split()
+            assert words[0] != "SCAN" or words[1] in SMALL | WHOLE.get(question, set()) | {"CONSTANT"}, (layout, step)
+            assert "TEMP B-TREE" not in step or question in SORTED, (layout, step)
+            assert not any(term in step for term in COARSE), (layout, step)
+
+
+def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
+    for module in (arex_sql, arex_count_sql, arex_order):
+        short = module.__name__.rpartition(".")[2]
+        for name, made in vars(module).items():
+            if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:
+                continue
+            if str(made.__annotations__.get("return")) == "str":
+                assert f"{short}.{name}" in MADE, "name it above, with arguments"
+
+
+def test_the_questions_are_found() -> None:
+    names = " ".join(name for name, _, _ in EVERY)
+    for one in (
+        "SINCE[1]",
+        "WINDOW[2]",
+        "BY_ROW[3]",
+        "FINISHED_OR_EARLY",
+        "COUNT",
+        "IN_ORDER",
+        "OF_USER",
+        "events",
+        "line",
+    ):
+        assert one in names
+    assert len(EVERY) > 60
+
+
+def test_a_wrong_index_is_noticed(databases: list[tuple[int, sqlite3.Connection]]) -> None:
+    """The trap that is measured in arex_sql.py: without the plus, an hour's jobs are looked for among all completed ones."""
+    question = "SELECT RecordID FROM AAR WHERE StatusID = 1 AND EndTime > 5"
+    steps = [str(row[3]) for row in databases[1][1].execute(f"EXPLAIN QUERY PLAN {question}")]
+    assert any(term in step for step in steps for term in COARSE)
