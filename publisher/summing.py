@@ -28,7 +28,7 @@ from publisher.model.summary import Accumulator, Share, SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 from publisher.sources.base import Page, Source
 
-_FLUSH_JOBS: Final = 50_000  # entries that wait for their transaction: some 10 MB
+_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
