@@ -59,16 +59,16 @@ class BatchReader:
 
     def read(self, path: Path, reader: EnvelopeReader) -> Iterator[tuple[Batch, Mark]]:
         """Batches, each with the mark of the place where it ends."""
-        batch, mark = Batch(), None
+        batch, end, tail = Batch(), 0, b""
         for piece in reader.pieces():
             self._piece(path, piece, batch)
             batch.pieces += 1
-            mark = reader.mark(piece.end)
+            end, tail = piece.end, reader.tail(piece.end)
             if len(batch.records) >= _BATCH_RECORDS or batch.pieces >= _BATCH_PIECES:
-                yield batch, mark
-                batch, mark = Batch(), None
-        if mark is not None:
-            yield batch, mark
+                yield batch, reader.mark(end, tail)
+                batch = Batch()
+        if batch.pieces:
+            yield batch, reader.mark(end, tail)
 
     def _piece(self, path: Path, piece: Piece, batch: Batch) -> None:
         if piece.envelope is None:
@@ -89,8 +89,8 @@ class BatchReader:
                     batch.errors[error] += 1
             return
         if envelope.cluster != self._cluster:
-            if envelope.kind is Kind.JOBS:
-                count = len(envelope.entries("slurm_jobs"))
+            count = len(envelope.entries("slurm_jobs")) if envelope.kind is Kind.JOBS else 0
+            if count:
                 batch.lines += count
                 batch.skipped[self._of_other_cluster(envelope.cluster, batch)] += count
             return

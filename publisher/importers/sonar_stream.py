@@ -60,10 +60,13 @@ class EnvelopeReader:
         """Bytes at the end that wait for their rest, when all pieces were taken."""
         return self._base + len(self._buffer) - self._at
 
-    def mark(self, taken: int) -> Mark:
-        """The mark of the place where the piece ends that was given last."""
+    def tail(self, taken: int) -> bytes:
+        """What stands before the place where the piece ends that was given last: for its mark, which takes longer to make."""
         end = taken - self._base
-        return self._file.mark_after(taken, self._buffer[max(0, end - MARK_BYTES) : end])
+        return self._buffer[max(0, end - MARK_BYTES) : end]
+
+    def mark(self, taken: int, tail: bytes) -> Mark:
+        return self._file.mark_after(taken, tail)
 
     def pieces(self) -> Iterator[Piece]:
         """Until the end, or to where the last object is not whole: its writer is not done. A compressed file has no writer."""
