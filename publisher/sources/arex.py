@@ -133,14 +133,16 @@ class ArexSource:
         with self._opened() as opened:
             place = _place(opened, database)
             reading, keep = opened[place], _keep(opened[:place])
-            last = cursor.record_id if cursor is not None and reading.fits(cursor) else BEFORE_ALL
             while True:
-                found = reading.after(last, limit, asked, keep)
+                found = reading.after(cursor, limit, asked, keep)
+                if found is None:
+                    cursor = None
+                    continue
                 if not found.rows:
                     return
-                last = found.rows[-1][0]
-                anchor = anchor_text(found.rows[-1][1])
-                yield _page(found, cursor=Cursor(database=database, record_id=last, anchor=anchor))
+                last, job_id = found.rows[-1][:2]
+                cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
+                yield _page(found, cursor=cursor)
                 if len(found.rows) < limit:
                     return
 

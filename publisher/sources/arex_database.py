@@ -71,13 +71,18 @@ class AccountingDatabase:
 
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
-        found = self._ask(
-            lambda connection, _: connection.execute(sql.JOB_OF_ROW, {"row": cursor.record_id}).fetchone()
-        )
-        return found is not None and anchor_text(found[0]) == cursor.anchor
+        return self._ask(lambda connection, _: _fits(connection, cursor))
 
-    def after(self, record_id: int, limit: int, asked: Asked, keep: Keep) -> Found:
-        return self._page(sql.SINCE, {"after": record_id, "limit": limit}, asked, keep, span=True)
+    def after(self, cursor: Cursor | None, limit: int, asked: Asked, keep: Keep) -> Found | None:
+        """Rows behind a cursor. None when its row is another job: the file was replaced, be it between two pages."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> Found | None:
+            if cursor is not None and not _fits(connection, cursor):
+                return None
+            after = BEFORE_ALL if cursor is None else cursor.record_id
+            return self._read(sql.SINCE, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
+
+        return self._ask(read)
 
     def ended(self, after: tuple[float, int], last: int, limit: int, asked: Asked, keep: Keep) -> Found:
         """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
@@ -135,18 +140,28 @@ class AccountingDatabase:
             )
         )
 
-    def _page(
-        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: Asked, keep: Keep, span: bool = False
-    ) -> Found:
-        def read(connection: sqlite3.Connection, reader: RowReader) -> Found:
-            rows = connection.execute(query[reader.layout], parameters).fetchall()
-            kept = keep(rows)
-            whole = span and len(kept) == len(rows)
-            if asked.alike:
-                return Found(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=whole))
-            return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+    def _page(self, query: Mapping[int, str], parameters: Mapping[str, object], asked: Asked, keep: Keep) -> Found:
+        return self._ask(
+            lambda connection, reader: self._read(query, parameters, asked, keep, connection, reader, span=False)
+        )
 
-        return self._ask(read)
+    def _read(
+        self,
+        query: Mapping[int, str],
+        parameters: Mapping[str, object],
+        asked: Asked,
+        keep: Keep,
+        connection: sqlite3.Connection,
+        reader: RowReader,
+        *,
+        span: bool,
+    ) -> Found:
+        rows = connection.execute(query[reader.layout], parameters).fetchall()
+        kept = keep(rows)
+        whole = span and len(kept) == len(rows)
+        if asked.alike:
+            return Found(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=whole))
+        return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
     def _alike_of(self, reader: RowReader) -> AlikeReader:
         """What is known of the file behind this reader's connection."""
@@ -186,6 +201,11 @@ class AccountingDatabase:
             )
             self._reader = connection, reader
         return self._reader[1]
+
+
+def _fits(connection: sqlite3.Connection, cursor: Cursor) -> bool:
+    found = connection.execute(sql.JOB_OF_ROW, {"row": cursor.record_id}).fetchone()
+    return found is not None and anchor_text(found[0]) == cursor.anchor
 
 
 def _unindexed(connection: sqlite3.Connection, layout: int) -> tuple[str, ...]:
