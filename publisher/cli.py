@@ -56,6 +56,12 @@ def run_looking(arguments: argparse.Namespace, stop: threading.Event) -> int:
             return looking.quarantine(arguments, site)
 
 
+def run_daemon(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import serving
+
+    return serving.serve(lambda: _site(arguments, stop), stop)
+
+
 def run_doctor(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import doctor, looking
 
@@ -81,18 +87,18 @@ def run_local(arguments: argparse.Namespace, stop: threading.Event) -> int:
             return local.job(arguments, site)
 
 
-def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
-    from publisher import importing, results_import, terminal
-
-    report = importing.import_accounting(_site(arguments, stop), arguments.action, arguments.paths, arguments.database)
-    if arguments.json:
-        terminal.print_json(results_import.import_json(report), sys.stdout)
 def run_charge(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import billing
 
     return billing.charge(arguments, _site(arguments, stop))
 
 
+def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import importing, results_import, terminal
+
+    report = importing.import_accounting(_site(arguments, stop), arguments.action, arguments.paths, arguments.database)
+    if arguments.json:
+        terminal.print_json(results_import.import_json(report), sys.stdout)
     else:
         terminal.print_table(results_import.IMPORT_COLUMNS, results_import.import_rows(report), sys.stdout)
         for note in results_import.import_notes(report):
@@ -135,6 +141,7 @@ def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
 
 RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] = {
     "publish": run_sending,
+    "run": run_daemon,
     "republish": run_sending,
     "sync": run_sending,
     "status": run_looking,
@@ -145,6 +152,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "job": run_local,
     "doctor": run_doctor,
     "import": run_import,
+    "charge": run_charge,
     "complete": run_local,
     "config": run_config,
 }
@@ -152,7 +160,6 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the default configuration file."""
-    "charge": run_charge,
     return command_line.parser(DEFAULT_CONFIG)
 
 

@@ -24,6 +24,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"publisher {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _publish(commands)
+    _run(commands)
     _republish(commands)
     _sync(commands)
     _status(commands)
@@ -34,8 +35,8 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _job(commands)
     _doctor(commands)
     _import(commands)
-    _complete(commands)
     _charge(commands)
+    _complete(commands)
     _config(commands)
     top.tell_below()
     return top
@@ -72,6 +73,10 @@ def _publish(commands: Any) -> None:
     )
     command.add_argument("--limit", type=_count, metavar="N", help="at most N jobs a target (not for summaries)")
     _with_json(command)
+
+
+def _run(commands: Any) -> None:
+    _command(commands, "run", "the same as a daemon, on the targets' own timetables, until SIGTERM")
 
 
 def _republish(commands: Any) -> None:
@@ -238,11 +243,6 @@ def _import(commands: Any) -> None:
         _with_json(command)
 
 
-def _complete(commands: Any) -> None:
-    command = _command(commands, "complete", "the words that the shell's completion offers; only reads")
-    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets")
-    command.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
-    command.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
 def _charge(commands: Any) -> None:
     command = _command(commands, "charge", "compute, keep and list what jobs cost by the formulas of records.charges")
     command.add_argument(
@@ -258,6 +258,11 @@ def _charge(commands: Any) -> None:
     _with_json(command)
 
 
+def _complete(commands: Any) -> None:
+    command = _command(commands, "complete", "the words that the shell's completion offers; only reads")
+    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets")
+    command.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
+    command.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
 
 
 def _config(commands: Any) -> None:

@@ -74,7 +74,7 @@ def publish(
         waiting = None if force else _not_due(ledger.target(target.name), target, site.surroundings.clock())
         if waiting:
             return Outcome(target=target.name, outcome="nothing", reason=waiting)
-        return _attempt(
+        outcome = _attempt(
             site,
             target,
             source,
@@ -84,6 +84,9 @@ def publish(
             limit=limit,
             accept_key_change=accept_key_change,
         )
+        if not dry_run:
+            after_round(site, outcome)
+        return outcome
 
     return work_on(site, chosen, work, rehearsal=dry_run)
 
@@ -212,14 +215,29 @@ def _tell_counts(
         return broken_off(target.name, error)
 
 
+def after_round(site: Site, outcome: Outcome) -> None:
+    """What follows every round, of `publish` and of the daemon alike; its trouble does not hide what the round did.
+
+    Called from the thread of the round: of several targets at once.
+    """
+    for follow in site.after_round:
+        try:
+            follow(site, outcome)
+        except PublisherError as error:
+            log.error("target %s: after its round: %s", outcome.target, error)  # noqa: TRY400  # ours, no traceback
+        except Exception as error:  # the boundary: what follows a round must not undo it
+            log.critical("target %s: a bug in publisher, after its round: %s", outcome.target, error, exc_info=True)
+
+
 def _not_due(state: TargetState | None, target: TargetSettings, now: datetime) -> str | None:
     """Why a target waits; None when it is due. A clock that went back makes it due."""
     if state is None or state.last_success is None or state.prepared or state.in_doubt:
         return None
-    every = timedelta(seconds=target.every_s)
-    due = state.last_success + every - min(_EARLY, every / 10)
+    due = target.due_after(state.last_success)
+    if target.cron is None:
+        due -= min(_EARLY, (due - state.last_success) / 10)
     if state.last_success <= now < due:
-        return f"not due before {due:%Y-%m-%dT%H:%M:%SZ} (every {target.every_s} s; --force publishes now)"
+        return f"not due before {due:%Y-%m-%dT%H:%M:%SZ} ({target.timetable}; --force publishes now)"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Final, TextIO
 
 from publisher.delivery.base import Receipt, Verdict
 from publisher.errors import BUG, Later, RecordError
+from publisher.journal import JournalLines, leads_to_journal
 from publisher.ledger.base import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
@@ -73,8 +75,6 @@ def print_json_list(result: Mapping[str, Iterable[str]], out: TextIO) -> None:
     out.write("\n  ]\n}\n")
 
 
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A line of names, then a line a row, whatever stands in the cells."""
 def print_json_and_list(
     result: Mapping[str, Any], last: Mapping[str, Iterable[Mapping[str, Any]]], out: TextIO
 ) -> None:
@@ -88,6 +88,8 @@ def print_json_and_list(
     out.write("\n  ]\n}\n")
 
 
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
+    """A line of names, then a line a row, whatever stands in the cells."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
@@ -114,8 +116,8 @@ class PlainLines(logging.Formatter):
 
     converter = staticmethod(time.gmtime)
 
-    def __init__(self, *, tracebacks: bool) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    def __init__(self, *, tracebacks: bool, times: bool = True) -> None:
+        super().__init__(f"{'%(asctime)s ' if times else ''}%(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
         self._tracebacks = tracebacks
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
@@ -132,8 +134,11 @@ class PlainLines(logging.Formatter):
 def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     """Logs on standard error: warnings when quiet, a line a message otherwise, everything with `-v`."""
     levels = {-1: logging.WARNING, 0: logging.INFO}
+    journal = leads_to_journal(os.environ, stream)
+    plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)
+    lines = JsonLines() if log_format == "json" else plain
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if log_format == "json" else PlainLines(tracebacks=verbosity >= 2))
+    handler.setFormatter(JournalLines(lines) if journal else lines)
     logger = logging.getLogger("publisher")
     logger.handlers[:] = [handler]
     logger.propagate = False
@@ -326,8 +331,8 @@ def error_line(text: str) -> None:
 
 
 def _say(level: int, logged: str, shown: str) -> None:
-    """Bare for people; where logs are JSON, as one of them, so that all of standard error can be read line by line."""
-    if any(isinstance(handler.formatter, JsonLines) for handler in log.handlers):
+    """Bare for people; for JSON and the journal as a log line, so that all of standard error can be read line by line."""
+    if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):
         log.log(level, "%s", logged)
     else:
         sys.stderr.write(visible(shown) + "\n")

@@ -26,6 +26,7 @@ from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.selection import Window
 from publisher.model.when import epoch
+from publisher.outcome import Outcome
 from publisher.sources import source_plugin
 from publisher.sources.base import Source
 
@@ -48,10 +49,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A configured site, ready to be made live piece by piece."""
+    """A configured site, ready to be made live piece by piece.
+
+    `after_round` are told what came of each round, by `publish` and the daemon, in the thread of the round.
+    """
 
     settings: Settings
     surroundings: Surroundings
+    after_round: tuple[Callable[[Site, Outcome], None], ...] = ()
 
     def source(self) -> Source:
         """Raises: SourceError."""
@@ -69,11 +74,6 @@ class Site:
         """Raises: LedgerError."""
         return open_to_read(self.settings.state)
 
-    def importer(self, name: str) -> Importer:
-        """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""
-        options = self.settings.importers.get(name)
-        if options is None:
-            raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""
         return open_charge_book(self.settings.state)
@@ -82,6 +82,11 @@ class Site:
         """Raises: LedgerError."""
         return open_charge_book_to_read(self.settings.state)
 
+    def importer(self, name: str) -> Importer:
+        """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""
+        options = self.settings.importers.get(name)
+        if options is None:
+            raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
         return importer_plugin(name).create(options)
 
     def aim(self, target: TargetSettings, *, rehearsal: bool = False, accept_key_change: bool = False) -> Aim:

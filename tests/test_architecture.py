@@ -84,6 +84,10 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
         *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
     },
+    # The daemon. `scheduler.cron` is a noun that settings hold; the rest stands on the commands.
+    "scheduler": {"errors", "config", "scheduler", "ledger.base", "commands", "outcome", "pipeline", "wiring"},
+    "serving": {"outcome", "results", "scheduler", "terminal", "wiring"},
+    "journal": set(),
     "checking": {
         *("errors", "model", "config", "ledger.base", "sources.base"),
         *("judge", "syncing", "wiring"),
@@ -114,7 +118,7 @@ ROOMS: dict[str, set[str]] = {
     "local": {"errors", "model", "statistics", "results_stats", "results_job", "terminal", "wiring"},
     "importing": {"errors", "importers.base", "wiring"},
     "results_import": {"importers.base"},
-    "terminal": {"errors", "delivery.base", "ledger.base", "model", "sources.base"},
+    "terminal": {"errors", "journal", "delivery.base", "ledger.base", "model", "sources.base"},
     "sending": {
         *("errors", "model", "config", "formats", "wiring", "outcome"),
         *(

@@ -52,12 +52,15 @@ def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:
         **_keys(target.options),
         "format": target.format,
         "sync": target.sync,
-        "every": _duration(target.every_s),
+        **({"cron": target.cron.text} if target.cron else {"every": _duration(target.every_s)}),
+        "jitter": _duration(target.jitter_s),
         "start": str(target.start),
         "vos": None if target.vos is None else sorted(target.vos),
         "exclude_vos": sorted(target.exclude_vos),
         "batch_records": target.batch_records,
         "shadow": target.shadow,
+        "jura_until": None if target.jura_until is None else iso(datetime.fromtimestamp(target.jura_until, UTC)),
+        "jura_format": target.jura_format,
         **{key: value for key, value in own.items() if value != same[key]},
     }
 
@@ -67,8 +70,8 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _identity(records.identity)
-    return shown
     shown["charges"] = [_charge_rule(rule) for rule in records.charges]
+    return shown
 
 
 def _identity(identity: IdentitySettings) -> dict[str, Any]:
@@ -96,7 +99,6 @@ def _vo_rule(rule: VoRule) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if value is not None}
 
 
-def _window(window: Window) -> dict[str, str]:
 def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
     # Both ends belong to it, to the second.
     last = None if rule.valid.end is None else rule.valid.end - 1
@@ -115,6 +117,7 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
     }
 
 
+def _window(window: Window) -> dict[str, str]:
     bounds = {"from": window.start, "until": window.end}
     return {key: _clock(moment) for key, moment in bounds.items() if moment is not None}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import combinations
 from typing import Any, Final
 
@@ -18,17 +19,21 @@ from publisher.config.shapes import build, check_names, keys_of, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
 from publisher.errors import UsageError
+from publisher.model.job import Epoch
 from publisher.model.policy import RecordPolicy
 from publisher.model.selection import Selection, Window
-from publisher.model.when import StartKind, StartRule, fixed_period, month_of
+from publisher.model.when import StartKind, StartRule, epoch, fixed_period, month_of
+from publisher.scheduler.cron import Cron
 
 # A lock file is named after it: file names end at 255 bytes.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
 _EVERY_S: Final = range(1, 366 * 86400 + 1)
+_JITTER_S: Final = range(86400 + 1)
 # As ARC's publisher had them: 500 records a message for APEL, 50 for SGAS.
 _DEFAULT_BATCH: Final = 500
 _DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
+_JURA_FORMATS: Final = ("car", "apel-summary-0.2", "apel-summary-0.4", "ogf-ur")
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
 _MEETING_PLACES: Final[Mapping[str, str]] = {"ams": "url, project and topic", "spool": "directory"}
@@ -50,10 +55,37 @@ def _read_start(node: Node, _reading: Reading) -> StartRule:
         raise Wrong(f"{error}, or one of month, now, all") from error
 
 
+def _read_jura_until(node: Node, _reading: Reading) -> Epoch:
+    text = values.scalar(node, "a time, such as 2026-10-12T03:04:05Z")
+    try:
+        return epoch(fixed_period(text).start)
+    except UsageError as error:
+        raise Wrong(str(error)) from error
+
+
+def _check_jura_format(form: str) -> str | None:
+    return None if form in _JURA_FORMATS else f"jura-ng sends {', '.join(_JURA_FORMATS)}"
+
+
 def _read_every(node: Node, _reading: Reading) -> int:
     seconds = values.whole_duration_s(node)
     if seconds not in _EVERY_S:
         raise Wrong("must be between 1s and 366d; write 1h, 24h, 7d")
+    return seconds
+
+
+def _read_cron(node: Node, _reading: Reading) -> Cron:
+    text = values.scalar(node, "five fields as in crontab")
+    try:
+        return Cron(text)
+    except ValueError as error:
+        raise Wrong(f"{values.quoted(text)}: {error}") from error
+
+
+def _read_jitter(node: Node, _reading: Reading) -> int:
+    seconds = values.whole_duration_s(node)
+    if seconds not in _JITTER_S:
+        raise Wrong("must be between 0 and 1d; write 90s, 10m, 1h")
     return seconds
 
 
@@ -73,24 +105,36 @@ def _check_vos(vos: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetKeys:
-    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type."""
+    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type.
+
+    Raises: ValueError for both `every` and `cron`.
+    """
 
     type: str = field(metadata={"help": "write the kind of service, such as ams"})
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
     sync: bool = False
     every: int | None = field(default=None, metadata={"read": _read_every})
+    cron: Cron | None = field(default=None, metadata={"read": _read_cron})
+    jitter: int = field(default=0, metadata={"read": _read_jitter})
     start: StartRule = field(default=StartRule(), metadata={"read": _read_start})
     vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})
     exclude_vos: tuple[str, ...] = ()
     batch_records: int | None = field(default=None, metadata={"read": _read_batch_records})
     shadow: bool = False
+    jura_until: Epoch | None = field(default=None, metadata={"read": _read_jura_until})
+    jura_format: str | None = field(default=None, metadata={"check": _check_jura_format})
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.cron is not None:
+            raise ValueError("has both every and cron; take one of them out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
     """One destination; its name is its key in the ledger.
 
-    `every_s` is the least time between two rounds. `batch_records` is 0 where only size limits a message. `vos` None is
+    `every_s` is the least time between two rounds, unless `cron` names their moments; in the daemon each begins up to
+    `jitter_s` later. `batch_records` is 0 where only size limits a message. `vos` None is
     all. `shadow` renders and counts but hands nothing over. `options` are of the transport's `Options`.
     """
 
@@ -100,6 +144,8 @@ class TargetSettings:
     format: str
     sync: bool
     every_s: int
+    cron: Cron | None
+    jitter_s: int
     start: StartRule
     vos: frozenset[str] | None
     exclude_vos: frozenset[str]
@@ -107,10 +153,21 @@ class TargetSettings:
     shadow: bool
     records: RecordSettings
     policy: RecordPolicy = field(repr=False)  # holds the secret of pseudonyms
+    jura_until: Epoch | None = None  # jura-ng published here the jobs that ended until then
+    jura_format: str | None = None  # in this format; None: in ours
 
     @property
     def summary(self) -> bool:
         return is_summary(self.format)
+
+    @property
+    def timetable(self) -> str:
+        """When its rounds are, for people."""
+        return f"cron {self.cron}" if self.cron else f"every {self.every_s} s"
+
+    def due_after(self, success: datetime) -> datetime:
+        """When the next round is due after one that went through, aware UTC."""
+        return self.cron.next_after(success) if self.cron else success + timedelta(seconds=self.every_s)
 
     def selection(self, window: Window) -> Selection:
         """The jobs that this target wants of a window."""
@@ -180,11 +237,15 @@ def _settings(name: str, keys: TargetKeys, options: object, records: RecordSetti
         format=keys.format,
         sync=keys.sync,
         every_s=every_s if keys.every is None else keys.every,
+        cron=keys.cron,
+        jitter_s=keys.jitter,
         start=keys.start,
         vos=None if keys.vos is None else frozenset(keys.vos),
         exclude_vos=frozenset(keys.exclude_vos),
         batch_records=batch,
         shadow=keys.shadow,
+        jura_until=keys.jura_until,
+        jura_format=keys.jura_format,
         records=records,
         policy=records.policy(common.site, common.host_name, keys.format),
     )

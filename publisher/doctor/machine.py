@@ -61,13 +61,19 @@ def _schedule(host: Host) -> Finding:
     starters = [str(path) for path in (*links, *daemons, *tables)]
     dangling = [str(link) for link in (*links, *daemons) if not link.exists()]
     if dangling:
-        advice = "install the units of `conf/` and `systemctl daemon-reload`, or `systemctl disable publisher.timer`"
+        advice = "install the units of `conf/` and `systemctl daemon-reload`, or `systemctl disable` what is gone"
         return question.warning(f"{join(dangling)} leads nowhere: the unit is gone", advice)
     if bool(links) + bool(daemons) + bool(tables) > 1:
-        advice = "keep one of them: `systemctl disable --now publisher.timer`, or take the cron file away"
+        advice = (
+            "keep one of them: `systemctl disable --now publisher.timer` (or publisher-run.service, the daemon), or take "
+            "the cron file away"
+        )
         return question.warning(f"several start rounds: {join(starters)}", advice)
     if not starters:
-        advice = "`systemctl enable --now publisher.timer`, or put conf/publisher.cron into /etc/cron.d"
+        advice = (
+            "`systemctl enable --now publisher.timer`, or publisher-run.service for the daemon, or put conf/publisher.cron "
+            "into /etc/cron.d"
+        )
         return question.warning("neither timer, daemon nor cron file is enabled", advice)
     return question.ok(join(starters))
 

@@ -51,7 +51,7 @@ def _target(target: TargetSettings, settings: Settings) -> Iterator[Finding]:
         advice = "write `sync: true`, so that the portal can tell whether it has everything"
         odd.append(("no sync counts are sent, against which APEL checks what it has", advice))
     if not odd:
-        yield question.ok(f"{target.format} to {target.type}, every {target.every_s} s")
+        yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
     for found, advice in odd:
         yield question.warning(found, advice)
 

@@ -130,7 +130,7 @@ def _target(
     if state is None:
         return
     if state.last_success is not None:
-        limit = _limit(target)
+        limit = _limit(target, state.last_success)
         yield Measure(
             label=f"{name}_age",
             value=max(0, round((now - state.last_success).total_seconds())),
@@ -150,8 +150,9 @@ def _target(
         yield _months(Question("held months", name, "the receiver has old numbers for them"), held)
 
 
-def _limit(target: TargetSettings) -> timedelta:
-    return 2 * timedelta(seconds=target.every_s) + _PATIENCE
+def _limit(target: TargetSettings, success: datetime) -> timedelta:
+    """How old a success may be: the round after the next one is due by then."""
+    return target.due_after(target.due_after(success)) - success + timedelta(seconds=target.jitter_s) + _PATIENCE
 
 
 def _last_success(question: Question, target: TargetSettings, state: TargetState | None, now: datetime) -> Finding:
@@ -165,7 +166,7 @@ def _last_success(question: Question, target: TargetSettings, state: TargetState
         return question.failure("no round ever went through", look, Later.exit_status)
     age = now - state.last_success
     found = f"{state.last_success:%Y-%m-%dT%H:%M:%SZ}, {_spoken(age)} ago"
-    limit = _limit(target)
+    limit = _limit(target, state.last_success)
     if age > max(limit, _TOO_LONG):
         return question.failure(found, look, Later.exit_status)
     return question.warning(found, look) if age > limit else question.ok(found)
