@@ -1,6 +1,7 @@
 """From a table of fields to a renderer: one template and one list of steps, made when a format is loaded.
 
-What jobs share (who, where, benchmark) is rendered once for each shared object, and the rules about it are asked then.
+What jobs share (who, where, benchmark) is rendered once for each shared object, and the rules about it are asked then. What
+repeats from job to job is rendered once for each set of its values, neighbours together.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from publisher.formats.xml import Fragments
@@ -33,7 +34,8 @@ class Of(Enum):
 class Field:
     """One element: where its value comes from, how it is written, and the row of the specification.
 
-    `value` gets the object that `of` names. An optional element whose text comes out empty is left out.
+    `value` gets the object that `of` names. An optional element whose text comes out empty is left out. `hangs_on` names the
+    values of a published job by which it is known, for one that has few different ones.
     """
 
     row: str
@@ -47,13 +49,13 @@ class Field:
     value_in: str = ""  # the attribute that holds the value; the element is then empty
     mandatory: bool = False
     each: bool = False  # the value is a tuple: one element for each
-    repeats: bool = False  # few distinct values: remember what was written
+    hangs_on: tuple[str, ...] = ()  # such as `job.hosts`
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `Planner.plans` makes a plan without it
     looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (form.py)
 
 
-Step = tuple[Callable[[PublishedJob], Any], Callable[[Any], str]]
+Step = tuple[Callable[[PublishedJob], Any], Callable[[Any], str] | None]
 
 # Where a shared object is found, and what it must pass before it is rendered. The first group of each asks.
 _SHARED: Final[dict[Of, tuple[Callable[[PublishedJob], object], tuple[Any, ...]]]] = {
@@ -65,7 +67,7 @@ _SHARED: Final[dict[Of, tuple[Callable[[PublishedJob], object], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`template` has one %s for each step; a step is where its value is taken, and how it is written."""
+    """`template` has one %s for each step: where its value is taken, and how it is written if not as it is."""
 
     template: str
     steps: tuple[Step, ...]
@@ -76,7 +78,7 @@ class Plan:
 
     def fill(self, template: str, job: PublishedJob) -> str:
         """One record. Raises: Unfit when a rule about what it shares with others, or a writer, says so."""
-        return template % tuple([write(take(job)) for take, write in self.steps])
+        return template % tuple([take(job) if write is None else write(take(job)) for take, write in self.steps])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,16 @@ class Planner:
         template = [f"<{record}>"]
         steps: list[Step] = []
         container = ""
-        for (of, inside), group in groupby(fields, key=lambda field: (field.of, field.inside)):
+        for (of, inside, repeats), group in groupby(
+            fields, key=lambda field: (field.of, field.inside, bool(field.hangs_on))
+        ):
             if inside != container:
                 template += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
                 container = inside
-            if of is Of.RUN:
+            if repeats:
+                template.append("%s")
+                steps.append((self._repeated(tuple(group)), None))
+            elif of is Of.RUN:
                 for field in group:
                     slot, step = self._step(field)
                     template.append(slot)
@@ -115,8 +122,29 @@ class Planner:
         attributes = [(name, text.replace("%", "%%")) for name, text in self._said(field, None)]
         shell = "%s" if field.whole else self.element(field, attributes, "%s")
         required = field.mandatory and not field.each
-        write = field.write if required else _optional(field, shell)
-        return shell if required else "%s", (field.value, lru_cache(_FEW)(write) if field.repeats else write)
+        if not required:
+            return "%s", (field.value, _optional(field, shell))
+        return shell, (field.value, None if field.write is str else field.write)  # the template writes numbers itself
+
+    def _repeated(self, fields: tuple[Field, ...]) -> Callable[[PublishedJob], str]:
+        """Consecutive elements by their values: one look-up instead of as many steps."""
+        steps = [self._step(field) for field in fields]
+        template = "".join(slot for slot, _ in steps)
+        plan = Plan(template=template, steps=tuple(step for _, step in steps))
+        take = attrgetter(*dict.fromkeys(path for field in fields for path in field.hangs_on))
+        known: dict[Any, str] = {}
+
+        def fill(job: PublishedJob) -> str:
+            values = take(job)
+            text = known.get(values)
+            if text is None:
+                text = plan.fill(template, job)
+                if len(known) >= _FEW:
+                    known.clear()
+                known[values] = text
+            return text
+
+        return fill
 
     def _group(self, fields: tuple[Field, ...], rules: tuple[Any, ...]) -> Callable[[Any], str]:
         def render(subject: object) -> str:

@@ -48,8 +48,14 @@ def record_id(job: PublishedJob) -> str:
 
     So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id unique anyhow.
     """
-    found = _JURA_HOST.match(job.job.endpoint)
-    return f"ur-{found[1]}-{job.job.job_id}" if found and found[1] else job.record_id
+    host = _jura_host(job.job.endpoint)
+    return f"ur-{host}-{job.job.job_id}" if host else job.record_id
+
+
+@lru_cache(maxsize=4096)
+def _jura_host(endpoint: str) -> str:
+    found = _JURA_HOST.match(endpoint)
+    return found[1] if found else ""
 
 
 def local_id(job: PublishedJob) -> str:

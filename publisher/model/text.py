@@ -64,4 +64,6 @@ def receiver_key(text: str) -> str:
 
     Spec: MariaDB `latin1_swedish_ci`, measured on APEL 2.5.0.
     """
+    if text.isalnum() and text.isascii():  # as job ids are: nothing to trim or to spell
+        return text.lower()
     return ascii_text(text).rstrip().casefold()
