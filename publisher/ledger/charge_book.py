@@ -63,10 +63,14 @@ WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR charge.ke
 ORDER BY ended_at, charge.key LIMIT :limit"""
 )
 _KEEP = """
-INSERT OR REPLACE INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount, reason,
-                               news, news_of, was_tariff, was_amount, was_reason)
+INSERT INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount, reason,
+                    news, news_of, was_tariff, was_amount, was_reason)
 VALUES (:key, :job_id, :local_id, :ended_at, :queue, :project, :group, :tariff, :amount, :reason,
-        :news, :news_of, :was_tariff, :was_amount, :was_reason)"""
+        :news, :news_of, :was_tariff, :was_amount, :was_reason)
+ON CONFLICT (key) DO UPDATE
+SET ended_at = :ended_at, queue = :queue, project = :project, job_group = :group, tariff = :tariff, amount = :amount,
+    reason = :reason, news = :news, news_of = :news_of, was_tariff = :was_tariff, was_amount = :was_amount,
+    was_reason = :was_reason"""
 _BEFORE_ALL: Final = -(2**63)
 _AFTER_ALL: Final = 2**63 - 1
 
@@ -239,9 +243,7 @@ def open_charge_book(path: Path) -> SqliteChargeBook:
 
 def open_charge_book_to_read(path: Path) -> SqliteChargeBook:
     """Only to ask; an empty one in memory when there is none yet. Raises: LedgerError."""
-    if not sqlite_file.is_there(path):
-        return SqliteChargeBook(sqlite_file.open_in_memory(), path)
-    return SqliteChargeBook(sqlite_file.open_ledger_file(path, read_only=True), path)
+    return SqliteChargeBook(sqlite_file.open_file_to_read(path), path)
 
 
 def _said(job: AssessedJob) -> tuple[object, ...]:

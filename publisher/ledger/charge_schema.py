@@ -31,8 +31,9 @@ CREATE TABLE tariff (
     description TEXT NOT NULL,
     UNIQUE (unit, formula, description)
 );
-CREATE TABLE charge (
-    key        BLOB PRIMARY KEY,            -- of the run of a job
+CREATE TABLE charge (                       -- in order of writing: by end time, as jobs are read; by key they would lie anywhere
+    id         INTEGER PRIMARY KEY,
+    key        BLOB NOT NULL UNIQUE,        -- of the run of a job
     job_id     TEXT NOT NULL,
     local_id   TEXT NOT NULL,
     ended_at   INTEGER NOT NULL,
@@ -47,6 +48,6 @@ CREATE TABLE charge (
     was_tariff INTEGER REFERENCES tariff (id),      -- what the last change replaced
     was_amount TEXT,
     was_reason TEXT
-) WITHOUT ROWID;
+);
 CREATE INDEX charge_by_end ON charge (ended_at, key);
 """
