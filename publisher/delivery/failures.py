@@ -28,7 +28,7 @@ _ABOUT_OUR_CERTIFICATE: Final = (
     "ALERT_CERTIFICATE_REQUIRED",
     "ALERT_ACCESS_DENIED",
 )
-_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})")
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})(.*)", re.DOTALL)
 _PASSING_AT_PROXY: Final = (408, 425, 429)
 _CREDENTIALS_IN_URL: Final = re.compile(r"//[^/@\s]*@")
 
@@ -88,9 +88,12 @@ def _meaning(
 
 
 def _at_the_proxy(causes: tuple[BaseException, ...], where: Where, words: str) -> tuple[Failure, str]:
-    reason = f"{where.place}: no way through the proxy {where.proxy} (`proxy` of the target or HTTPS_PROXY): {words}"
-    tunnel = next((found for cause in causes if (found := _TUNNEL.search(str(cause)))), None)
+    tunnels = (_TUNNEL.fullmatch(str(cause)) for cause in causes)
+    tunnel = next((found for found in tunnels if found), None)
     status = int(tunnel[1]) if tunnel else 0
+    if tunnel:
+        words = f"it answered {status}{tunnel[2]}"
+    reason = f"{where.place}: no way through the proxy {where.proxy} (`proxy` of the target or HTTPS_PROXY): {words}"
     refused = 400 <= status < 500 and status not in _PASSING_AT_PROXY
     return Failure.PROXY if refused else Failure.NOT_SENT, reason
 

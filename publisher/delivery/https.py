@@ -146,6 +146,8 @@ def _read(response: requests.Response) -> Answer:
 
 def https_url(url: str, key: str) -> str:
     """The URL of a service as https://HOST[:PORT]. Raises: ConfigError, naming the key, for anything with more or less."""
+    if "@" in url:  # not quoted: it may hold a password
+        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -153,7 +155,7 @@ def https_url(url: str, key: str) -> str:
         raise ConfigError(f"`{key}`: {url!r} is no URL ({error})") from error
     if parts.scheme != "https" or not parts.hostname:
         raise ConfigError(f"`{key}`: {url!r} must be of the form https://HOST or https://HOST:PORT")
-    if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc:
+    if parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"https://{host}" if port in (None, 443) else f"https://{host}:{port}"

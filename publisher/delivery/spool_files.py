@@ -5,8 +5,10 @@ So a message that is handed over again, because a crash came before its receipt 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from hashlib import sha256
@@ -96,6 +98,8 @@ class SpoolTransport:
         """The file's name below the directory. Raises: OSError."""
         root = self._options.path
         _make_directory(root)
+        if root.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "everybody may write there (chmod o-w)", str(root))
         body = message.payload.replace(b"\r\n", b"\n")
         for name in self._names(message):
             path = root / name
