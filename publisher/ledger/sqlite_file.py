@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,26 +102,9 @@ def _create_private(path: Path) -> None:
     """Make the file, but never open one that is there: to close it again would take away the locks that other connections
     of this process hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
     """
-    new = not path.parent.exists()
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    if path.parent.stat().st_mode & stat.S_IWOTH:
-        raise LedgerError(
-            f"{path.parent}: everybody may write there, and so change what was sent; `chmod 0700 {path.parent}`, or name "
-            "a file in another directory in `state`"
-        )
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        # SQLite syncs what is in the file; that there is one is for us to see to.
-        for directory in (path.parent, path.parent.parent) if new else (path.parent,):
-            _sync_directory(directory)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
