@@ -256,6 +256,10 @@ def test_a_wrong_type_does_not_hide_the_other_mistakes(read: Write) -> None:
         (["batch_records: 1e3"], "'1e3' is not a whole number"),
         (["every: 0"], "must be between 1s and 366d"),
         (["every: 1.5"], "not a whole number of seconds"),
+        (["cron: 0 25 * * *"], "cron: '0 25 * * *': '25' is no hour"),
+        (["cron: [0, 3]"], "cron: is a list; it must be five fields as in crontab"),
+        (["every: 1h", "cron: 0 3 * * *"], ":6: targets.egi: has both every and cron"),
+        (["jitter: 2d"], "jitter: must be between 0 and 1d"),
         (["start: tomorrow"], "'tomorrow' is not a time"),
         (["start: 2026-02-30"], "is not in the calendar"),
         (["sync: maybe"], "'maybe' is neither true nor false"),
@@ -349,6 +353,14 @@ def test_words_that_yaml_takes_for_something_else_stay_words(read: Write) -> Non
     assert target.vos == frozenset({"no", "12:30", "0x10", "1_000", "~x", "2026-03-05"})
     assert isinstance(target.options, AmsOptions)
     assert target.options.topic == "on"
+
+
+def test_a_timetable_in_crontabs_notation(read: Write) -> None:
+    target = target_with(read, 'cron: "0 3 * * mon"', "jitter: 10m")
+    assert (str(target.cron), target.jitter_s, target.timetable) == ("0 3 * * mon", 600, "cron 0 3 * * mon")
+    tuesday = datetime(2026, 11, 3, tzinfo=UTC)
+    assert target.due_after(tuesday) == datetime(2026, 11, 9, 3, tzinfo=UTC)
+    assert target_with(read, "every: 6h").due_after(tuesday) == datetime(2026, 11, 3, 6, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -674,6 +675,14 @@ def timer_without_unit(clinic: Clinic) -> Planted:
     return warning("timer", "leads nowhere", "systemctl daemon-reload")
 
 
+def timer_and_daemon(clinic: Clinic) -> Planted:
+    unit = clinic.root / "publisher-run.service"
+    unit.write_text("[Service]\n")
+    (clinic.units / "multi-user.target.wants").mkdir()
+    (clinic.units / "multi-user.target.wants" / unit.name).symlink_to(unit)
+    return warning("timer", "publisher-run.service", "systemctl disable --now publisher.timer")
+
+
 def timer_and_cron(clinic: Clinic) -> Planted:
     (clinic.root / "cron.d").mkdir()
     (clinic.root / "cron.d" / "publisher").write_text("17 * * * * publisher publisher publish\n")
@@ -878,6 +887,20 @@ def test_a_unit_of_systemd_is_found_as_systemctl_makes_it() -> None:
     """The link that we look for is the one that `systemctl enable` makes of our timer."""
     timer = (Path(__file__).parent.parent / "conf" / "publisher.timer").read_text()
     assert "WantedBy=timers.target" in timer
+    daemon = (Path(__file__).parent.parent / "conf" / "publisher-run.service").read_text()
+    assert "WantedBy=multi-user.target" in daemon
+
+
+def test_a_timetable_in_crontabs_notation_tells_when_a_success_is_old(clinic: Clinic) -> None:
+    """Once a week: six days are no reason to worry, a month is."""
+    del clinic.site.config["targets"]["egi"]["every"]
+    clinic.site.config["targets"]["egi"]["cron"] = "0 3 * * sun"
+    clinic.site.save()
+    for days, state in ((6, "ok"), (30, "failed")):
+        with sqlite3.connect(clinic.site.state) as ledger:
+            ledger.execute("UPDATE target SET last_success = ?", (int(time.time()) - 86400 * days,))
+        (found,) = [one for one in clinic.doctor("--json").json["findings"] if one["name"] == "last success"]
+        assert found["state"] == state, found
 
 
 # Hands
