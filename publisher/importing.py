@@ -9,6 +9,7 @@ from publisher.importers.base import ImportReport
 from publisher.wiring import Site
 
 _BESIDE_STATE = "imported.db"
+_ABORTED = "aborted"
 
 
 def import_accounting(site: Site, name: str, paths: Sequence[Path], database: Path | None) -> ImportReport:
@@ -18,4 +19,11 @@ def import_accounting(site: Site, name: str, paths: Sequence[Path], database: Pa
     """
     importer = site.importer(name)
     into = database or site.settings.state.with_name(_BESIDE_STATE)
-    return importer.run(paths, into, site.surroundings.clock())
+    report = importer.run(paths, into, site.surroundings.clock())
+    without = [target.name for target in site.settings.targets if _ABORTED not in target.records.statuses]
+    if report.imported and report.aborted and without:
+        report.notes.append(
+            f"{report.aborted:,} jobs were cancelled while they ran, and are not sent to {', '.join(without)}: add "
+            f"{_ABORTED} to records.statuses if their usage counts"
+        )
+    return report

@@ -171,12 +171,13 @@ def _life(rng: Random, number: int) -> Iterator[tuple[datetime, Json]]:
     for attempt in range(runs):
         begun = submitted + timedelta(seconds=rng.randrange(1, 4000))
         wall = rng.randrange(1, 20_000)
+        first = rng.randrange(1, 5)
         running = description | {
             "job_state": "RUNNING",
             "submit_time": text(submitted),
             "start_time": text(begun),
-            "nodes": [f"c1-[{rng.randrange(1, 5)}-6]"],
-            "allocated_resources": "cpu=4,mem=8G,node=1",
+            "nodes": [f"c1-[{first}-6]"],
+            "allocated_resources": f"cpu=4,mem=8G,node={7 - first}",
             "sacct": {"ElapsedRaw": 5},
         }
         yield begun + timedelta(seconds=5), running

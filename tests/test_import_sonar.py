@@ -21,6 +21,7 @@ from publisher.importers.sonar import Options, create
 from publisher.importers.sonar_envelope import BadEnvelope, open_envelope
 from publisher.importers.sonar_nodes import MOST_NODES, node_names
 from publisher.importers.sonar_record import BadRecord, Layer, laid, overlay, read_record
+from publisher.importers.sonar_samples import read_samples
 from publisher.importers.sonar_site import WallFrom
 from publisher.importers.sonar_tres import Resources, read_tres
 from tests.gridengine_files import jobs, totals, write
@@ -114,7 +115,7 @@ def test_real_jobs_say_what_sacct_said_of_them(tmp_path: Path) -> None:
     seen = 0
     for line in (samples() / "jobs-fox-v0.18.1.sacct.psv").read_text().splitlines():
         row = line.split("|")
-        local_id, user, account, state, elapsed, partition = row[0], row[2], row[3], row[4], row[12], row[27]
+        local_id, user, account, state, elapsed, partition = row[0], row[2], row[3], row[4], row[12], row[28]
         if local_id not in found:
             continue
         job = found[local_id]
@@ -523,7 +524,8 @@ def clock(moment: str, offset: str) -> str:
 
 def test_without_a_zone_the_first_offset_that_was_seen_is_believed(tmp_path: Path) -> None:
     """A job of the night before the clocks change, told again after they did."""
-    early, late = {}, {}
+    early: Json = {}
+    late: Json = {}
     for times, offset in ((early, "+02:00"), (late, WINTER)):
         times["submit_time"] = clock("10-24T21:00:00", offset)
         times["start_time"], times["end_time"] = clock("10-24T22:00:00", offset), clock("10-24T23:40:00", offset)
@@ -645,7 +647,7 @@ def test_another_cluster_needs_another_database(tmp_path: Path) -> None:
 
 
 def test_a_map_that_is_wrong_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="importers.sonar.account_vo_map"):
+    with pytest.raises(ConfigError, match=r"importers\.sonar\.account_vo_map"):
         create(Options(cluster=CLUSTER, account_vo_map=tmp_path / "missing"))
 
 
@@ -700,7 +702,7 @@ def test_gpu_time_is_that_of_all_samples(tmp_path: Path) -> None:
     assert gpu_time(tmp_path / "a", *map(sample, COVERED)) == ("3000", "1000")  # 20 times 300 s, half used
     both = [sample(at, node=node) for at in COVERED for node in ("gpu-1", "gpu-2")]
     assert gpu_time(tmp_path / "b", *both, *both) == ("6000", "2000")
-    one = [
+    one: list[Json] = [
         {"uuid": "a", "gpu_util": 80},
         {"uuid": "a", "gpu_util": 80},
         {"index": 0, "gpu_util": 25.5, "gpu_memory": 5},
@@ -730,8 +732,6 @@ def test_samples_that_come_later_change_the_row(tmp_path: Path) -> None:
 
 def test_real_samples_tell_batch_jobs_from_others(tmp_path: Path) -> None:
     told = json.loads((samples() / "sample-gpu-ex3-v0.16.json").read_text())
-    from publisher.importers.sonar_samples import read_samples
-
     found = read_samples(open_envelope(told))
     assert found
     batch = {job["job"] for job in told["data"]["attributes"]["jobs"] if not job.get("epoch")}

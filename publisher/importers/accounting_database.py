@@ -28,6 +28,7 @@ _UPDATE: Final = (
 _STORED: Final = f"SELECT {', '.join(schema.AAR_COLUMNS)} FROM AAR WHERE JobID = ?"
 _EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
 _SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 
 Row = tuple[Any, ...]
@@ -121,6 +122,11 @@ class AccountingDatabase:
         with self._translated():
             found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
             return int(found.fetchone()[0])
+
+    def aborted(self) -> int:
+        """How many jobs somebody cancelled while they ran."""
+        with self._translated():
+            return int(self.connection.execute(_ABORTED).fetchone()[0])
 
     def settle(self, key: str, value: str) -> str:
         """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""

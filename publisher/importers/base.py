@@ -69,6 +69,7 @@ class ImportReport:
     skipped: Counter[str] = field(default_factory=Counter)  # records by reason
     bad: int = 0  # lines set aside for the first time
     bad_lines: list[BadLine] = field(default_factory=list)  # the first of them
+    aborted: int = 0  # jobs in the database that somebody cancelled while they ran
     incomplete: int = 0  # records whose CPU time is not all of it
     held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
     orphans: int = 0  # those among them that wait for too long

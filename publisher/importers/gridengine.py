@@ -81,6 +81,7 @@ class GridEngineImporter:
             with accounting.transaction():
                 report.held, report.orphans = held(accounting.connection, overdue)
             report.set_aside = accounting.bad_lines(_NAME)
+            report.aborted = accounting.aborted()
         if report.incomplete:
             report.notes.append(
                 f"{report.incomplete:,} records (failed 37) were written without the host's figures: "

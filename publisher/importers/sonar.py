@@ -24,7 +24,7 @@ from publisher.importers.sonar_samples import keep_samples
 from publisher.importers.sonar_settle import Doubts, Settling
 from publisher.importers.sonar_site import NAME, Options, SiteMapping
 from publisher.importers.sonar_store import TABLES as JOB_TABLES
-from publisher.importers.sonar_store import due, settle, take, touch, waiting
+from publisher.importers.sonar_store import due, hold_off_at_most, settle, take, touch, waiting
 from publisher.importers.sonar_stream import EnvelopeReader
 from publisher.importers.sonar_system import TABLES as SYSTEM_TABLES
 from publisher.importers.sonar_system import keep_node, keep_partitions
@@ -175,6 +175,8 @@ class SonarImporter:
         """Make rows of all jobs of which something new was said, or whose hold-off is over."""
         connection, report = run.accounting.connection, run.report
         settling = Settling(connection, self._site, self._options, run.now)
+        with run.accounting.transaction():
+            hold_off_at_most(connection, run.now + self._options.hold_off_s)
         more = True
         while more:
             with run.accounting.transaction():
@@ -198,6 +200,7 @@ class SonarImporter:
             report.notes += doubts.notes(accounting.connection, self._options)
         report.held, report.orphans = left.jobs + left.steps, left.overdue_steps
         report.set_aside = accounting.bad_lines(NAME)
+        report.aborted = accounting.aborted()
         if left.overdue_jobs:
             report.notes.append(
                 f"{left.overdue_jobs:,} jobs were seen waiting or running long ago, and never since: Sonar collects no "

@@ -47,6 +47,7 @@ _HEARD: Final = """
     ON CONFLICT (Job) DO UPDATE SET Heard = max(Heard, excluded.Heard)
 """
 _TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Job = ?"
+_SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Due > ?"
 _DUE: Final = "SELECT Job, Reason FROM SonarJob WHERE Due <= ? ORDER BY Due, Job LIMIT ?"
 # In the order of the key, the job itself is before its steps.
 _OF_JOB: Final = "SELECT Step, Start, Written, Said FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
@@ -119,6 +120,11 @@ def take(connection: sqlite3.Connection, records: Sequence[Said]) -> int:
 def touch(connection: sqlite3.Connection, jobs: set[int]) -> None:
     """Have known jobs looked at again, inside a transaction."""
     connection.executemany(_TOUCHED, [(job,) for job in sorted(jobs)])
+
+
+def hold_off_at_most(connection: sqlite3.Connection, until: int) -> None:
+    """Have jobs looked at again that would be held off for longer than that, inside a transaction: the site said so before."""
+    connection.execute(_SHORTENED, (until,))
 
 
 def due(connection: sqlite3.Connection, now: int, most: int) -> list[tuple[int, str]]:

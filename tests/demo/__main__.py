@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
+from tests import sonar_files
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
@@ -41,21 +43,50 @@ def fill_gridengine(site: SiteUnderTest) -> int:
     new = site.folder / "accounting.jsonl"
     new.write_bytes(b"".join(map(jsonl, log[len(log) // 2 :])))
     (site.folder / "groups.map").write_text("theory atlas\nastro icecube\n")
-    site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
-    site.config["importers"] = {
-        "gridengine": {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"}
+    importer: dict[str, object] = {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"}
+    return bring_in(site, "gridengine", importer, [old, new])
+
+
+def fill_sonar(site: SiteUnderTest) -> int:
+    """Some days of a Slurm cluster that Sonar watches: a tree of days, in which jobs are told again and again."""
+    root = site.folder / "sonar"
+    told = sonar_files.collections(1, JOBS // 2)
+    day = 20
+    while envelopes := list(islice(told, 120)):
+        day += 1
+        folder = root / "2026" / "09" / str(day)
+        folder.mkdir(parents=True)
+        (folder / "0+job-slurm.json").write_bytes(b"".join(envelopes))
+    (site.folder / "accounts.map").write_text("theory atlas\nastro icecube\n")
+    importer: dict[str, object] = {
+        "cluster": sonar_files.CLUSTER,
+        "time_zone": "Europe/Oslo",
+        "account_vo_map": "accounts.map",
     }
-    site.config["records"] |= {"infrastructure": "local", "batch_server": CLUSTER}
+    return bring_in(site, "sonar", importer, [root])
+
+
+def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths: list[Path]) -> int:
+    """Another system's accounting into a database of its own, from which the site publishes; returns the number of its jobs."""
+    database = site.state.with_name("imported.db")
+    site.config["source"] = {"type": "arex", "databases": [str(database)]}
+    site.config["importers"] = {name: importer}
+    site.config["records"] |= {"infrastructure": "local", "batch_server": str(importer["cluster"])}
+    site.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     site.save()
-    print("   publisher import gridengine accounting.0.gz accounting.jsonl\n")
-    print(site.run("import", "gridengine", str(old), str(new)).out)
-    again = site.run("import", "gridengine", "--json", str(new))
+    print(f"   publisher import {name} {' '.join(path.name for path in paths)}\n")
+    print(site.run("import", name, *map(str, paths)).out)
+    again = site.run("import", name, "--json", *map(str, paths))
     print(f"   once more: {again.json['lines']} new lines")
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         return int(connection.execute("SELECT count(*) FROM AAR").fetchone()[0])
 
 
-SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {"arex": fill_arex, "gridengine": fill_gridengine}
+SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {
+    "arex": fill_arex,
+    "gridengine": fill_gridengine,
+    "sonar": fill_sonar,
+}
 
 
 def show(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
