@@ -896,7 +896,7 @@ def test_a_timetable_in_crontabs_notation_tells_when_a_success_is_old(clinic: Cl
     del clinic.site.config["targets"]["egi"]["every"]
     clinic.site.config["targets"]["egi"]["cron"] = "0 3 * * sun"
     clinic.site.save()
-    for days, state in ((6, "ok"), (30, "failed")):
+    for days, state in ((6, "ok"), (30, "failure")):
         with sqlite3.connect(clinic.site.state) as ledger:
             ledger.execute("UPDATE target SET last_success = ?", (int(time.time()) - 86400 * days,))
         (found,) = [one for one in clinic.doctor("--json").json["findings"] if one["name"] == "last success"]

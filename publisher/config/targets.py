@@ -105,10 +105,7 @@ def _check_vos(vos: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetKeys:
-    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type.
-
-    Raises: ValueError for both `every` and `cron`.
-    """
+    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type."""
 
     type: str = field(metadata={"help": "write the kind of service, such as ams"})
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
@@ -123,10 +120,6 @@ class TargetKeys:
     shadow: bool = False
     jura_until: Epoch | None = field(default=None, metadata={"read": _read_jura_until})
     jura_format: str | None = field(default=None, metadata={"check": _check_jura_format})
-
-    def __post_init__(self) -> None:
-        if self.every is not None and self.cron is not None:
-            raise ValueError("has both every and cron; take one of them out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +261,8 @@ def _format(block: Block, valid: Collection[str], reading: Reading) -> str | Non
 
 def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block, reading: Reading) -> None:
     """What is wrong between a target's own keys."""
+    if known.get("every") and known.get("cron"):
+        reading.wrong(block.keys["cron"].place, "stands beside every; take one of them out")
     both = sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
     if both:
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
