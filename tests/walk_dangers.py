@@ -9,9 +9,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.walk_services import ServicesAndSite
+
+DANGERS: Final = {
+    "killed between two steps": ("killed between any two steps of a round", "the next round mends it"),
+    "stopped while it waits": ("SIGTERM while it waits for the next attempt", "ends; what is in doubt stays so"),
+    "disk full": ("no file can grow any further", "ends with 74 and says what to do; nothing is lost"),
+    "another publisher at work": (
+        "a second publisher at work on the same target",
+        "ends with 75; the other one does the work",
+    ),
+    "clock ahead": ("the clock a day or a year ahead", "goes on; no job is passed over later"),
+    "clock back": ("the clock an hour behind", "goes on; no job is passed over"),
+    "token changed": ("another token in the middle of a round", "asks for the new one, and sends the message again"),
+    "A-REX holds its lock": ("A-REX writes for as long as the round lasts", "reads all the same, without waiting"),
+    "database vanished": (
+        "the accounting databases gone, as after a lost mount",
+        'ends with 66; never taken for "no jobs"',
+    ),
+}
+"""What a round can meet besides the faults of services, in an administrator's words; and what comes of it."""
 
 
 class Killed(BaseException):
@@ -20,11 +39,12 @@ class Killed(BaseException):
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """A target's round as its observer saw it: where it began in the stand-ins' memory."""
+    """A target's round as its observer saw it: where it began in the memory of the stand-ins and of the proxy."""
 
     target: str
     ams: int
     sgas: int
+    proxy: int
     stopped: bool = False
 
 
@@ -40,6 +60,21 @@ class Dangers:
     rotate_at: int = 0
     locked: bool = False
 
+    def certain(self) -> list[str]:
+        """Those that befall the round whatever it does."""
+        befalls = {
+            "another publisher at work": self.busy,
+            "database vanished": self.vanished,
+            "A-REX holds its lock": self.locked,
+        }
+        return [name for name, there in befalls.items() if there]
+
+
+def seen(services: ServicesAndSite, target: str) -> Seen:
+    """A round that begins now."""
+    ams, sgas = services.met_so_far()
+    return Seen(target=target, ams=ams, sgas=sgas, proxy=len(services.proxy.refused))
+
 
 class Witness:
     """The observer: notes where each round begins, and lets happen what is due at a step."""
@@ -52,8 +87,7 @@ class Witness:
         self.condemned: set[str] = set()  # local ids of records that a service refused by themselves
 
     def round_begins(self, state: Any, *, sweep: bool) -> None:
-        ams, sgas = self._services.fake.faults.met, self._services.sgas.faults.met
-        self.rounds.append(Seen(target=state.target, ams=len(ams), sgas=len(sgas)))
+        self.rounds.append(seen(self._services, state.target))
         self._step()
 
     def job_set_aside(self, target: str, job: Any) -> None:
@@ -70,6 +104,7 @@ class Witness:
         self._steps += 1
         if self._steps == self._dangers.rotate_at:
             self._services.rotate_token()
+            self._services.counts["danger: token changed"] += 1
         if self._steps == self._dangers.fatal_step:
             raise Killed
 

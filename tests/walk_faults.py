@@ -26,11 +26,15 @@ UNCLEAR: Final = -1
 class Misfortune:
     """One thing that can befall a request; `stored` when the message may stand at the receiver all the same."""
 
+    service: str
     name: str
     make: Callable[[], Fault]
     status: int = 75
     stored: bool = False
     route: str = "publish"
+
+    def __str__(self) -> str:
+        return f"{self.service}: {self.name}"
 
 
 def _error(status: int, message: str) -> Callable[[], Fault]:
@@ -39,7 +43,7 @@ def _error(status: int, message: str) -> Callable[[], Fault]:
 
 
 def _once(name: str, make: Callable[[], Fault], status: int = 75, *, stored: bool = False) -> Misfortune:
-    return Misfortune(name=name, make=make, status=status, stored=stored)
+    return Misfortune(service="AMS", name=name, make=make, status=status, stored=stored)
 
 
 AMS: Final = (
@@ -86,12 +90,12 @@ AMS: Final = (
     _once("slow", lambda: Fault.delay(0.05), PASSED),
     _once("kept alive, then closed", Fault.close_keepalive, PASSED),
     _once("stored twice by the broker", Fault.store_twice, PASSED, stored=True),
-    Misfortune(name="reset while connecting", make=Fault.reset, route=CONNECT),
+    Misfortune(service="AMS", name="reset while connecting", make=Fault.reset, route=CONNECT),
 )
 
 
 def _authn(name: str, make: Callable[[], Fault], status: int = 75) -> Misfortune:
-    return Misfortune(name=name, make=make, status=status, route="authx509")
+    return Misfortune(service="token exchange", name=name, make=make, status=status, route="authx509")
 
 
 AUTHN: Final = (
@@ -115,7 +119,7 @@ AUTHN: Final = (
 
 
 def _sgas(name: str, make: Callable[[], Fault], status: int = 75, *, stored: bool = False) -> Misfortune:
-    return Misfortune(name=name, make=make, status=status, stored=stored, route="insert")
+    return Misfortune(service="SGAS", name=name, make=make, status=status, stored=stored, route="insert")
 
 
 SGAS: Final = (
@@ -147,5 +151,22 @@ SGAS: Final = (
     _sgas("500 Processing Failed", lambda: Fault.status(500, PROCESSING_FAILED), UNCLEAR),
     _sgas("413 of nginx", lambda: Fault.status(413, nginx_page(413)), NARROWED),
     _sgas("kept alive, then closed", Fault.close_keepalive, PASSED),
-    Misfortune(name="reset while connecting", make=Fault.reset, route=CONNECT),
+    Misfortune(service="SGAS", name="reset while connecting", make=Fault.reset, route=CONNECT),
 )
+
+
+def _proxy(name: str, answer: bytes, status: int = 75) -> Misfortune:
+    return Misfortune(service="web proxy", name=name, make=lambda: Fault.raw(answer), status=status, route="proxy")
+
+
+PROXY: Final = (
+    _proxy("407", b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", 78),
+    _proxy("403", b"HTTP/1.1 403 Forbidden\r\n\r\n", 78),
+    _proxy("502", b"HTTP/1.1 502 Bad Gateway\r\n\r\n"),
+    _proxy("503", b"HTTP/1.1 503 Busy\r\n\r\n"),
+    _proxy("garbage", b"garbage\r\n\r\n"),
+    _proxy("closed without an answer", b""),
+)
+
+MISFORTUNES: Final = (*AMS, *AUTHN, *SGAS, *PROXY)
+"""All of them."""

@@ -16,12 +16,15 @@ from tests.fake_sgas import FakeSGAS
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 from tests.walk_arex import ComputingElement
-from tests.walk_faults import AMS, AUTHN, SGAS, Misfortune
+from tests.walk_faults import AMS, AUTHN, PROXY, SGAS, Misfortune
+from tests.web_proxy import WebProxy
 
 SUMS_TOPIC: Final = "sums"
 TARGETS: Final = ("egi", "sums", "nordic")
 AMS_LIMIT: Final = {"old": 1_000_000, "new": 1_500_000}
 SGAS_LIMIT: Final = 2_097_152
+_PASSWORD: Final = "0pen-se5ame-0f-the-pr0xy"
+_PSEUDONYMS: Final = "5ecret-0f-the-pseud0nyms-32-bytes-l0ng"
 _DRIP_S: Final = 200.0  # a drip outlasts every limit at once: the clock that the transport is handed leaps
 
 
@@ -45,9 +48,15 @@ class ServicesAndSite(ComputingElement):
         self.sgas = self._open.enter_context(
             FakeSGAS(pki, generation="H" if seed % 4 < 2 else "R", twisted="old" if seed % 3 else "new")
         )
+        self.proxy = self._open.enter_context(WebProxy(_PASSWORD, self.met_so_far))
         host = pki.host(key="ec", days=1000, not_before=datetime.now(UTC) - timedelta(days=2))
         self.site = SiteUnderTest(folder, pki, self.fake, host=host)
         super().__init__(self.site.database(), seed)
+        if seed % 2:
+            secret_file = folder / "pseudonym.secret"
+            secret_file.touch(mode=0o600)
+            secret_file.write_text(_PSEUDONYMS)
+            self.site.config["records"]["identity"] = {"mode": "pseudonym", "secret_file": str(secret_file)}
         self.fake.allow(self.site.user, SUMS_TOPIC)
         self._dn = self.sgas.allow(host)
         egi = self.site.config["targets"]["egi"] | {"read_timeout_s": 30}
@@ -58,11 +67,14 @@ class ServicesAndSite(ComputingElement):
             "nordic": nordic | {"start": "all", "every": "1s"},
         }
         self._log = _Log()
-        self._logger = logging.getLogger("publisher")
-        self._level = self._logger.level
-        self._logger.addHandler(self._log)
-        self._logger.setLevel(logging.DEBUG)
-        self.secrets: set[str] = set()
+        self._loggers = [logging.getLogger(name) for name in ("publisher", "urllib3")]
+        for logger in self._loggers:
+            logger.addHandler(self._log)
+            self._open.callback(logger.setLevel, logger.level)
+            self._open.callback(logger.removeHandler, self._log)
+            logger.setLevel(logging.DEBUG)
+        self.secrets: set[str] = {_PASSWORD, self.proxy.spelt, _PSEUDONYMS}
+        self.told: list[str] = []  # what people and journals get to read: reasons, errors
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()
         self._made: list[tuple[Fault, Misfortune]] = []
@@ -74,8 +86,6 @@ class ServicesAndSite(ComputingElement):
         self._configure(list(TARGETS))
 
     def close(self) -> None:
-        self._logger.removeHandler(self._log)
-        self._logger.setLevel(self._level)
         self.writer.close()
         self._open.close()
 
@@ -121,6 +131,10 @@ class ServicesAndSite(ComputingElement):
     def configure(self) -> None:
         self._configure([name for name in TARGETS if self.chance.random() < 0.7] or ["egi"])
 
+    def met_so_far(self) -> tuple[int, int]:
+        """How much AMS and SGAS have met."""
+        return len(self.fake.faults.met), len(self.sgas.faults.met)
+
     def _monotonic(self) -> float:
         """Leaps ahead with each drip that is met."""
         waiting = [fault for fault in self._drips if fault in self._met_now()]
@@ -134,9 +148,13 @@ class ServicesAndSite(ComputingElement):
         met = [fault for _, _, fault in self.fake.faults.met] + [fault for _, fault in self.sgas.faults.met]
         return [made for made, _ in self._made if any(made is fault for fault in met)]
 
-    def _queue_faults(self) -> None:
+    def _no_more_faults(self) -> None:
         self.fake.faults.clear()
         self.sgas.faults.clear()
+        self.proxy.clear()
+
+    def _queue_faults(self) -> None:
+        self._no_more_faults()
         self._made = []
         self._drips = []
         for _ in range(self.chance.choice((0, 0, 1, 2, 4))):
@@ -148,6 +166,8 @@ class ServicesAndSite(ComputingElement):
         for _ in range(self.chance.choice((0, 0, 1, 2, 4))):
             chosen = self.chance.choice(SGAS)
             self.sgas.faults.push(self._make(chosen), route=chosen.route)
+        if self.chance.random() < 0.2:
+            self.proxy.push(self._make(self.chance.choice(PROXY)))
 
     def _make(self, chosen: Misfortune) -> Fault:
         fault = chosen.make()
@@ -165,6 +185,8 @@ class ServicesAndSite(ComputingElement):
                 "attempts": self.chance.choice((1, 1, 2, 3)),
             }
             blocks[name]["batch_bytes"] = self.chance.choice((60_000, 900_000))
+            if self.chance.random() < 0.3:
+                blocks[name]["proxy"] = self.proxy.url
         self.site.config["targets"] = blocks
         self.site.config["source"]["page_rows"] = self.chance.choice((5, 50, 1000))
         self.site.save()
