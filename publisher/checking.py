@@ -14,8 +14,8 @@ from datetime import datetime
 from publisher.config import TargetSettings
 from publisher.errors import Unfit
 from publisher.judge import Fit
-from publisher.ledger.base import AcceptedChange, Ledger, TargetState
-from publisher.model.months import month_window
+from publisher.ledger.base import Ledger, TargetState
+from publisher.model.months import AcceptedChange, month_window
 from publisher.model.row_keys import month_number, month_number_of, sync_host, year_and_month
 from publisher.model.selection import Window
 from publisher.model.when import month_of
@@ -92,6 +92,7 @@ def _check(
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first)
     places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(portal or {})} if at[0] >= first}
+    start = (state.start or 0) if state else 0
     for at in sorted(places):
         found = seen.get(at, _Seen())
         delivered = counts.delivered.get(at, 0)
@@ -108,7 +109,8 @@ def _check(
             portal=None if portal is None else portal.get(at, 0),
             repairs=(),
         )
-        yield replace(compared, repairs=tuple(_repairs(target, compared, found)))
+        theirs = not compared.delivered and (month_window(at[0]).end or 0) <= start
+        yield replace(compared, repairs=tuple(_repairs(target, compared, found, theirs=theirs)))
 
 
 def accepted(site: Site, targets: Sequence[TargetSettings], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
@@ -166,8 +168,8 @@ def _seen_in_the_database(
     return seen
 
 
-def _repairs(target: TargetSettings, row: Compared, found: _Seen) -> Iterable[str]:
-    """The command that mends each difference of a row."""
+def _repairs(target: TargetSettings, row: Compared, found: _Seen, *, theirs: bool) -> Iterable[str]:
+    """The command that mends each difference of a row. `theirs`: another publisher's month, whose count it told itself."""
     if row.pending:
         yield f"{row.pending} not delivered: publisher publish --force --target {target.name}"
     if row.quarantined:
@@ -175,7 +177,7 @@ def _repairs(target: TargetSettings, row: Compared, found: _Seen) -> Iterable[st
     if found.delivered > row.delivered or (target.summary and found.delivered != row.delivered and not row.pending):
         window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    if target.sync and row.told != row.due:
+    if target.sync and row.told != row.due and (row.told is not None or not theirs):
         yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
     if row.portal is not None and row.portal < row.due:
         window = f"--from {row.month_name} --to {row.month_name}"

@@ -15,6 +15,7 @@ from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobId, JobRecord
+from publisher.model.lost import LostJobs
 from publisher.model.selection import Selection, Window
 from publisher.outcome import Outcome, added, broken_off
 from publisher.pipeline import Observer, Round
@@ -190,17 +191,38 @@ def _attempt(
         with closing(aim.transport):
             for warning in aim.transport.warnings(site.surroundings.clock()):
                 log.warning("target %s: %s", target.name, warning)
+            lost = _take_over(site, target, aim, source, ledger)
             outcome = Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 told = _tell_counts(site, target, aim, source, ledger, observer)
                 outcome = added(outcome, told) if told else outcome
-            return replace(outcome, shadow=target.shadow)
+            return replace(outcome, shadow=target.shadow, lost=lost)
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others
         log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
         reason = f"a bug in publisher ({type(error).__name__}: {error}); the log has the details, please report it"
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
+
+
+def _take_over(site: Site, target: TargetSettings, aim: Aim, source: Source, ledger: Ledger) -> LostJobs | None:
+    """Before the first round after another publisher: what it left at the receiver, and what it has passed over."""
+    if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
+        return None
+    from publisher import takeover  # once in the life of a target
+
+    with ledger.working_on(target.name):
+        ledger.begin_round(
+            target.name,
+            start_rule=aim.start_rule,
+            start=aim.start,
+            selection_digest=aim.selection_digest,
+            now=site.surroundings.clock(),
+        )
+        lost = takeover.take_over(site, target, source, ledger)
+    for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
+        log.warning("%s", line)
+    return lost
 
 
 def _tell_counts(

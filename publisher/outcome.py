@@ -10,6 +10,7 @@ from typing import Final
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Tally
 from publisher.errors import Later, PublisherError, RecordError, gravest
+from publisher.model.lost import LostJobs
 from publisher.model.months import HeldMonth
 
 
@@ -30,6 +31,7 @@ class Outcome:
     warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
     shadow: bool = False  # everything was done but sent
+    lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
     exit_status: int = 0
 
 
@@ -125,5 +127,6 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
+        lost=one.lost or other.lost,
         exit_status=gravest([one.exit_status, other.exit_status]),
     )

@@ -21,6 +21,7 @@ from publisher.model.summary_keys import KeyTotal
 from publisher.model.when import months, whole_months
 from publisher.rehearsing import rehearse
 from publisher.sources.base import Page, Source
+from publisher.takeover import adopt_named
 from publisher.wiring import Site
 
 # A window this many times what was ever delivered, and not small, is more likely a slip than a wish.
@@ -104,6 +105,10 @@ def as_wished(target: TargetSettings, wish: Wish) -> TargetSettings:
 def plan(site: Site, targets: Sequence[TargetSettings], wish: Wish, looking: Looking) -> list[Plan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
     with closing(site.ledger(rehearsal=True)) as ledger, closing(site.source()) as source:
+        for target in targets:
+            adopt_named(
+                as_wished(target, wish), numbers(_as_sent(target, wish)), source, ledger, site.surroundings.clock()
+            )
         outlines = [_outline(site, as_wished(target, wish), wish, source, ledger) for target in targets]
         looking.expect(sum(outline.rows for outline in outlines if _looks(outline, ledger)))
         return [
@@ -120,9 +125,7 @@ def _outline(site: Site, target: TargetSettings, wish: Wish, source: Source, led
             f"target {target.name}: a part of a month would replace the whole month at the receiver; "
             f"--exact is not for {target.format}"
         )
-    window = wish.window
-    if target.type != "sgas" and not wish.exact:
-        window = whole_months(window)
+    window = _as_sent(target, wish)
     all_rows = source.count(window)
     state = ledger.target(target.name)
     outline = Plan(
@@ -148,6 +151,11 @@ def _outline(site: Site, target: TargetSettings, wish: Wish, source: Source, led
     outline = replace(outline, goes_on=ledger.errand(target.name, outline.errand))
     left = _rows_left(outline, source)
     return outline if summary else _sized(site, target, replace(outline, rows=left, jobs=left), source)
+
+
+def _as_sent(target: TargetSettings, wish: Wish) -> Window:
+    """Rounded out to whole months, but where that has no sense or is not wanted."""
+    return wish.window if target.type == "sgas" or wish.exact else whole_months(wish.window)
 
 
 def _rows_left(outline: Plan, source: Source) -> int:

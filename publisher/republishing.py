@@ -21,6 +21,7 @@ from publisher.outcome import Outcome, added, broken_off, held_reason
 from publisher.pipeline import Observer, Round
 from publisher.planning import Plan, Wish, as_wished, numbers
 from publisher.sources.base import Source
+from publisher.takeover import adopt_named
 from publisher.wiring import Site
 
 # A portion is a few seconds of work: so long a regular round may have to wait.
@@ -51,7 +52,8 @@ def carry_out(
             with closing(aim.transport), ledger.working_on(f"{target.name}~republish"):
                 if not planned.summary and planned.stays_held(wish):
                     return _held_back(_round(site, aim, source, ledger, observer), planned, ledger)
-                return _carry_out(site, aim, planned, source, ledger, observer, dry_run=dry_run)
+                wished = as_wished(target, wish)
+                return _carry_out(site, wished, aim, planned, source, ledger, observer, dry_run=dry_run)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -76,11 +78,19 @@ def _held_back(round_: Round, planned: Plan, ledger: Ledger) -> Outcome:
 
 
 def _carry_out(
-    site: Site, aim: Aim, planned: Plan, source: Source, ledger: Ledger, observer: Observer, *, dry_run: bool
+    site: Site,
+    target: TargetSettings,
+    aim: Aim,
+    planned: Plan,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
+    *,
+    dry_run: bool,
 ) -> Outcome:
     done = Outcome(target=aim.name, outcome="nothing")
     if planned.summary:
-        return _carry_out_months(site, aim, planned, source, ledger, observer)
+        return _carry_out_months(site, target, aim, planned, source, ledger, observer)
     # A rehearsal notes no progress: it must come through in one portion.
     pages = 1_000_000_000 if dry_run else _PORTION_PAGES
     finished = False
@@ -99,11 +109,19 @@ def _carry_out(
 
 
 def _carry_out_months(
-    site: Site, aim: Aim, planned: Plan, source: Source, ledger: Ledger, observer: Observer
+    site: Site,
+    target: TargetSettings,
+    aim: Aim,
+    planned: Plan,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
 ) -> Outcome:
     """Month by month, each whole. Broken off, it goes on with the month where it stopped, or where one was held."""
     done = Outcome(target=aim.name, outcome="nothing")
     left = planned.months_left()
+    if target.jura_until is not None:
+        _adopt(site, target, aim, left, source, ledger)
     for number in left:
         errand = "" if done.held else planned.errand
         month_done = _round(site, aim, source, ledger, observer).republish_month(number, errand)
@@ -114,6 +132,16 @@ def _carry_out_months(
             return _stopped(done)
     ledger.end_errand(aim.name, planned.errand)
     return done
+
+
+def _adopt(site: Site, target: TargetSettings, aim: Aim, months: Sequence[int], source: Source, ledger: Ledger) -> None:
+    """What jura-ng left of months that we have not sent yet is written down, so that it is not forgotten after them."""
+    with ledger.working_on(aim.name):
+        now = site.surroundings.clock()
+        ledger.begin_round(
+            aim.name, start_rule=aim.start_rule, start=aim.start, selection_digest=aim.selection_digest, now=now
+        )
+        adopt_named(target, months, source, ledger, now)
 
 
 def _stopped(done: Outcome) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any
 from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
+from publisher.model.lost import LostJobs
 from publisher.model.months import HeldMonth
 from publisher.outcome import Outcome
 
@@ -31,6 +32,7 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "reason": outcome.reason or None,
                 "shadow": outcome.shadow,
                 "held": [held_json(month) for month in outcome.held],
+                "lost": None if outcome.lost is None else lost_json(outcome.lost),
             }
             for outcome in outcomes
         },
@@ -46,6 +48,14 @@ def held_json(held: HeldMonth) -> Json:
             {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
             for total in held.stale
         ],
+    }
+
+
+def lost_json(lost: LostJobs) -> Json:
+    return {
+        "certain": lost.certain,
+        "perhaps": lost.perhaps,
+        "jobs": [{"job": one.job_id, "end_time": when(one.ended_at), "certain": one.certain} for one in lost.jobs],
     }
 
 
@@ -87,6 +97,8 @@ def publish_notes(outcome: Outcome) -> list[str]:
     notes = []
     if outcome.shadow:
         notes.append(f"{outcome.target}: a shadow: everything was done and written down, nothing was sent")
+    if outcome.lost is not None:
+        notes += outcome.lost.lines
     if outcome.reason:
         notes.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:

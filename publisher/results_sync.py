@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from publisher.checking import Compared
-from publisher.ledger.base import AcceptedChange
+from publisher.model.months import AcceptedChange
 from publisher.model.row_keys import year_and_month
 from publisher.results import Json, when
 

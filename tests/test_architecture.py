@@ -61,6 +61,7 @@ ROOMS: dict[str, set[str]] = {
         "outcome",
         "wiring",
         "syncing",
+        "takeover",
     },
     "explaining": {
         *(
@@ -93,15 +94,19 @@ ROOMS: dict[str, set[str]] = {
         *("judge", "syncing", "wiring"),
     },
     "portal": {"errors", "model"},
+    "takeover": {
+        *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
+        *("judge", "wiring", "arc_conf", "sources.arex_order", "sources.sqlite_readonly"),
+    },
     "rehearsing": {"model", "config", "delivery.base", "ledger.base", "sources.base", "pipeline", "outcome", "wiring"},
     "planning": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
-        *("key_guard", "rehearsing", "wiring"),
+        *("key_guard", "rehearsing", "takeover", "wiring"),
     },
     "results_plan": {"planning"},
     "results_sync": {"model", "ledger.base", "results", "checking"},
     "republishing": {
-        *("errors", "model", "config", "ledger.base", "sources.base", "planning"),
+        *("errors", "model", "config", "ledger.base", "sources.base", "planning", "takeover"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
     },
     "results": {"model", "commands", "ledger.base", "outcome"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from publisher.arc_conf.site import VoDefaults
 from publisher.arc_conf.takeover import Begin, Stopped, begin
 from publisher.arc_conf.values import JURA, ArcValues, ByHand, Given
 from publisher.config.values import https_problem
+from publisher.model.when import iso
 
 APEL: Final = f"{JURA}/apel:"
 SGAS: Final = f"{JURA}/sgas:"
@@ -324,3 +325,7 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
         lines.leave_open(2, "start", "month", draft.begin.why or "see the list at the end")
     else:
         lines.put(2, "start", draft.begin.text(summary=draft.summary), draft.begin.why)
+    if draft.begin.last_end is not None:
+        until = iso(datetime.fromtimestamp(draft.begin.last_end, UTC))
+        lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")
+        lines.put(2, "jura_format", draft.format)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.months import AcceptedChange, LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.per_job import per_job
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
@@ -177,16 +178,6 @@ class SyncMessage:
     records: tuple[Carried, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedChange:
-    """Rows of a month that an administrator let stay at the receiver, each as people read it, and jobs that it lost."""
-
-    month: int
-    accepted_at: datetime
-    rows: tuple[KeyTotal, ...]  # without their digests
-    lost_jobs: int
-
-
 class Ledger(Protocol):
     """What was sent, to whom, what is in doubt, what was set aside."""
 
@@ -308,6 +299,16 @@ class Ledger(Protocol):
     def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
         """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more."""
         ...
+
+    def took_over(self, target: str) -> Epoch | None:
+        """Until when another publisher's rows were adopted, and its lost jobs looked for."""
+        ...
+
+    def adopt(self, target: str, left: LeftMonth) -> None:
+        """The receiver has these rows of a month from another publisher."""
+        ...
+
+    def take_over(self, target: str, until: Epoch) -> None: ...
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         """Write messages of counts down before they are sent."""

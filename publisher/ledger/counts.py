@@ -25,6 +25,9 @@ _TELL = """
 INSERT INTO sync_count (target, month, host, telling, message) VALUES (:target, :month, :host, :jobs, :message)
 ON CONFLICT (target, month, host) DO UPDATE SET telling = excluded.telling, message = excluded.message"""
 _HEARD = "UPDATE sync_count SET told = telling, told_at = :now WHERE message = :message"
+_ADOPT = """
+INSERT INTO sync_count (target, month, host, told) VALUES (:target, :month, :host, :jobs)
+ON CONFLICT (target, month, host) DO UPDATE SET told = excluded.told"""
 _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 
@@ -90,6 +93,14 @@ def tell(connection: sqlite3.Connection, target: int, message: int, counts: Sequ
             {"target": target, "month": month, "host": host, "jobs": jobs, "message": message}
             for (month, host), jobs in counts
         ],
+    )
+
+
+def adopt(connection: sqlite3.Connection, target: int, hosts: Mapping[HostMonth, int]) -> None:
+    """Another publisher told these counts: under hosts that we spell otherwise they are to be told as 0."""
+    connection.executemany(
+        _ADOPT,
+        [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in hosts.items()],
     )
 
 

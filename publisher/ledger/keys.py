@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from publisher.ledger.base import AcceptedChange
 from publisher.model.message import Rendered
+from publisher.model.months import AcceptedChange
 from publisher.model.summary_keys import KeyTotal, SummaryKey
 
 _ADD = """

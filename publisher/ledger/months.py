@@ -8,6 +8,7 @@ from datetime import datetime
 
 from publisher.ledger import month_text
 from publisher.ledger.base import MonthState
+from publisher.model.months import LeftMonth
 from publisher.model.summary import SummaryGroup
 
 _MONTHS = """
@@ -38,6 +39,12 @@ UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_
     accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
     sending = NULL, sending_digest = NULL
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
+_ADOPT = """
+INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
+                   accepted, accepted_digest, accepted_jobs, accepted_format)
+VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :format)
+ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
+    accepted_jobs = excluded.accepted_jobs, accepted_format = excluded.accepted_format"""
 _GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
 _TOTALS = """
 UPDATE target SET
@@ -101,6 +108,23 @@ def count(
         _DIRTY, [{"target": target, "month": month, "nothing": nothing, "basis": basis} for month in dirty]
     )
     connection.executemany(_CLEAN, [{"target": target, "month": month} for month in clean])
+
+
+def adopt(connection: sqlite3.Connection, target: int, left: LeftMonth) -> None:
+    """Another publisher's totals are what the receiver has of a month."""
+    text = month_text.encode(left.groups)
+    connection.execute(
+        _ADOPT,
+        {
+            "target": target,
+            "month": left.month,
+            "nothing": month_text.encode(()),
+            "accepted": text,
+            "digest": f"adopted {month_text.digest(text)}",  # never that of our own: they are sent whatever it says
+            "jobs": sum(group.jobs for group in left.groups),
+            "format": left.format,
+        },
+    )
 
 
 def send(connection: sqlite3.Connection, target: int, month: int) -> None:

@@ -15,6 +15,7 @@ from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Rendered
+from publisher.model.months import LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
@@ -149,6 +150,23 @@ class SqliteLedger(LedgerQuestions):
                     "lost_jobs": lost_jobs,
                 },
             )
+
+    def took_over(self, target: str) -> Epoch | None:
+        with self._reading():
+            row = self._connection.execute("SELECT took_over FROM target WHERE name = ?", (target,)).fetchone()
+        return None if row is None or row[0] is None else Epoch(row[0])
+
+    def adopt(self, target: str, left: LeftMonth) -> None:
+        number = self._known_number(target)
+        with self._atomic():
+            if left.groups:
+                months.adopt(self._connection, number, left)
+            keys.replace(self._connection, number, {left.month: left.singles}, "jura-ng")
+            counts.adopt(self._connection, number, left.hosts)
+
+    def take_over(self, target: str, until: Epoch) -> None:
+        with self._atomic():
+            self._connection.execute("UPDATE target SET took_over = ? WHERE name = ?", (until, target))
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)

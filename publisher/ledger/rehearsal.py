@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 
 from publisher.ledger import month_text
 from publisher.ledger.base import (
-    AcceptedChange,
     Carried,
     Delivery,
     HostCounts,
@@ -25,6 +25,7 @@ from publisher.ledger.base import (
 )
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.months import AcceptedChange, LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.summary import SummaryGroup
@@ -40,6 +41,7 @@ class RehearsalLedger:
         self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
         self._dirty: set[int] = set()
         self._waiting: list[Outstanding] = []
+        self._adopted: dict[tuple[str, int], LeftMonth] = {}
 
     def target(self, target: str) -> TargetState | None:
         return self._asked.target(target)
@@ -99,6 +101,13 @@ class RehearsalLedger:
                 accepted_format=before.accepted_format if before else "",
                 on_its_way=False,
             )
+        for (name, month), left in self._adopted.items():
+            if name == target and left.groups:
+                jobs = sum(group.jobs for group in left.groups)
+                state = states.get(month, _nothing_of(month))
+                states[month] = replace(
+                    state, accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
+                )
         return [states[month] for month in sorted(states)]
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
@@ -106,7 +115,8 @@ class RehearsalLedger:
         return counted[month][0] if month in counted else self._asked.counted(target, month)
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        return self._asked.accepted(target, month)
+        left = self._adopted.get((target, month))
+        return left.groups if left is not None else self._asked.accepted(target, month)
 
     def count(
         self,
@@ -129,6 +139,9 @@ class RehearsalLedger:
         self._dirty -= set(clean)
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        left = self._adopted.get((target, month))
+        if left is not None:
+            return [(total, "jura-ng") for total in left.singles]
         return self._asked.summary_keys(target, month)
 
     def set_singles(
@@ -150,6 +163,15 @@ class RehearsalLedger:
         return self._asked.counts(target)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
+        pass
+
+    def took_over(self, target: str) -> Epoch | None:
+        return self._asked.took_over(target)
+
+    def adopt(self, target: str, left: LeftMonth) -> None:
+        self._adopted[target, left.month] = left
+
+    def take_over(self, target: str, until: Epoch) -> None:
         pass
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
@@ -224,3 +246,17 @@ class RehearsalLedger:
 
     def close(self) -> None:
         self._asked.close()
+
+
+def _nothing_of(month: int) -> MonthState:
+    return MonthState(
+        month=month,
+        jobs=0,
+        digest="",
+        basis="",
+        dirty=False,
+        accepted_jobs=0,
+        accepted_digest="",
+        accepted_format="",
+        on_its_way=False,
+    )

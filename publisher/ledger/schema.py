@@ -29,6 +29,7 @@ CREATE TABLE target (
     last_round       INTEGER,               -- any end of a round
     last_success     INTEGER,               -- everything that was there went out
     last_end         INTEGER,               -- latest end time of a delivered job
+    took_over        INTEGER,               -- until when jura-ng published; what it left and lost was looked for
     swept            INTEGER,               -- last time that every row was looked at
     held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
     delivered        INTEGER NOT NULL DEFAULT 0  -- runs of jobs, each once

@@ -13,7 +13,6 @@ from typing import Any, Final
 from publisher.ledger import counts, keys, months, row_ids, sqlite_file, stretches
 from publisher.ledger.absence import Absence
 from publisher.ledger.base import (
-    AcceptedChange,
     Carried,
     Delivery,
     Hold,
@@ -30,6 +29,7 @@ from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import KEY_BYTES, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
+from publisher.model.months import AcceptedChange
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, WindowMark
 from publisher.model.row_keys import month_number

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from publisher.model.row_keys import month_number_of, year_and_month
 from publisher.model.selection import Window
@@ -28,6 +29,27 @@ class HeldMonth:
     def name(self) -> str:
         year, month = year_and_month(self.month)
         return f"{year}-{month:02}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftMonth:
+    """What another publisher left of a month at the receiver: totals, or single records by the rows that they make there."""
+
+    month: int
+    format: str
+    groups: tuple[SummaryGroup, ...]
+    singles: tuple[KeyTotal, ...]
+    hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedChange:
+    """Rows of a month that an administrator let stay at the receiver, without their digests, and jobs that it lost."""
+
+    month: int
+    accepted_at: datetime
+    rows: tuple[KeyTotal, ...]
+    lost_jobs: int
 
 
 def row_of(group: SummaryGroup) -> KeyTotal:
