@@ -24,6 +24,7 @@ from benchmarks.report import Line, as_json, table
 
 NEW_JOBS: Final = 1_000
 _STAGE_JOBS: Final = 100_000
+_FORMATS: Final = ("summaries", "car", "ogf-ur")
 _PATIENCE_S: Final = 300  # for any run, and a millisecond a job
 
 
@@ -33,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="publisher-bench-", dir=directory) as folder:
         kept = directory if asked.keep else Path(folder)
-        lines = list(_benchmark(asked.jobs, kept, Path(folder)))
+        made = _ladder(asked.ladder, asked.only, kept, Path(folder)) if asked.ladder else None
+        lines = list(made or _benchmark(asked.jobs, kept, Path(folder)))
+    asked.jobs = max(asked.ladder or [asked.jobs])
     about = _about(asked.jobs)
     print(f"{asked.jobs:,} jobs; {about['machine']}; {about['when']}\n\n{table(lines)}")
     if asked.json:
@@ -46,6 +49,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=100_000, help="in the database, to 10,000,000 (%(default)s)")
     parser.add_argument("--directory", type=Path, help="for databases and state: 1.8 kB a job (default: TMPDIR)")
     parser.add_argument("--keep", action="store_true", help="keep the database there for the next run")
+    parser.add_argument(
+        "--ladder",
+        type=int,
+        nargs="+",
+        metavar="JOBS",
+        help="instead, the shape of the cost over databases of these sizes",
+    )
+    parser.add_argument(
+        "--only",
+        choices=_FORMATS,
+        action="append",
+        help="of a ladder: this format alone (may be repeated; default: all)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     return parser
 
@@ -58,15 +74,10 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
         with ground.at_once(folder, faithful.credentials) as sink:
             config = ground.configuration(folder, database, sink)
             yield from _whole_runs(folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs")
-            sgas = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
+            sgas, summaries = _sgas(sink), _summaries(sink)
             yield from _whole_runs(
-                folder,
-                database,
-                jobs,
-                Receiver(name="sgas", credentials=sink.credentials, target=sgas),
-                f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs",
+                folder, database, jobs, sgas, f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs"
             )
-            summaries = sink.instead("summaries", format="apel-summary-0.4", sync=True)
             yield from _whole_runs(
                 folder, database, jobs, summaries, f"Summaries and sync to such a sink, {jobs:,} jobs"
             )
@@ -83,13 +94,37 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
     )
 
 
-def _whole_runs(folder: Path, database: Path, jobs: int, receiver: Receiver, group: str) -> Iterator[Line]:
+def _ladder(sizes: list[int], only: list[str] | None, kept: Path, folder: Path) -> Iterator[Line]:
+    """The same rounds over databases of growing size: the first one grows with its jobs, the others with nothing."""
+    with ground.stand_in(folder) as (faithful, _), ground.at_once(folder, faithful.credentials) as sink:
+        receivers = {"summaries": _summaries(sink), "car": sink, "ogf-ur": _sgas(sink)}
+        for jobs in sorted(sizes):
+            _say(f"making {jobs:,} jobs")
+            database = ground.accounting(kept, jobs)
+            for form in only or _FORMATS:
+                receiver = receivers[form].instead(str(jobs))
+                yield from _whole_runs(folder, database, jobs, receiver, f"{form}, {jobs:,} jobs", sweep=False)
+
+
+def _sgas(sink: Receiver) -> Receiver:
+    target = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
+    return Receiver(name="sgas", credentials=sink.credentials, target=target)
+
+
+def _summaries(sink: Receiver) -> Receiver:
+    return sink.instead("summaries", format="apel-summary-0.4", sync=True)
+
+
+def _whole_runs(
+    folder: Path, database: Path, jobs: int, receiver: Receiver, group: str, *, sweep: bool = True
+) -> Iterator[Line]:
     """The real command in a process of its own: all jobs, none, all looked at again, a thousand new ones; then `status`."""
     config = ground.configuration(folder, database, receiver)
     yield _publish(folder, config, receiver, group, "first round", jobs, jobs)
     yield _publish(folder, config, receiver, group, "nothing to do", jobs, 0)
-    ground.a_day_passes(folder, receiver)
-    yield _publish(folder, config, receiver, group, "a look at all rows", jobs, jobs)
+    if sweep:
+        ground.a_day_passes(folder, receiver)
+        yield _publish(folder, config, receiver, group, "a look at all rows", jobs, jobs)
     _say(f"{NEW_JOBS:,} new jobs")
     ground.add_new(database, NEW_JOBS)
     yield _publish(folder, config, receiver, group, f"{NEW_JOBS:,} new jobs", jobs, NEW_JOBS)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import NEW_JOBS
+from benchmarks.compare import compared
 from benchmarks.measure import Cost
-from benchmarks.report import Line, table
+from benchmarks.report import Line, as_json, table
 from benchmarks.stages import STAGES
 
 JOBS = 2_000
@@ -107,3 +109,36 @@ def test_the_work_of_a_record(bench: tuple[str, Lines]) -> None:
 def test_what_was_not_timed_is_not_shown_as_zero() -> None:
     line = Line(group="g", name="n", count=7, unit="in all", cost=Cost(wall_s=0.0, cpu_s=0.0))
     assert table([line]).splitlines()[-1].split() == ["n", "7", "in", "all"]
+
+
+def test_a_ladder_costs_by_new_jobs_and_not_by_history(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    sizes = ("400", "1200")
+    command = [sys.executable, "-m", "benchmarks", "--ladder", *sizes, "--only", "summaries"]
+    run = subprocess.run(
+        [*command, "--directory", str(tmp_path), "--json", str(figures)],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert list(tmp_path.iterdir()) == [figures], "it left something behind"
+    lines = {(line["group"], line["name"]): line for line in json.loads(figures.read_text())["lines"]}
+    small, large = ("summaries, 400 jobs", "summaries, 1,200 jobs")
+    assert {group for group, _ in lines} == {small, large}
+    for name in ("nothing to do", f"{NEW_JOBS:,} new jobs"):
+        assert lines[small, name]["work"]["messages"] == lines[large, name]["work"]["messages"]
+    printed = compared(*[json.loads(figures.read_text())] * 2).splitlines()
+    assert [line for line in printed if line in (small, large)] == [small, large]
+    assert sum(line.startswith("  first round") and " 1.00 " in line for line in printed) == 2
+
+
+def test_a_comparison_tells_which_work_changed() -> None:
+    line = Line(
+        group="g", name="n", count=7, unit="jobs", cost=Cost(wall_s=2.0, cpu_s=1.0), work={"messages": 3, "bytes": 9}
+    )
+    before, after = as_json([line], {}), as_json([replace(line, work={"messages": 4, "bytes": 9})], {})
+    assert compared(before, after).splitlines()[-1].endswith("messages 3 -> 4")
+    assert compared(before, as_json([replace(line, name="another")], {})).splitlines()[1:] == []
