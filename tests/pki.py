@@ -45,6 +45,14 @@ SHORT_NAMES: dict[str, ObjectIdentifier] = {
 _LONG_TO_SHORT = {oid: short for short, oid in SHORT_NAMES.items()}
 
 
+def validity(certificate: x509.Certificate) -> tuple[datetime, datetime]:
+    """From when to when, aware; also with a cryptography older than 42, whose times are naive."""
+    first, last = (getattr(certificate, f"not_valid_{end}_utc", None) for end in ("before", "after"))
+    if first is not None and last is not None:
+        return first, last
+    return certificate.not_valid_before.replace(tzinfo=UTC), certificate.not_valid_after.replace(tzinfo=UTC)
+
+
 def slash_dn(name: x509.Name) -> str:
     """The OpenSSL slash form, in certificate order, multi-valued parts flattened: what GOCDB and the receiver hold."""
     return "".join(f"/{_LONG_TO_SHORT.get(part.oid, part.oid.dotted_string)}={part.value!s}" for part in name)

@@ -27,7 +27,7 @@ from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_da
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.fake_sgas import FakeSGAS
-from tests.pki import PKI, Credential, subject_hash
+from tests.pki import PKI, Credential, subject_hash, validity
 from tests.sgas_sites import SgasSite
 from tests.sites import ConfiguredSite, Run, SiteUnderTest
 
@@ -940,8 +940,8 @@ def issued(clinic: Clinic, changed: x509.ExtensionType) -> Credential:
         x509.CertificateBuilder(subject_name=good.x509.subject, issuer_name=good.x509.issuer)
         .public_key(good.x509.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(good.x509.not_valid_before_utc)
-        .not_valid_after(good.x509.not_valid_after_utc)
+        .not_valid_before(validity(good.x509)[0])
+        .not_valid_after(validity(good.x509)[1])
     )
     for extension in good.x509.extensions:
         value = changed if extension.oid == changed.oid else extension.value

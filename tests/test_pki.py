@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.pki import PKI, parse_slash_dn, slash_dn, subject_hash
+from tests.pki import PKI, parse_slash_dn, slash_dn, subject_hash, validity
 
 SUBJECTS = [
     "/DC=org/DC=terena/DC=tcs/C=DE/O=hosts/O=GermanGrid/OU=DESY/CN=ce.example.org",
@@ -59,8 +59,8 @@ def test_bad_server_certificates_are_refused_for_their_reason(pki: PKI, make: ob
 
 def test_hosts_have_the_faults_they_are_named_for(pki: PKI) -> None:
     now = datetime.now(UTC)
-    assert pki.expired_host().x509.not_valid_after_utc < now
-    assert pki.not_yet_valid_host().x509.not_valid_before_utc > now
+    assert validity(pki.expired_host().x509)[1] < now
+    assert validity(pki.not_yet_valid_host().x509)[0] > now
     assert pki.other_ca_host().x509.issuer != pki.authority.x509.subject
     assert pki.revoked_host().x509.serial_number in pki.revoked
     assert pki.host().x509.serial_number not in pki.revoked

@@ -12,6 +12,7 @@ from tests.fake_ams.faults import ServiceName
 from tests.fake_ams.names import authn_dn
 from tests.fake_ams.storage import Store
 from tests.fake_ams.wire import NOT_FOUND, Answer, Body, Head, go_json
+from tests.pki import validity
 
 _JSON = "application/json; charset=utf-8"
 _PATH = ("v1", "service-types")
@@ -165,7 +166,8 @@ class Authn:
 
 def _check_dates(certificate: x509.Certificate) -> None:
     now = datetime.now(UTC)
-    if now > certificate.not_valid_after_utc:
+    first, last = validity(certificate)
+    if now > last:
         raise _forbidden("Your certificate has expired")
-    if now < certificate.not_valid_before_utc:
+    if now < first:
         raise _forbidden("Your certificate is not active yet")

@@ -18,6 +18,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from tests.pki import validity
+
 _DIGESTS: dict[str, hashes.HashAlgorithm] = {
     "2b0e03021a": hashes.SHA1(),  # noqa: S303 the receiver takes it, so the model must
     "608648016503040204": hashes.SHA224(),
@@ -70,7 +72,8 @@ def trusted_by_openssl(certificate: Path, ca_directory: Path) -> None:
 def trusted(certificate: x509.Certificate, ca_directory: Path) -> None:
     """Issued by an authority of the hashed directory, and valid today. Raises: NotVerified."""
     now = datetime.now(UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+    first, last = validity(certificate)
+    if not first <= now <= last:
         raise NotVerified("certificate has expired or is not yet valid")
     for path in sorted(ca_directory.glob("*.[0-9]")):
         authority = x509.load_pem_x509_certificate(path.read_bytes())

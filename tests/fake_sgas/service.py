@@ -18,7 +18,7 @@ from tests.fake_sgas.faults import FaultScript
 from tests.fake_sgas.front import Front
 from tests.fake_sgas.recorder import Recorder
 from tests.fake_sgas.rows import Row
-from tests.pki import PKI, Credential
+from tests.pki import PKI, Credential, validity
 
 
 class FakeSGAS:
@@ -127,6 +127,7 @@ class FakeSGAS:
             certificate.verify_directly_issued_by(self.pki.authority.x509)
         except (ValueError, TypeError, InvalidSignature):
             return "unknown CA"
-        if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+        first, last = validity(certificate)
+        if not first <= now < last:
             return "expired or not yet valid"
         return "revoked" if certificate.serial_number in self.pki.revoked else ""
