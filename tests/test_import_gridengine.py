@@ -130,7 +130,7 @@ def test_a_job_says_the_same_in_every_format(tmp_path: Path) -> None:
     )
     assert job["extra"] == [
         *(("jobname", "analysis"), ("localuser", "ada:theory"), ("lrms", "sge")),
-        ("nodenames", "node1.example.org"),
+        *(("nodenames", "node1.example.org"), ("quantity.TimeLimit", "3600")),
     ]
 
 
@@ -307,6 +307,23 @@ def test_unknown_memory_is_not_zero(tmp_path: Path) -> None:
 )
 def test_gpus_are_those_of_the_request(category: str, options: Any, gpus: int | None, tmp_path: Path) -> None:
     assert imported(tmp_path, jsonl(replace(ANY, category=category, slots=4)), **options)["GPUCount"] == gpus
+
+
+@pytest.mark.parametrize(
+    ("category", "limit"),
+    [
+        ("-l h_rt=3600", "3600"),
+        ("-q x -l gpu=1,h_rt=1:30:05 -pe smp 4", "5405"),
+        ("-l h_rt=:10: -l h_rt=700", "600"),
+        ("-l h_rt=INFINITY", None),
+        ("-l h_rt=0", "0"),
+        ("-l h_vmem=1G", None),
+        ("-N h_rt=1", None),
+    ],
+)
+def test_a_requested_run_time_is_a_quantity_for_charges(category: str, limit: str | None, tmp_path: Path) -> None:
+    extra = dict(imported(tmp_path, jsonl(replace(ANY, category=category)))["extra"])
+    assert extra.get("quantity.TimeLimit") == limit
 
 
 # Runs and identities

@@ -148,6 +148,10 @@ def test_a_job_and_its_steps_are_one_row(tmp_path: Path) -> None:
         "jobname": "analysis",
         "projectname": "theory",
         "nodenames": "c1-9:c1-10",
+        "quantity.TimeLimit": "7200",
+        "quantity.mem": str(16 * 2**20),
+        "quantity.billing": "8",
+        "quantity.SecsPreSuspend": "0",
     }
     assert list(jobs(tmp_path / "imported.db")) == [JOB_ID]
 
@@ -436,12 +440,14 @@ def test_wall_time_is_slurms_own_or_by_the_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tres", "expected"),
     [
-        ("billing=32,cpu=32,gres/gpu:a100=1,gres/gpu=1,mem=128G,node=1", Resources(32, 1, 1)),
+        ("billing=32,cpu=32,gres/gpu:a100=1,gres/gpu=1,mem=128G,node=1", Resources(32, 1, 1, 128 * 2**20, 32)),
         ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1", Resources(1, None, 3)),
         ("gres/gpu=4", Resources(None, None, 4)),
-        ("billing=128,cpu=128,energy=52238802,mem=472.50G,node=1", Resources(128, 1, None)),
+        ("billing=128,cpu=128,energy=52238802,mem=472.50G,node=1", Resources(128, 1, None, 495_452_160, 128)),
         ("cpu=2K,node=1.0,license/x=3", Resources(2048, 1, None)),
         ("cpu=0,mem=0", Resources()),
+        ("mem=1000,billing=0", Resources(billing=0)),
+        ("mem=500M,billing=x", Resources(memory_kib=512_000)),
         ("cpu=x,node=-1,gres/gpu=1e9", Resources()),
         ("cpu", Resources()),
         ("", Resources()),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -19,6 +20,7 @@ from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
 _LRMS: Final = "sge"
+_LIMIT: Final = re.compile(r"(?:([0-9]{0,6}):([0-9]{0,6}):)?([0-9]{0,9})", re.ASCII)
 # What stands where nobody chose anything.
 _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
 # fmt: off
@@ -102,6 +104,7 @@ class SiteMapping:
         self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
         self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
         self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
+        self._limit = lru_cache(maxsize=10_000)(_requested_limit)
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
         self._single = lru_cache(maxsize=1_000)(self._on_single_host)
 
@@ -180,6 +183,8 @@ class SiteMapping:
                 break
         if hosts:
             extra.append(("nodenames", ":".join(hosts)))
+        if limit := self._limit(record.category):
+            extra.append(("quantity.TimeLimit", limit))
         return tuple(extra)
 
     def _nodes(self, record: Accounted, tasks: Sequence[Accounted], hosts: int) -> int:
@@ -202,16 +207,30 @@ class SiteMapping:
 
     def _requested_gpus(self, category: str, slots: int) -> int | None:
         """GPUs of the hard request: `-l gpu=2,h_rt=3600`."""
-        words = category.split()
         gpus = 0
-        for flag, request in pairwise(words):
-            if flag != "-l":
-                continue
-            for wish in request.split(","):
-                name, _, count = wish.partition("=")
-                if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
-                    gpus += int(count)
+        for name, count in _requested(category):
+            if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
+                gpus += int(count)
         return gpus * (slots if self._options.gpu_per_slot else 1) or None
+
+
+def _requested(category: str) -> Iterator[tuple[str, str]]:
+    """Names and values of the hard request: `-l gpu=2,h_rt=3600`."""
+    for flag, request in pairwise(category.split()):
+        for wish in request.split(",") if flag == "-l" else ():
+            name, _, value = wish.partition("=")
+            yield name, value
+
+
+def _requested_limit(category: str) -> str:
+    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, '' without a limit; of several requests the shortest."""
+    found = []
+    for name, value in _requested(category):
+        match = _LIMIT.fullmatch(value) if name == "h_rt" and value else None
+        if match:
+            hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            found.append(3600 * hours + 60 * minutes + seconds)
+    return str(min(found)) if found else ""
 
 
 def _hosts(record: Accounted, tasks: Sequence[Accounted]) -> list[str]:

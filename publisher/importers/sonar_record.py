@@ -16,7 +16,7 @@ from publisher.importers.texts import clean
 
 Fields = dict[str, Any]
 """Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus, asked_cpus, exit, elapsed, user_s,
-system_s, suspended, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
+system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
 
 # Not over. What is none of these and has an end is over, whatever it is called.
 LIVE: Final = frozenset(
@@ -148,11 +148,20 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
         "task": _count(entry, "array_task_id"),
     }
 
+        "limit_s": _limit_s(entry.get("time_limit")),
+        "memory": tres.memory_kib,
+        "billing": tres.billing,
 
 def _step_fields(sacct: Mapping[str, Any], *, right_sizes: bool) -> Fields:
     fields: Fields = {"cpu_s": _count(sacct, "AveCPU")}
     if right_sizes:
         fields |= {"rss": _count(sacct, "MaxRSS"), "vm": _count(sacct, "MaxVMSize")}
+def _limit_s(value: object) -> int | None:
+    """Sonar writes two seconds more; less than two are no limit. Only charges ask for it, so that an odd one is unknown."""
+    usual = isinstance(value, int) and not isinstance(value, bool) and 2 < value <= _MOST_COUNT
+    return value - 2 if usual and isinstance(value, int) else None
+
+
     return fields
 
 

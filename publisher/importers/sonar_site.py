@@ -20,6 +20,8 @@ from publisher.importers.sonar_times import Clock
 NAME: Final = "sonar"
 _LRMS: Final = "slurm"
 _MOST_S: Final = 2**53
+# What formulas of charges may ask for, and where it stands among what is said of a job.
+_QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing"}
 _MOST_THREADS: Final = 64
 
 
@@ -171,6 +173,9 @@ class SiteMapping:
         if gpus is not None:
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
+        extra += [(f"quantity.{name}", str(get(field, ""))) for name, field in _QUANTITIES.items()]
+        # Zeros are not written: a job of which nothing is said was never suspended.
+        extra.append(("quantity.SecsPreSuspend", str(get("suspended", 0))))
         return tuple((key, value) for key, value in extra if value)
 
     def _excluded(self, user: str, account: str, partition: str, state: str) -> str:

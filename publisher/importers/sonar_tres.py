@@ -20,6 +20,8 @@ class Resources(NamedTuple):
     cpus: int | None = None
     nodes: int | None = None
     gpus: int | None = None
+    memory_kib: int | None = None
+    billing: int | None = None
 
 
 def read_tres(text: str) -> Resources:
@@ -30,15 +32,25 @@ def read_tres(text: str) -> Resources:
     models = 0
     for each in text.split(","):
         key, _, value = each.partition("=")
-        if key in ("cpu", "node", "gres/gpu") and (count := _count(value)) is not None:
+        if key in ("cpu", "node", "gres/gpu", "billing") and (count := _count(value)) is not None:
             found[key] = count
         elif key.startswith("gres/gpu:"):
             models += _count(value) or 0
+        elif key == "mem":
+            found[key] = _kib(value)
     return Resources(
         cpus=found.get("cpu") or None,
         nodes=found.get("node") or None,
         gpus=found.get("gres/gpu") or min(models, _MOST) or None,
+        memory_kib=found.get("mem") or None,
+        billing=found.get("billing"),
     )
+
+
+def _kib(text: str) -> int:
+    """A size with its unit, `472.50G`; 0 is unknown, and so is what has none."""
+    match = _NUMBER.fullmatch(text)
+    return int(float(match[1]) * _UNITS[match[2]]) // 1024 if match and match[2] else 0
 
 
 def _count(text: str) -> int | None:

@@ -31,7 +31,7 @@ CREATE TABLE tariff (
     description TEXT NOT NULL,
     UNIQUE (unit, formula, description)
 );
-CREATE TABLE charge (                       -- in order of writing: by end time, as jobs are read; by key they would lie anywhere
+CREATE TABLE charge (                       -- in order of writing, by end time; in order of keys they would lie anywhere
     id         INTEGER PRIMARY KEY,
     key        BLOB NOT NULL UNIQUE,        -- of the run of a job
     job_id     TEXT NOT NULL,

@@ -28,6 +28,9 @@ from publisher.sources.arex_values import (
 from publisher.sources.base import DoneWith, OpenRow
 from publisher.sources.local_time import LocalTime
 
+_QUANTITY: Final = "quantity."
+_QUANTITY_DIGITS: Final = 18
+
 Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
 Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
@@ -222,6 +225,7 @@ class RowReader:
             transfers=self._transfers(sides.transfers.get(record_id)),
             escaped=self._unescape,
             gpu_count=positive(gpus),
+            quantities=_quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
         )
         if self._doubtful or names.undecodable:
             _check_identity(job)
@@ -286,6 +290,12 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
     if wall < 0 or user < 0 or kernel < 0:
         raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
     return submitted, ended, wall, user, kernel
+
+
+def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
+    """What an importer tells for formulas of charges: whole numbers under `quantity.NAME`; anything else is unknown."""
+    told = [(str(key)[len(_QUANTITY) :], str(value)) for key, value in extra.items() if str(key).startswith(_QUANTITY)]
+    return tuple((name, int(text)) for name, text in told if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
 
 
 def _check_identity(job: JobRecord) -> None:
