@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from benchmarks import ground
 from benchmarks.ground import Receiver
+from benchmarks.imports import imports
 from benchmarks.measure import PUBLISHER, Cost, run_python
 from benchmarks.report import Line, as_json, table
 
@@ -81,6 +82,7 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
             yield from _whole_runs(
                 folder, database, jobs, summaries, f"Summaries and sync to such a sink, {jobs:,} jobs"
             )
+            yield from imports(folder, sink, jobs)
             few = min(jobs, _STAGE_JOBS)
             stages = list(_stages(folder, config, few))
             yield from stages

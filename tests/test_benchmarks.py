@@ -48,6 +48,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Lines]:
 
 WHOLE = ("CAR to the stand-in of AMS", "CAR to a sink that answers at once", "OGF-UR to such a sink")
 SUMMARIES = "Summaries and sync to such a sink"
+IMPORTS = ("Import of Grid Engine", "Import of Sonar")
 STAGE_GROUP, FLOORS = "Stage by stage", "Floors of this machine"
 
 
@@ -59,6 +60,8 @@ def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
     for group in (*WHOLE, SUMMARIES):
         for name in ("first round", "nothing to do", "a look at all rows", f"{NEW_JOBS:,} new jobs", "status"):
             assert (group, name) in lines
+    for group in IMPORTS:
+        assert [name for each, name in lines if each == group] == ["first import", "nothing to do", "then published"]
     assert [name for group, name in lines if group == STAGE_GROUP] == list(STAGES)
     assert len([name for group, name in lines if group == FLOORS]) == 7
 
@@ -82,9 +85,21 @@ def test_summaries_send_months_that_changed_and_no_others(bench: tuple[str, Line
     assert lines[SUMMARIES, f"{NEW_JOBS:,} new jobs"]["work"]["messages"] == 1
 
 
+@pytest.mark.parametrize("group", IMPORTS)
+def test_an_import_reads_everything_once_and_all_of_it_is_published(bench: tuple[str, Lines], group: str) -> None:
+    _, lines = bench
+    first, second, published = (
+        lines[group, name]["work"] for name in ("first import", "nothing to do", "then published")
+    )
+    assert JOBS <= first["lines"] < JOBS + 60
+    assert (second["lines"], second["imported"]) == (0, 0)
+    assert published["records"] == first["imported"] > JOBS / 10
+    assert published["quarantined"] == 0
+
+
 def test_a_process_stays_small(bench: tuple[str, Lines]) -> None:
     _, lines = bench
-    peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in (*WHOLE, SUMMARIES)}
+    peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in (*WHOLE, SUMMARIES, *IMPORTS)}
     assert max(peaks.values()) < 100, peaks
     assert max(peaks[group, "status"] for group in WHOLE) < 60, peaks
 

@@ -98,6 +98,8 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Said:
 
 def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
     """All that is said, the newest first, without what is said again above it. The order in which it came does not matter."""
+    if not layers:
+        return [new] if new.fields else []
     stacked: dict[tuple[int, int], Fields] = {(layer.over, layer.at): layer.fields for layer in layers}
     same = stacked.get((new.over, new.at))
     stacked[new.over, new.at] = new.fields if same is None else _greater(same, new.fields)
@@ -113,6 +115,8 @@ def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
 
 def laid(layers: Sequence[Layer]) -> Fields:
     """What holds when the newer is laid over the older, and of two of one time the last."""
+    if len(layers) == 1:
+        return layers[0].fields
     fields: Fields = {}
     for layer in sorted(layers, key=lambda layer: layer[:2]):
         fields |= layer.fields
@@ -144,24 +148,24 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
         "user_s": _count(sacct, "UserCPU"),
         "system_s": _count(sacct, "SystemCPU"),
         "suspended": _count(entry, "suspend_time"),
+        "limit_s": _limit_s(entry.get("time_limit")),
+        "memory": tres.memory_kib,
+        "billing": tres.billing,
         "array": _count(entry, "array_job_id"),
         "task": _count(entry, "array_task_id"),
     }
 
-        "limit_s": _limit_s(entry.get("time_limit")),
-        "memory": tres.memory_kib,
-        "billing": tres.billing,
 
-def _step_fields(sacct: Mapping[str, Any], *, right_sizes: bool) -> Fields:
-    fields: Fields = {"cpu_s": _count(sacct, "AveCPU")}
-    if right_sizes:
-        fields |= {"rss": _count(sacct, "MaxRSS"), "vm": _count(sacct, "MaxVMSize")}
 def _limit_s(value: object) -> int | None:
     """Sonar writes two seconds more; less than two are no limit. Only charges ask for it, so that an odd one is unknown."""
     usual = isinstance(value, int) and not isinstance(value, bool) and 2 < value <= _MOST_COUNT
     return value - 2 if usual and isinstance(value, int) else None
 
 
+def _step_fields(sacct: Mapping[str, Any], *, right_sizes: bool) -> Fields:
+    fields: Fields = {"cpu_s": _count(sacct, "AveCPU")}
+    if right_sizes:
+        fields |= {"rss": _count(sacct, "MaxRSS"), "vm": _count(sacct, "MaxVMSize")}
     return fields
 
 

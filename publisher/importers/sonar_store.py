@@ -57,6 +57,8 @@ _STAGES: Final = """
     SELECT Stage, count(*), coalesce(sum(Heard < ?), 0) FROM SonarJob WHERE Stage IN ('waiting', 'steps') GROUP BY Stage
 """
 
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
 Key = tuple[int, str, str]
 
 
@@ -195,4 +197,4 @@ def _read(text: str) -> _Row:
 
 
 def _text(row: _Row) -> str:
-    return json.dumps({"layers": row.layers, "offsets": row.offsets}, sort_keys=True, separators=(",", ":"))
+    return _encode({"layers": row.layers, "offsets": row.offsets})

@@ -7,6 +7,7 @@ Spec: other-sources facts, section 2.2.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -23,6 +24,11 @@ def read_time(text: object) -> tuple[str, int | None]:
     """What the clock showed, as `2026-03-01T12:00:00`, and the offset from UTC in seconds that was claimed. Raises: BadTime."""
     if not isinstance(text, str) or len(text) > _MOST_TEXT:
         raise BadTime("is no time")
+    return _read(text)
+
+
+@lru_cache(maxsize=4096)  # a job and its steps have most of their times in common
+def _read(text: str) -> tuple[str, int | None]:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,0 +1,123 @@
+"""Imports from other systems: files of so many records, read, read once more, and what they give published.
+
+`python -m benchmarks.imports NAME FOLDER RECORDS` makes the files: they are made piece by piece, and still by a child.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from benchmarks import ground
+from benchmarks.ground import Receiver
+from benchmarks.measure import PUBLISHER, run_python
+from benchmarks.report import Line
+from tests import gridengine_files, sonar_files
+
+_PATIENCE_S: Final = 300
+_JOBS_AT_ONCE: Final = 500
+_ENVELOPES_A_DAY: Final = 500
+CLUSTERS: Final = {"gridengine": gridengine_files.CLUSTER, "sonar": sonar_files.CLUSTER}
+_TOLD: Final = {"gridengine": "Grid Engine", "sonar": "Sonar"}
+
+
+def imports(folder: Path, receiver: Receiver, records: int) -> Iterator[Line]:
+    """For each system: a first import, one with nothing to do, and a round of publishing."""
+    for name in CLUSTERS:
+        files = folder / name
+        files.mkdir()
+        subprocess.run([sys.executable, "-m", "benchmarks.imports", name, str(files), str(records)], check=True)
+        database = folder / f"{name}.db"
+        config = _configuration(folder, name, database, receiver)
+        group = f"Import of {_TOLD[name]}, {records:,} records"
+        first, told = _import(folder, config, name, database, group, "first import", records)
+        yield first
+        yield _import(folder, config, name, database, group, "nothing to do", records)[0]
+        yield _publish(folder, config, group, told["imported"])
+
+
+def _configuration(folder: Path, name: str, database: Path, receiver: Receiver) -> Path:
+    path = ground.configuration(folder, database, receiver.instead(name))
+    site = yaml.safe_load(path.read_text())
+    site["importers"] = {name: {"cluster": CLUSTERS[name]}}
+    records = {"infrastructure": "local", "batch_server": CLUSTERS[name]}
+    site["records"] |= records | {"statuses": ["completed", "failed", "aborted"]}
+    path.write_text(yaml.safe_dump(site, sort_keys=False))
+    return path
+
+
+def _import(
+    folder: Path, config: Path, name: str, database: Path, group: str, line: str, records: int
+) -> tuple[Line, dict[str, Any]]:
+    print(f"# {group}: {line}", file=sys.stderr, flush=True)
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "import", name, "--json", "--database", database]
+    ended = run_python([*arguments, folder / name], folder, patience_s=_PATIENCE_S + records / 1000)
+    if ended.status:
+        raise SystemExit(f"import {name} ended with {ended.status}:\n{ended.err[-4000:]}")
+    told: dict[str, Any] = json.loads(ended.out)
+    work = {key: told[key] for key in ("lines", "imported", "merged", "duplicates")}
+    work["database_bytes"] = database.stat().st_size
+    note = (
+        f"{told['imported']:,} jobs, {work['database_bytes'] / told['imported']:,.0f} bytes each"
+        if told["imported"]
+        else ""
+    )
+    made = Line(group=group, name=line, count=told["lines"], unit="records", cost=ended.cost, note=note, work=work)
+    return made, told
+
+
+def _publish(folder: Path, config: Path, group: str, jobs: int) -> Line:
+    print(f"# {group}: published", file=sys.stderr, flush=True)
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "--quiet", "publish", "--force", "--json"]
+    ended = run_python(arguments, folder, patience_s=_PATIENCE_S + jobs / 1000)
+    if ended.status not in (0, 65):
+        raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")
+    told: dict[str, Any] = json.loads(ended.out)["targets"]["bench"]
+    work = {name: told[name] for name in ("messages", "records", "bytes", "quarantined")}
+    return Line(group=group, name="then published", count=jobs, unit="jobs", cost=ended.cost, work=work)
+
+
+def make(name: str, folder: Path, records: int) -> None:
+    """Half of Grid Engine's in each format; Sonar's in a tree of days."""
+    if name == "gridengine":
+        every = islice(gridengine_files.entries(1, records), records)
+        with (folder / "accounting").open("wb") as file:
+            file.writelines(map(gridengine_files.colon, islice(every, records // 2)))
+        with (folder / "accounting.jsonl").open("wb") as file:
+            file.writelines(map(gridengine_files.jsonl, every))
+        return
+    told = _until(_lives(), records)
+    day = 0
+    while envelopes := list(islice(told, _ENVELOPES_A_DAY)):
+        day += 1
+        tree = folder / "2026" / f"{day:04}"
+        tree.mkdir(parents=True)
+        (tree / "0+job-slurm.json").write_bytes(b"".join(envelopes))
+
+
+def _lives() -> Iterator[bytes]:
+    """Without end, in portions: a cluster's life is made as a whole."""
+    number = 1
+    while True:
+        yield from sonar_files.collections(number, _JOBS_AT_ONCE, number)
+        number += _JOBS_AT_ONCE
+
+
+def _until(envelopes: Iterable[bytes], records: int) -> Iterator[bytes]:
+    """Envelopes until they hold so many records."""
+    for envelope in envelopes:
+        yield envelope
+        records -= envelope.count(b'"job_state"')
+        if records <= 0:
+            return
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
