@@ -109,5 +109,6 @@ def _number(word: str, field: _Field) -> int:
     if word.lower() in field.names:
         return field.names.index(word.lower()) + field.first
     if not word.isdigit() or int(word) not in field.values:
-        raise ValueError(f"{word!r} is no {field.name}; it is between {field.values[0]} and {field.values[-1]}")
+        named = f", or {field.names[0]} to {field.names[-1]}" if field.names else ""
+        raise ValueError(f"{word!r} is no {field.name}; it is {field.values[0]} to {field.values[-1]}{named}")
     return int(word)
