@@ -29,7 +29,7 @@ from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals
 
 _END, _WALL, _USER, _KERNEL = (itemgetter(place) for place in (3, 4, 5, 6))  # of a BareRun
-_REMEMBERED: Final = 20_000
+_REMEMBERED: Final = 5_000  # speakers, 2 kB each
 Member = tuple[BareRun, JobKey]
 Stretch = tuple[int, int]  # a month, and a place between turning points: all that end in it are judged alike
 

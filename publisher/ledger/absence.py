@@ -18,7 +18,8 @@ from publisher.ledger.membership import ENTRY_BYTES
 
 HEAD_BITS: Final = 32
 _HEADS: Final = Struct(f">I{ENTRY_BYTES - HEAD_BITS // 8}x")
-_SPARSE: Final = 8  # bits for each entry at least; 16 MiB for 10,000,000
+_SPARSE: Final = 8  # bits for each entry at least,
+_MOST_BITS: Final = 26  # up to 8 MiB: of 10,000,000 entries one stranger in seven is looked up in vain
 
 
 def head(key: bytes) -> int:
@@ -30,7 +31,7 @@ class Absence:
     """The beginnings of the keys of so many entries."""
 
     def __init__(self, count: int) -> None:
-        bits = min(HEAD_BITS, max(3, (count * _SPARSE - 1).bit_length()))
+        bits = min(_MOST_BITS, max(3, (count * _SPARSE - 1).bit_length()))
         self._shift = HEAD_BITS - bits
         self._bits = bytearray(1 << (bits - 3))
 

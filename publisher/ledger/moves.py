@@ -302,8 +302,9 @@ class SqliteLedger(LedgerQuestions):
     def _compact_when_many(self, target: int) -> None:
         if len(self._fresh_of(target)) < stretches.FRESH_ENTRIES:
             return
+        absences, self._absences = self._absences, {}  # without them every key is looked up, which is only slow
         with self._atomic():
-            absences = stretches.settle_fresh(self._connection, target, self._absences)
+            absences = stretches.settle_fresh(self._connection, target, absences)
         self._absences = absences
         sqlite_file.give_back_pages(self._connection)
         self._fresh.pop(target, None)

@@ -82,23 +82,25 @@ def trace(connection: sqlite3.Connection, target: int, digest: bytes) -> list[by
     return sorted(found, key=lambda entry: unpack(entry).message)
 
 
-def settle_fresh(connection: sqlite3.Connection, target: int, absences: Mapping[int, Absence]) -> dict[int, Absence]:
+def settle_fresh(connection: sqlite3.Connection, target: int, absences: dict[int, Absence]) -> dict[int, Absence]:
     """Make a stretch of the settled fresh entries, and merge what is due. Inside the caller's transaction.
 
-    Takes what surely is not in which stretch, and gives it as it is once this is committed. No stretch ever changes.
+    Takes what surely is not in which stretch, and gives it back as it is once this is committed: what was given is changed on
+    the way, because that of a merged stretch takes as much memory as those of its parts, and must not be used should the
+    transaction fail.
     """
     rows = connection.execute(_SETTLED_FRESH, {"target": target}).fetchall()
     packed = sorted(entry for _, blob in rows for entry in entries(blob))
     connection.executemany("DELETE FROM fresh WHERE message = ?", [(message,) for message, _ in rows])
-    after = dict(absences)
     if packed:
         stretch, absence = _write(connection, target, iter(packed), len(packed))
-        after[stretch] = absence
+        absences[stretch] = absence
     while due := _due(connection, target):
+        for number, _ in due:
+            absences.pop(number, None)
         stretch, absence = _merge(connection, target, due)
-        after = {number: one for number, one in after.items() if number not in dict(due)}
-        after[stretch] = absence
-    return after
+        absences[stretch] = absence
+    return absences
 
 
 def _due(connection: sqlite3.Connection, target: int) -> tuple[tuple[int, int], tuple[int, int]] | None:

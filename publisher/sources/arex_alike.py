@@ -23,7 +23,7 @@ from publisher.sources.arex_values import is_undecodable, tolerant_text
 # EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount
 _KIND: Final = itemgetter(3, 4, 5, 6, 7, 8, 10, 13, 14)
 _FQAN, _STATUS, _BENCHMARK = 4, 5, 6  # their places in a kind
-_REMEMBERED: Final = 20_000
+_REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
 Kind = tuple[Any, ...]
 
 
