@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,10 @@ from publisher.errors import LedgerError
 from publisher.ledger import schema
 
 _WAIT_S: Final = 30.0
+_DAMAGED: Final = (
+    "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
+    "`start` decides from when, and receivers keep one copy of what they get twice"
+)
 # A big merge of stretches passes through the WAL; without a limit the file would keep that size for ever.
 _WAL_BYTES: Final = 16 * 1024 * 1024
 
@@ -92,6 +97,8 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {error}; {_advice(error, path)}") from error
+    except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
+        raise LedgerError(f"{path}: its schema is no text; {_DAMAGED}") from error
     except OSError as error:
         raise LedgerError(
             f"{path}: {error.strerror or error}; the state directory must exist and belong to the user who publishes"
@@ -102,9 +109,26 @@ def _create_private(path: Path) -> None:
     """Make the file, but never open one that is there: to close it again would take away the locks that other connections
     of this process hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
     """
+    new = not path.parent.exists()
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.parent.stat().st_mode & stat.S_IWOTH:
+        raise LedgerError(
+            f"{path.parent}: everybody may write there, and so change what was sent; `chmod 0700 {path.parent}`, or name "
+            "a file in another directory in `state`"
+        )
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        # SQLite syncs what is in the file; that there is one is for us to see to.
+        for directory in (path.parent, path.parent.parent) if new else (path.parent,):
+            _sync_directory(directory)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
@@ -156,10 +180,7 @@ def _advice(error: sqlite3.Error, path: Path) -> str:
     if "locked" in text or "busy" in text:
         return "another program holds it; run again when it is done"
     if "malformed" in text or "not a database" in text or "corrupt" in text:
-        return (
-            "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
-            "`start` decides from when, and receivers keep one copy of what they get twice"
-        )
+        return _DAMAGED
     if "i/o" in text:
         return (
             f"the disk under {path.parent} refused: look at the kernel's log, and at quotas and limits of file size, "

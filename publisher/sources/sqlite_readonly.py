@@ -125,6 +125,8 @@ class ReadOnlyFile:
                         raise source_error(self.path, error) from error
                     self._open()
                     continue
+                except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
+                    raise source_error(self.path, error) from error
                 if self.way is not Way.UNLOCKED or self._unchanged():
                     return answer
             raise SourceError(f"{self.path}: changes faster than it can be read, {_ATTEMPTS} times; try again")
@@ -164,7 +166,7 @@ class ReadOnlyFile:
             self._marks = file_marks(self.path)
             if not any(mark and mark[1] for mark in self._marks[1:]):
                 return self._open_by_uri("mode=ro&immutable=1", Way.UNLOCKED, "read without locks: nobody has it open")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise source_error(self.path, error) from error
         self._copy = self._shelf.take(self.path)
         self._connection = self._copy.connection
@@ -228,8 +230,10 @@ def primary_code(error: sqlite3.Error) -> int:
     return -1 if code is None else code & 0xFF
 
 
-def source_error(path: str, error: sqlite3.Error) -> SourceError:
+def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> SourceError:
     """An error of SQLite in words that an administrator can act on."""
+    if isinstance(error, UnicodeDecodeError):
+        return SourceError(f"{path}: {_ADVICE[sqlite3.SQLITE_CORRUPT]} (its schema is no text)")
     advice = _ADVICE.get(primary_code(error))
     return SourceError(f"{path}: {advice} ({error})" if advice else f"{path}: cannot be read: {error}")
 
