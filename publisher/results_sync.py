@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from publisher.checking import Compared
 from publisher.model.months import AcceptedChange
 from publisher.model.row_keys import year_and_month
+from publisher.model.summary_keys import KeyTotal
 from publisher.results import Json, when
+from publisher.shadowing import ComparedMonth
 
 CHECK_COLUMNS = (
     "target",
@@ -39,7 +41,12 @@ def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
     ]
 
 
-def check_json(compared: Iterable[Compared], accepted: Sequence[tuple[str, AcceptedChange]], exit_status: int) -> Json:
+def check_json(
+    compared: Iterable[Compared],
+    accepted: Sequence[tuple[str, AcceptedChange]],
+    shadows: Sequence[ComparedMonth],
+    exit_status: int,
+) -> Json:
     return {
         "rows": [
             {
@@ -70,8 +77,38 @@ def check_json(compared: Iterable[Compared], accepted: Sequence[tuple[str, Accep
             }
             for target, change in accepted
         ],
+        "shadows": [
+            {
+                "target": one.target,
+                "month": one.month_name,
+                "format": one.format,
+                "jura_format": one.their_format,
+                "equal": one.equal,
+                "different": [
+                    {"row": row.row, "ours": _total(row.ours), "jura": _total(row.theirs)} for row in one.different
+                ],
+            }
+            for one in shadows
+        ],
         "exit": exit_status,
     }
+
+
+def _total(total: KeyTotal | None) -> Json | None:
+    return None if total is None else {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
+
+
+def shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
+    """Beside jura-ng, row by row."""
+    for one in shadows:
+        rows = f"{one.equal:,} rows alike, {len(one.different):,} not"
+        yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
+        for row in one.different:
+            yield f"  {row.row}: ours {_said(row.ours)}, jura-ng's {_said(row.theirs)}"
+
+
+def _said(total: KeyTotal | None) -> str:
+    return "none" if total is None else f"{total.jobs:,} jobs, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
 
 
 def check_notes(

@@ -140,7 +140,7 @@ def _tell_outcomes(arguments: argparse.Namespace, site: Site, outcomes: Sequence
 
 
 def sync(arguments: argparse.Namespace, site: Site) -> int:
-    from publisher import checking, portal, results_sync, syncing
+    from publisher import checking, portal, results_sync, shadowing, syncing
 
     months = None if arguments.months == "all" else _months(arguments.months)
     if arguments.portal and not arguments.check:
@@ -160,13 +160,16 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
     counts = portal.read(arguments.portal, site.settings.site) if arguments.portal else None
     compared = checking.check(site, targets, months=months, portal=counts)
     accepted = checking.accepted(site, targets, months=months)
-    status = RecordError.exit_status if any(row.repairs for row in compared) else 0
+    shadows = shadowing.compare(site, targets, months=months)
+    different = any(row.repairs for row in compared) or any(month.different for month in shadows)
+    status = RecordError.exit_status if different else 0
     if arguments.json:
-        terminal.print_json(results_sync.check_json(compared, accepted, status), sys.stdout)
+        terminal.print_json(results_sync.check_json(compared, accepted, shadows, status), sys.stdout)
     else:
         terminal.print_table(results_sync.CHECK_COLUMNS, results_sync.check_rows(compared), sys.stdout)
         terminal.print_line("differences: see the last column" if status else "no difference", sys.stdout)
-        for line in results_sync.check_notes(site.settings.site, compared, accepted):
+        notes = results_sync.check_notes(site.settings.site, compared, accepted)
+        for line in [*results_sync.shadow_lines(shadows), *notes]:
             terminal.print_line(line, sys.stdout)
     return status
 

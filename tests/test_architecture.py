@@ -98,13 +98,14 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
         *("judge", "wiring", "arc_conf", "sources.arex_order", "sources.sqlite_readonly"),
     },
+    "shadowing": {"model", "config", "sources.base", "takeover", "wiring"},
     "rehearsing": {"model", "config", "delivery.base", "ledger.base", "sources.base", "pipeline", "outcome", "wiring"},
     "planning": {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
         *("key_guard", "rehearsing", "takeover", "wiring"),
     },
     "results_plan": {"planning"},
-    "results_sync": {"model", "ledger.base", "results", "checking"},
+    "results_sync": {"model", "ledger.base", "results", "checking", "shadowing"},
     "republishing": {
         *("errors", "model", "config", "ledger.base", "sources.base", "planning", "takeover"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
@@ -132,6 +133,7 @@ ROOMS: dict[str, set[str]] = {
             "republishing",
             "syncing",
             "checking",
+            "shadowing",
             "portal",
             "results",
             "results_plan",

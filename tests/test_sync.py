@@ -266,3 +266,46 @@ def test_accepted_key_changes_are_listed_with_their_rows(site: SiteUnderTest) ->
     assert "egi: 2026-09: accepted at 2026-" in shown.out
     assert held["stale"][0]["row"] in shown.out
     assert check(site, "--months", "1").json["accepted"] == []
+
+
+@pytest.mark.parametrize("style", ["jura", "apel"])
+def test_a_shadow_is_compared_with_jura_key_by_key(site: SiteUnderTest, style: str) -> None:
+    form = site.config["targets"]["egi"]["format"]
+    site.config["targets"]["egi"] |= {"shadow": True, "key_style": style, "jura_format": form}
+    jobs = [replace(job, interface="org.nordugrid.arcrest") for job in jobs_of(SEPTEMBER, NOVEMBER, 30)]
+    fill(site, jobs)
+    assert site.publish().status == 0
+    run = check(site)
+    september, october = run.json["shadows"]
+    assert (september["month"], october["month"]) == ("2026-09", "2026-10")
+    same = style == "jura"
+    assert run.status == (0 if same else 65)
+    shown = site.run("sync", "--check").out
+    for month in (september, october):
+        assert form == "car" or bool(month["different"]) is not same
+        assert f"{month['equal']} rows alike, {len(month['different'])} not" in shown
+        if form == "car":  # of single records, only the names are spelt otherwise that A-REX has escaped
+            assert all("O%27Neil" in row["row"] or "O'Neil" in row["row"] for row in month["different"])
+        elif not same:
+            assert not month["equal"]
+            assert sum((row["ours"] or {"jobs": 0})["jobs"] for row in month["different"]) > 0
+            assert all((row["ours"] is None) is not (row["jura"] is None) for row in month["different"])
+            assert "ours none, jura-ng's" in shown
+
+
+def test_a_shadow_of_another_publisher_is_not_compared_with_jura(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"]["shadow"] = True
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 5))
+    assert site.publish().status == 0
+    assert check(site).json["shadows"] == []
+
+
+def test_a_shadow_that_counts_another_benchmark_is_told_by_its_rows(site: SiteUnderTest) -> None:
+    form = site.config["targets"]["egi"]["format"]
+    site.config["targets"]["egi"] |= {"shadow": True, "key_style": "jura", "jura_format": form}
+    (odd, *rest) = jobs_of(SEPTEMBER, OCTOBER, 10)
+    fill(site, [replace(odd, benchmark=None), *rest])
+    assert site.publish().status == 0
+    (month,) = check(site).json["shadows"]
+    assert {row["row"].split(", ")[-3] for row in month["different"]} == {"HEPSPEC 1", "HEPscore23 11.5"}
+    assert sum(row["ours"] is not None for row in month["different"]) == 1

@@ -315,6 +315,8 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
 
 def _write_start(draft: Draft, takeover: Takeover) -> None:
     lines = draft.lines
+    if draft.format:
+        lines.put(2, "jura_format", draft.format, "what jura-ng sent")
     if takeover.stopped is None:
         lines.leave_open(2, "start", "month", f"no publishing.db at {shown(takeover.where)}")
         return
@@ -328,4 +330,3 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     if draft.begin.last_end is not None:
         until = iso(datetime.fromtimestamp(draft.begin.last_end, UTC))
         lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")
-        lines.put(2, "jura_format", draft.format)
