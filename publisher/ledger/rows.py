@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from publisher.ledger.base import Carried
 from publisher.ledger.membership import pack
-from publisher.ledger.sqlite import carried_text
+from publisher.ledger.outbox_text import carried_from, carried_text
 from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message
 from publisher.model.progress import Progress
@@ -199,10 +198,9 @@ def forget(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
 
 
-def outbox_records(connection: sqlite3.Connection, number: int) -> list[list[object]]:
+def outbox_records(connection: sqlite3.Connection, number: int) -> tuple[Carried, ...]:
     row = connection.execute("SELECT records FROM outbox WHERE message = ?", (number,)).fetchone()
-    records: list[list[object]] = json.loads(row[0])
-    return records
+    return carried_from(row[0])
 
 
 def _storable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +26,7 @@ from publisher.ledger.base import (
 )
 from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import KEY_BYTES, unpack
+from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import Message, MessageId
 from publisher.model.months import AcceptedChange
@@ -90,6 +90,7 @@ class LedgerQuestions:
         self._connection = connection
         self._path = path
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
+        self._on_its_way: tuple[int, MessageId, Sequence[Carried]] = (0, MessageId(""), ())  # prepared last
         self._absences: dict[int, Absence] = {}  # by stretch, of those that this process wrote
 
     def target(self, target: str) -> TargetState | None:
@@ -291,47 +292,12 @@ class LedgerQuestions:
 
 
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
-    records = tuple(_carried(line) for line in json.loads(row[7]))
+    records = carried_from(row[7])
     made_at = datetime.fromtimestamp(row[4], UTC)
     message = Message(
         id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
     )
     return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
-
-
-def carried_text(records: Sequence[Carried]) -> str:
-    """The records of an outstanding message, as `outbox.records` keeps them."""
-    return json.dumps(
-        [
-            (
-                record.row.database,
-                record.row.record_id,
-                record.job_id,
-                record.local_id,
-                record.ended_at,
-                record.fingerprint,
-                record.content_bytes,
-                int(record.first_time),
-                record.submit_host,
-            )
-            for record in records
-        ],
-        separators=(",", ":"),
-    )
-
-
-def _carried(line: Sequence[object]) -> Carried:
-    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host = line
-    return Carried(
-        row=RowRef(database=str(file), record_id=int(str(record_id))),
-        job_id=JobId(str(job_id)),
-        local_id=str(local_id),
-        ended_at=Epoch(int(str(ended_at))),
-        fingerprint=int(str(fingerprint)),
-        content_bytes=int(str(content_bytes)),
-        first_time=bool(first_time),
-        submit_host=str(submit_host),
-    )
 
 
 def _quarantined(row: tuple[object, ...]) -> Quarantined:
