@@ -19,7 +19,7 @@ from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.explanation import ExplainedValue, explained
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
-from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.policy import PublishedJob
 from publisher.model.quality import WARNINGS
 from publisher.model.quality_sgas import sgas_mends
 from publisher.model.row_keys import month_number
@@ -160,7 +160,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         charge=_charge(bench, job),
     )
     try:
-        published = _policy(bench).describe(job)
+        published = target.in_format(bench.format.name).policy.describe(job)
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(about, fate=fate, reason=reason, unfit=str(unfit))
@@ -181,14 +181,6 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         unfit=unfit_here,
         group_jobs=_group_jobs(bench, published),
     )
-
-
-def _policy(bench: _Bench) -> RecordPolicy:
-    """The target's, which knows of charges only where the target's own format has a place for them."""
-    rules, policy = bench.target.records.charges, bench.target.policy
-    if bench.format.name in CHARGED_FORMATS and rules and policy.charging is None:
-        return replace(policy, charging=Charges(rules=rules))
-    return policy
 
 
 def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:

@@ -99,7 +99,7 @@ def numbers(window: Window) -> list[int]:
 
 
 def as_wished(target: TargetSettings, wish: Wish) -> TargetSettings:
-    return target if wish.format is None else replace(target, format=wish.format)
+    return target if wish.format is None else target.in_format(wish.format)
 
 
 def plan(site: Site, targets: Sequence[TargetSettings], wish: Wish, looking: Looking) -> list[Plan]:

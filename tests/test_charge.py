@@ -273,6 +273,14 @@ def test_a_changed_formula_sends_nothing_again_but_a_republish_does(site: Config
     assert sent().count("NumNodes * RunTime + 1") == len(JOBS)
 
 
+def test_a_target_of_totals_has_charges_in_another_format(site: ConfiguredSite) -> None:
+    site.config["targets"]["out"]["format"] = "apel-summary-0.4"
+    assert "<Charge " in site.run("explain", JOBS[0].job_id, "--format", "car").out
+    assert site.run("republish", "--yes", "--no-brake", *OCTOBER, "--format", "car").status == 0
+    sent = "".join(path.read_text(errors="replace") for path in (site.folder / "out").rglob("*") if path.is_file())
+    assert sent.count("<Charge ") == len(JOBS)
+
+
 # The book, and what a crash leaves behind
 
 REQUEST = ChargeRequest(window=Window(start=Epoch(0), end=Epoch(100)))
@@ -449,3 +457,23 @@ def test_kill_9_in_the_middle_loses_no_charge_and_no_news(tmp_path: Path, pki: P
     site.save()
     fresh = site.run("charge", *OCTOBER, "--json").json
     assert (fresh["totals"], fresh["sums"]) == (report["totals"], report["sums"])
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_number_of_jobs(tmp_path: Path, pki: PKI) -> None:
+    """Measured: 43 MB for 1,000,000 jobs."""
+    site = ConfiguredSite(tmp_path, pki, pki.host(), {"out": _spool(tmp_path, "car")})
+    site.config["records"]["charges"] = [{"formula": "RunTime + 1", "unit": "h"}]
+    bulk(site.database(), 2, 300_000, 3, START, END)
+    site.save()
+    code = "import resource, sys; from publisher.cli import run; run(sys.argv[1:]); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config", str(site.path), "-q", "charge", *OCTOBER, "--jobs", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    assert done.stdout.count('"job":') == json.loads(done.stdout)["jobs"] > 250_000
+    assert int(done.stderr.split()[-1]) < 80_000

@@ -162,6 +162,10 @@ class TargetSettings:
         """When the next round is due after one that went through, aware UTC."""
         return self.cron.next_after(success) if self.cron else success + timedelta(seconds=self.every_s)
 
+    def in_format(self, name: str) -> TargetSettings:
+        """The same target with another format, which may have a place for more or for less."""
+        return replace(self, format=name, policy=self.records.policy(self.policy.site, self.policy.host_name, name))
+
     def selection(self, window: Window) -> Selection:
         """The jobs that this target wants of a window."""
         return Selection(

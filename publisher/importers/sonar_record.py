@@ -158,8 +158,9 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
 
 def _limit_s(value: object) -> int | None:
     """Sonar writes two seconds more; less than two are no limit. Only charges ask for it, so that an odd one is unknown."""
-    usual = isinstance(value, int) and not isinstance(value, bool) and 2 < value <= _MOST_COUNT
-    return value - 2 if usual and isinstance(value, int) else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 2 < value <= _MOST_COUNT:
+        return None
+    return value - 2
 
 
 def _step_fields(sacct: Mapping[str, Any], *, right_sizes: bool) -> Fields:
