@@ -17,7 +17,8 @@ ROOMS: dict[str, set[str]] = {
     "formats": {"errors", "model", "formats"},
     "delivery": {"errors", "model", "delivery"},
     "ledger": {"errors", "model", "ledger"},
-    "importers": {"errors", "model", "importers"},
+    # Jobs that A-REX has are looked up in its database, opened as its source opens it.
+    "importers": {"errors", "model", "importers", "sources.sqlite_readonly"},
     "charges": {"errors", "model", "charges"},
     "judge": {"errors", "model", "ledger.base"},
     "beside": set(),

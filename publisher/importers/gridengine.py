@@ -14,7 +14,8 @@ from typing import Final
 
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
-from publisher.importers.base import BadLine, ImportReport
+from publisher.importers.arc_jobs import PUBLISHED, ArcJobs
+from publisher.importers.base import BadLine, ImportedJob, ImportReport
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.gridengine_lines import read_line
 from publisher.importers.gridengine_parallel import TABLES, Run, held, is_parallel, merge
@@ -39,6 +40,7 @@ _FILES: Final = ("accounting", "accounting.jsonl")
 # In one transaction. Measured with 1,000,000 lines while others kept the two cores busy: 34,100 lines of JSON in a second of
 # processor time, or 36,700 with colons, of which a fifth belong to parallel jobs; 66 MiB. 4,000 at once are a tenth slower.
 _BATCH_LINES: Final = 500
+_SECOND: Final = 1_000_000  # µs
 _SHOWN_BAD: Final = 100
 # A file whose first lines are all bad is not what it was taken for, and is left alone.
 _SURELY_FOREIGN: Final = 20
@@ -61,6 +63,25 @@ class _Batch:
     skipped: list[str] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
     records: int = 0
+    left: bool = False  # what follows is for a later import
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Import:
+    """One run of the importer."""
+
+    accounting: AccountingDatabase
+    cursors: Cursors
+    report: ImportReport
+    arc: ArcJobs
+    now: int
+
+    def unclaimed(self, jobs: list[ImportedJob]) -> list[ImportedJob]:
+        """Those that no ARC CE publishes."""
+        if not self.arc.watching:
+            return jobs
+        claimed = self.arc.published([(job.local_id, job.started_at, job.ended_at) for job in jobs])
+        return [job for job, theirs in zip(jobs, claimed, strict=True) if not theirs]
 
 
 class GridEngineImporter:
@@ -72,12 +93,22 @@ class GridEngineImporter:
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
         report = ImportReport(importer=_NAME, database=database)
-        with closing(AccountingDatabase(database, TABLES)) as accounting:
+        options = self._options
+        with (
+            closing(AccountingDatabase(database, TABLES)) as accounting,
+            closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
+        ):
             self._check_cluster(accounting)
-            cursors = Cursors(accounting, _NAME)
+            run = _Import(
+                accounting=accounting,
+                cursors=Cursors(accounting, _NAME),
+                report=report,
+                arc=arc,
+                now=int(now.timestamp()),
+            )
             for path in paths:
-                self._path(accounting, cursors, path, report)
-            overdue = int(now.timestamp()) - self._options.orphans_after_s
+                self._path(run, path)
+            overdue = run.now - options.orphans_after_s
             with accounting.transaction():
                 report.held, report.orphans = held(accounting.connection, overdue)
             report.set_aside = accounting.bad_lines(_NAME)
@@ -98,21 +129,21 @@ class GridEngineImporter:
                     "they would count twice: correct importers.gridengine.cluster, or name another file with --database"
                 )
 
-    def _path(self, accounting: AccountingDatabase, cursors: Cursors, path: Path, report: ImportReport) -> None:
+    def _path(self, run: _Import, path: Path) -> None:
         """A file, after what rotation made of it since the last time; or the files of a directory."""
         try:
             if path.is_dir():
                 for each in in_directory(path, _FILES):
-                    self._file(accounting, cursors, each, report)
+                    self._file(run, each)
                 return
-            self._rotated(accounting, cursors, path, report)
-            self._file(accounting, cursors, path, report)
+            self._rotated(run, path)
+            self._file(run, path)
         except SourceError as error:
-            report.troubles.append(str(error))
+            run.report.troubles.append(str(error))
 
-    def _rotated(self, accounting: AccountingDatabase, cursors: Cursors, path: Path, report: ImportReport) -> None:
+    def _rotated(self, run: _Import, path: Path) -> None:
         """Finish what stood under this name the last time."""
-        before = cursors.left_behind(path)
+        before = run.cursors.left_behind(path)
         if not before:
             return
         with opened(path) as file:
@@ -123,43 +154,51 @@ class GridEngineImporter:
         for sibling in rotated_siblings(path, min(cursor.modified for cursor in gone)):
             with opened(sibling) as file:
                 found = found or any(file.fits(cursor.mark) for cursor in gone)
-            self._file(accounting, cursors, sibling, report)
+            self._file(run, sibling)
         if not found:
-            report.notes.append(
+            run.report.notes.append(
                 f"{path}: is another file than the last time, and that one is not beside it; "
                 "where it was archived, import the archive too"
             )
-        with accounting.transaction():
+        with run.accounting.transaction():
             for cursor in gone:
-                cursors.forget_path(cursor, path)
+                run.cursors.forget_path(cursor, path)
 
-    def _file(self, accounting: AccountingDatabase, cursors: Cursors, path: Path, report: ImportReport) -> None:
-        report.files += 1
+    def _file(self, run: _Import, path: Path) -> None:
+        run.report.files += 1
         again = True
         while again:
             with opened(path) as file:
                 try:
-                    self._content(accounting, cursors, file, report)
+                    self._content(run, file)
                     again = False
                 except Overtaken:
                     log.debug("%s: another importer reads it too; going on from where it is", path)
 
-    def _content(self, accounting: AccountingDatabase, cursors: Cursors, file: LogFile, report: ImportReport) -> None:
-        cursor = cursors.find(file)
+    def _content(self, run: _Import, file: LogFile) -> None:
+        cursor = run.cursors.find(file)
         lines = file.lines(cursor.mark.taken)
         first = cursor.mark.taken == 0
         while chunk := list(islice(lines, _BATCH_LINES)):
-            batch = self._read(file.path, chunk)
+            batch = self._read(run, file.path, chunk)
             if first and len(batch.bad) >= _SURELY_FOREIGN and len(batch.bad) == batch.records:
                 raise SourceError(
                     f"{file.path}: is no accounting file of Grid Engine, or not in a form that is known; its first line: "
                     f"{batch.bad[0].reason}"
                 )
             first = False
-            cursor = self._write(accounting, cursors, cursor, file, batch, report)
+            if batch.end > cursor.mark.taken:
+                cursor = self._write(run, cursor, file, batch)
+            if batch.left:
+                run.report.notes.append(
+                    f"{file.path}: from byte {batch.end:,} on it is left for later: the job there ended not long ago, and "
+                    "an ARC CE may still claim it (arc_wait_s)"
+                )
+                return
 
-    def _read(self, path: Path, lines: Sequence[Line]) -> _Batch:
+    def _read(self, run: _Import, path: Path, lines: Sequence[Line]) -> _Batch:
         batch = _Batch(end=lines[-1].end)
+        watching = run.arc.watching
         for line in lines:
             if not line.content or line.content[:1] == b"#" or line.content.isspace():
                 continue
@@ -168,6 +207,10 @@ class GridEngineImporter:
                 batch.bad.append(_bad(path, line, f"{line.length} bytes long, which no record is"))
                 continue
             records, wrong = read_line(line.content, self._options.time_unit)
+            if watching and any(run.arc.may_still_come(record.ended_us // _SECOND, run.now) for record in records):
+                batch.records -= 1
+                batch.end, batch.left = line.offset, True
+                break
             if wrong:
                 batch.bad.append(_bad(path, line, wrong))
             for record in records:
@@ -179,28 +222,27 @@ class GridEngineImporter:
                     batch.serial.append(record)
         return batch
 
-    def _write(
-        self,
-        accounting: AccountingDatabase,
-        cursors: Cursors,
-        cursor: FileCursor,
-        file: LogFile,
-        batch: _Batch,
-        report: ImportReport,
-    ) -> FileCursor:
-        """What was read and how far, in one transaction. Raises: Overtaken."""
+    def _write(self, run: _Import, cursor: FileCursor, file: LogFile, batch: _Batch) -> FileCursor:
+        """What was read and how far, in one transaction. Raises: Overtaken, SourceError when a CE's database is unreadable."""
+        accounting, report = run.accounting, run.report
         with accounting.transaction():
-            moved = cursors.move(cursor, file, file.mark(batch.end))
-            serial = accounting.put([self._site.job(Run(master=record, tasks=())) for record in batch.serial])
+            mark = file.mark_before(batch.end) if batch.left else file.mark(batch.end)
+            moved = run.cursors.move(cursor, file, mark)
+            own = run.unclaimed([self._site.job(Run(master=record, tasks=())) for record in batch.serial])
+            serial = accounting.put(own)
             merged = merge(accounting.connection, batch.parallel)
-            parallel = accounting.put([self._site.job(run) for run in merged.runs], replace=True)
+            tight = run.unclaimed([self._site.job(each) for each in merged.runs])
+            parallel = accounting.put(tight, replace=True)
             bad = accounting.set_aside(_NAME, batch.bad)
+        claimed = len(batch.serial) - len(own) + len(merged.runs) - len(tight)
+        if claimed:
+            report.skipped[PUBLISHED] += claimed
         report.lines += batch.records
         report.incomplete += sum(record.cpu_incomplete for record in (*batch.serial, *batch.parallel))
         report.imported += serial.inserted + parallel.inserted
         report.updated += serial.updated + parallel.updated
         report.merged += merged.merged
-        report.duplicates += len(batch.serial) - serial.inserted - serial.updated + merged.duplicates
+        report.duplicates += len(own) - serial.inserted - serial.updated + merged.duplicates
         report.skipped.update(batch.skipped)
         report.bad += len(bad)
         report.bad_lines += bad[: _SHOWN_BAD - len(report.bad_lines)]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from publisher.importers.arc_jobs import WAIT_S
 from publisher.importers.base import ImportedJob
 from publisher.importers.gridengine_parallel import Run, key_of
 from publisher.importers.gridengine_record import Accounted, TimeUnit
@@ -81,6 +82,8 @@ class Options:
     single_host_pes: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = ("gpu",)
     gpu_per_slot: bool = False
+    arc_databases: tuple[Path, ...] = ()
+    arc_wait_s: int = WAIT_S
     exclude_users: tuple[str, ...] = ()
     exclude_groups: tuple[str, ...] = ()
     exclude_queues: tuple[str, ...] = ()

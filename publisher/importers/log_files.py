@@ -133,6 +133,12 @@ class LogFile:
             head = self._stream.read(MARK_BYTES)
         return Mark(taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail))
 
+    def mark_before(self, taken: int) -> Mark:
+        """The mark of a place that was passed. No line can be read after it."""
+        start = max(0, taken - MARK_BYTES)
+        self._stream.seek(start)
+        return self.mark_after(taken, self._stream.read(taken - start))
+
     def _long_line(self, beginning: bytes, at: int) -> Line | None:
         """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
         digest, length = blake2b(beginning, digest_size=DIGEST_BYTES), len(beginning)

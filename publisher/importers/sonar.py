@@ -15,6 +15,7 @@ from typing import Final
 
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
+from publisher.importers.arc_jobs import ArcJobs
 from publisher.importers.base import BadLine, ImportReport
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.log_files import LogFile, Mark, opened
@@ -71,7 +72,11 @@ class SonarImporter:
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
         report = ImportReport(importer=NAME, database=database, orphans_are=_ORPHANS)
-        with closing(AccountingDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting:
+        options = self._options
+        with (
+            closing(AccountingDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting,
+            closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
+        ):
             self._check_cluster(accounting)
             run = _Run(
                 accounting=accounting,
@@ -81,7 +86,7 @@ class SonarImporter:
             )
             for path in paths:
                 self._path(run, path)
-            doubts = self._settle(run)
+            doubts = self._settle(run, arc)
             self._finish(run, doubts)
         return report
 
@@ -171,12 +176,12 @@ class SonarImporter:
         run.errors.update(batch.errors)
         return moved
 
-    def _settle(self, run: _Run) -> Doubts:
+    def _settle(self, run: _Run, arc: ArcJobs) -> Doubts:
         """Make rows of all jobs of which something new was said, or whose hold-off is over."""
         connection, report = run.accounting.connection, run.report
-        settling = Settling(connection, self._site, self._options, run.now)
+        settling = Settling(connection, self._site, self._options, arc, run.now)
         with run.accounting.transaction():
-            hold_off_at_most(connection, run.now + self._options.hold_off_s)
+            hold_off_at_most(connection, run.now + max(self._options.hold_off_s, arc.wait_s))
         more = True
         while more:
             with run.accounting.transaction():

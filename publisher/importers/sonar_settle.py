@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from publisher.importers.arc_jobs import PUBLISHED, ArcJobs
 from publisher.importers.base import ImportedJob
 from publisher.importers.sonar_record import LIVE
 from publisher.importers.sonar_runs import MOST_RUNS, JobStory, Run, read_story
@@ -73,10 +74,13 @@ class Doubts:
 class Settling:
     """Looks at jobs one by one. The order in which their records came does not matter."""
 
-    def __init__(self, connection: sqlite3.Connection, site: SiteMapping, options: Options, now: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, site: SiteMapping, options: Options, arc: ArcJobs, now: int
+    ) -> None:
         self._connection = connection
         self._site = site
         self._options = options
+        self._arc = arc
         self._now = now
         self._partitions = partition_names(connection)
         self.doubts = Doubts()
@@ -101,7 +105,7 @@ class Settling:
         dues: list[int] = []
         stage, reason = "done", ""
         for run in story.runs:
-            due, why = self._verdict(run)
+            due, why = self._verdict(story.job, run)
             if due is None and not why:
                 if not run.written:
                     written.append((run.start, True))
@@ -119,11 +123,17 @@ class Settling:
         soonest = min(dues) if dues else None
         return Settled(job=story.job, stage=stage, due=soonest, reason=reason, written=written)
 
-    def _verdict(self, run: Run) -> tuple[int | None, str]:
+    def _verdict(self, job: int, run: Run) -> tuple[int | None, str]:
         """When to look again (0: when something new is said) or None, and why it is no usage or ''."""
         if run.over:
-            held_until = (run.ended_at or 0) + self._options.hold_off_s
-            return (None, self._site.skips(run)) if held_until <= self._now else (held_until, "")
+            ended_at = run.ended_at or 0
+            held_until = ended_at + max(self._options.hold_off_s, self._arc.wait_s)
+            if held_until > self._now:
+                return held_until, ""
+            why = self._site.skips(run)
+            if not why and self._arc.published([(str(job), run.started_at, ended_at)])[0]:
+                why = PUBLISHED
+            return None, why
         if run.followed:
             return None, "requeued before its end was seen"
         return 0, ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from publisher.importers.arc_jobs import WAIT_S
 from publisher.importers.base import ImportedJob
 from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, site_map
 from publisher.importers.sonar_nodes import node_names
@@ -80,6 +81,8 @@ class Options:
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
     hold_off_s: int = 90 * 60
     overdue_after_s: int = 30 * 86_400
+    arc_databases: tuple[Path, ...] = ()
+    arc_wait_s: int = WAIT_S
     exclude_users: tuple[str, ...] = ()
     exclude_accounts: tuple[str, ...] = ()
     exclude_partitions: tuple[str, ...] = ()
