@@ -129,6 +129,7 @@ def test_a_failing_target_beside_a_good_one(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["every"] = "1s"
     with RunningDaemon(site) as daemon:
         daemon.wait_for("ERROR target broken: ")
+        daemon.wait_for("target egi: round ended: ok")
         write(site, jobs(3, seed=2))
         daemon.wait_for("target egi: round ended: ok", times=2)
         daemon.manager.wait_for("STATUS=egi: next round")
