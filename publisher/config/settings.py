@@ -15,6 +15,7 @@ from publisher.config.targets import Common, TargetSettings, destination, read_t
 from publisher.config.tree import Block, Node, Place, Problems, Text, read_tree
 from publisher.config.values import Reading, Wrong
 from publisher.errors import ConfigError
+from publisher.model.policy import RecordPolicy
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
 DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
@@ -80,6 +81,12 @@ class Settings:
     records: RecordSettings
     targets: tuple[TargetSettings, ...]
     importers: Mapping[str, object] = field(default_factory=dict)  # by name, the importer's `Options`
+    host_name: str = ""
+
+    @property
+    def policy(self) -> RecordPolicy:
+        """What the block `records` makes of a job, whatever a target overrides: for who looks at the site as a whole."""
+        return self.records.policy(self.site, self.host_name, "car")  # a format that tells charges
 
 
 def load(
@@ -172,6 +179,7 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
         records=records,
         targets=targets,
         importers=importers,
+        host_name=host_name,
     )
 
 
