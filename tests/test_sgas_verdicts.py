@@ -4,6 +4,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from publisher.delivery.answer import REASON_LENGTH, Answer, Failure, NoAnswer
 from publisher.delivery.base import Verdict
 from publisher.delivery.sgas_names import Spellings
-from publisher.delivery.sgas_replies import Voice, said, sent_records, service_paths
+from publisher.delivery.sgas_replies import Voice, said, sent_names, sent_records, service_paths
 from publisher.delivery.sgas_verdicts import SILENCES, STATUSES, WORDS, Sent, judge
+from publisher.formats.ogf_ur import OgfUr
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
 from tests.fake_sgas.failures import PROCESSING_FAILED, Crash, nginx_page, page
+from tests.jobs import make_job, make_policy
 
 SUBJECT = Spellings(comma="CN=ce.example.org,DC=org", slash="/DC=org/CN=ce.example.org")
 SENT = Sent(payload=numbered([1, 2]), subject=SUBJECT)
@@ -356,6 +359,19 @@ def test_what_was_sent_is_read_from_the_payload() -> None:
     assert (first.record_id, first.global_job_id, first.machine_name) == (record_id(1), global_id(1), "ce.example.org")
     assert (second.global_job_id, second.machine_name) == ("a&b", "x.org")
     assert sent_records(b"<broken") == ()
+
+
+@pytest.mark.parametrize("odd", ["plain", "a&b", 'x"y', "René", "<GlobalJobId>z</GlobalJobId>"])
+def test_names_are_read_alike_from_our_own_spelling_and_from_any_other(odd: str) -> None:
+    ours, now = OgfUr(), datetime(2026, 3, 6, tzinfo=UTC)
+    jobs = [make_job(job_id="job1", job_name=odd), make_job(job_id="job2", local_id=odd, local_user=odd)]
+    payload = ours.frame.join([ours.render(make_policy().describe(job), now) for job in jobs])
+    parsed = tuple((one.record_id, one.global_job_id) for one in sent_records(payload))
+    assert sent_names(payload) == parsed
+    assert [job_id for _, job_id in parsed] == ["job1", "job2"]
+    assert sent_names(payload.replace(b"><", b">\n<")) == parsed
+    assert sent_names(document([record(1, other_global_id=odd)])) == ((record_id(1), odd),)
+    assert sent_names(b"<broken") == ()
 
 
 def test_voices() -> None:

