@@ -429,26 +429,24 @@ def test_any_saved_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFac
 BOMB = """
 import resource, sys
 from pathlib import Path
-resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
+resource.setrlimit(resource.RLIMIT_AS, (350 << 20, 350 << 20))
 from publisher import cli
 sys.exit(cli.run(["--config", sys.argv[1], "import", "gridengine", sys.argv[2]]))
 """
 
 
-def test_a_compressed_file_that_unpacks_to_half_a_gigabyte_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    """One line without an end, in half a megabyte: set aside, with 600 MiB of address space for all of Python."""
+def test_a_compressed_file_that_unpacks_to_a_quarter_of_a_gigabyte_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """One line without an end, in a quarter of a megabyte: set aside, with 350 MiB of address space for all of Python."""
     bomb = tmp_path / "accounting.1.gz"
-    with gzip.open(bomb, "wb", compresslevel=9) as file:
-        for _ in range(512):
-            file.write(b"x" * (1 << 20))
-    assert bomb.stat().st_size < 1 << 20
+    bomb.write_bytes(gzip.compress(b"x" * (1 << 20)) * 256)  # members one after another are one file
+    assert bomb.stat().st_size < 1 << 19
     path = tmp_path / "publisher.yaml"
     path.write_text(
         json.dumps(
             {
                 "site": "A",
                 "source": {"type": "arex", "databases": [str(tmp_path / "a.db")]},
-                "importers": {"gridengine": {"database": str(tmp_path / "state" / "a.db")}},
+                "importers": {"gridengine": {"cluster": "qmaster.example.org"}},
                 "targets": {"egi": {"type": "spool", "path": "/x", "format": "car"}},
             }
         )
@@ -462,7 +460,8 @@ def test_a_compressed_file_that_unpacks_to_half_a_gigabyte_is_read_in_bounded_me
         cwd=ROOT,
     )
     told_of = ended.stdout + ended.stderr
-    assert ended.returncode in (0, 65, 66, 78), told_of
+    assert ended.returncode in (0, 65, 66), told_of
+    assert str(bomb) in told_of
     assert "Traceback" not in told_of
     assert "MemoryError" not in told_of
     assert "a bug" not in told_of

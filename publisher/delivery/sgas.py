@@ -44,7 +44,8 @@ def problems(options: Options) -> list[str]:
         if parts.query or parts.fragment:
             found.append("`url`: give https://HOST:PORT/sgas, without query or fragment")
     except ValueError as error:
-        found.append(f"`url`: {options.url!r} is no URL ({error})")
+        shown = "" if "@" in options.url else f"{options.url!r} "  # it may hold a password
+        found.append(f"`url`: {shown}is no URL ({error})")
     if options.batch_bytes not in _BATCH_BYTES:
         found.append(f"`batch_bytes`: {options.batch_bytes} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}")
     positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")

@@ -9,7 +9,8 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from publisher.errors import LedgerError
 from publisher.ledger import schema
 
 _WAIT_S: Final = 30.0
+_HEADER_BYTES: Final = 100
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
     "`start` decides from when, and receivers keep one copy of what they get twice"
@@ -32,8 +34,8 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
     Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
     """
     with translated(path):
-        if not read_only:
-            _create_private(path)
+        if read_only or not _create_private(path):
+            _refuse_cut(path)
         mode = "ro" if read_only else "rw"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
         connection.isolation_level = None
@@ -49,7 +51,7 @@ def is_there(path: Path) -> bool:
     """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
     with translated(path):
         try:
-            return path.stat().st_size > 0
+            return path.stat().st_size > 0 or _was_worked_with(path)
         except FileNotFoundError:
             return False
 
@@ -105,9 +107,11 @@ def translated(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _create_private(path: Path) -> None:
-    """Make the file, but never open one that is there: to close it again would take away the locks that other connections
-    of this process hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
+def _create_private(path: Path) -> bool:
+    """Make the file, and say whether it was not there.
+
+    One that is there is never opened: to close it again would take away the locks that other connections of this process
+    hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
     """
     new = not path.parent.exists()
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -116,11 +120,30 @@ def _create_private(path: Path) -> None:
             f"{path.parent}: everybody may write there, and so change what was sent; `chmod 0700 {path.parent}`, or name "
             "a file in another directory in `state`"
         )
-    with suppress(FileExistsError):
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        # SQLite syncs what is in the file; that there is one is for us to see to.
-        for directory in (path.parent, path.parent.parent) if new else (path.parent,):
-            _sync_directory(directory)
+    except FileExistsError:
+        return False
+    # SQLite syncs what is in the file; that there is one is for us to see to.
+    for directory in (path.parent, path.parent.parent) if new else (path.parent,):
+        _sync_directory(directory)
+    return True
+
+
+def _refuse_cut(path: Path) -> None:
+    """SQLite takes a file without a whole header for a new database, and everything would be sent again.
+
+    Empty it is when the first publisher of all ended just after making it; then nobody has locked a target yet, which
+    comes after the tables.
+    """
+    worked = _was_worked_with(path)  # before the size, which a publisher that begins just now makes grow first
+    size = path.stat().st_size
+    if 0 < size < _HEADER_BYTES or (size == 0 and worked):
+        raise LedgerError(f"{path}: was cut to {size} bytes; {_DAMAGED}")
+
+
+def _was_worked_with(path: Path) -> bool:
+    return any(path.parent.glob(f"{escape(path.name)}.*.lock"))
 
 
 def _sync_directory(path: Path) -> None:
