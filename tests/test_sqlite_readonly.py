@@ -282,6 +282,53 @@ def test_a_question_is_asked_again_when_the_file_changes_under_it(path: Path, sh
     file.close()
 
 
+def replace_by(path: Path, jobs: list[SampleJob]) -> None:
+    """As `rotate` does: another database takes the place of the file in one step."""
+    beside = path.with_name("new.db")
+    fill(beside, jobs)
+    beside.rename(path)
+
+
+@pytest.mark.parametrize("more", [1, 10, 100])
+def test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_another(
+    more: int, path: Path, shelf: CopyShelf
+) -> None:
+    """The new file's -wal and -shm have the name that the old one's had: together, SQLite calls them damaged, or does not."""
+    many = list(generate(2, more, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    with Writer(path, schema=2) as writer:
+        for job in JOBS[:20]:
+            writer.write(job)
+        file = ReadOnlyFile(str(path), shelf)
+        assert (file.way, file.ask(jobs_in)) == (Way.SHARED, 20)
+        writer.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    replace_by(path, JOBS[20:25])
+    with Writer(path) as writer:
+        for job in many:
+            writer.write(job)
+        assert file.ask(jobs_in) == 5 + more
+        assert file.way is Way.SHARED
+    file.close()
+
+
+def test_an_answer_of_a_file_that_was_replaced_meanwhile_does_not_count(path: Path, shelf: CopyShelf) -> None:
+    with Writer(path, schema=2) as writer:
+        for job in JOBS[:20]:
+            writer.write(job)
+        writer.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        file = ReadOnlyFile(str(path), shelf)
+        asked: list[int] = []
+
+        def question(connection: sqlite3.Connection) -> int:
+            asked.append(jobs_in(connection))
+            if len(asked) == 1:
+                replace_by(path, JOBS[20:25])
+            return asked[-1]
+
+        assert file.ask(question) == 5
+        assert asked == [20, 5]
+    file.close()
+
+
 def test_a_file_that_never_stands_still_is_an_error(path: Path, shelf: CopyShelf) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)

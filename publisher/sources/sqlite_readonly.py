@@ -90,7 +90,7 @@ class CopyShelf:
 class ReadOnlyFile:
     """One SQLite file, open for reading; `way` and `why` say how and for what reason.
 
-    A file that is replaced under us is noticed at the next opening (shared, copy) or question (unlocked).
+    A file that is replaced under us is noticed at the next opening (copy) or question (shared, unlocked).
     """
 
     def __init__(self, path: str, shelf: CopyShelf, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
@@ -103,6 +103,7 @@ class ReadOnlyFile:
         self._connection: sqlite3.Connection | None = None
         self._copy: PrivateCopy | None = None
         self._marks: Marks = ()
+        self._file: tuple[int, int] | None = None
         self._asking = _ASKING.setdefault(os.path.realpath(path), RLock())
         with self._asking:
             self._open()
@@ -114,20 +115,16 @@ class ReadOnlyFile:
         """
         with self._asking:
             for _ in range(_ATTEMPTS):
+                connection = self._connection
+                if connection is None or not self._unchanged():
+                    connection = self._open()
                 try:
-                    connection = self._connection
-                    if connection is None or (self.way is Way.UNLOCKED and not self._unchanged()):
-                        connection = self._open()
                     answer = _in_one_transaction(connection, question)
-                except sqlite3.Error as error:
-                    again = self.way is Way.UNLOCKED or primary_code(error) in _CANNOT_SHARE
-                    if not again or (self.way is Way.UNLOCKED and self._unchanged()):
-                        raise source_error(self.path, error) from error
+                except (sqlite3.Error, UnicodeDecodeError, SourceError) as error:
+                    self._give_up(error)
                     self._open()
                     continue
-                except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
-                    raise source_error(self.path, error) from error
-                if self.way is not Way.UNLOCKED or self._unchanged():
+                if self._unchanged():
                     return answer
             raise SourceError(f"{self.path}: changes faster than it can be read, {_ATTEMPTS} times; try again")
 
@@ -150,12 +147,35 @@ class ReadOnlyFile:
         elif connection is not None:
             connection.close()
 
+    def _give_up(self, error: sqlite3.Error | UnicodeDecodeError | SourceError) -> None:
+        """Raises: SourceError, unless the question may be answered by the file as it is now."""
+        if not self._unchanged():
+            return
+        if isinstance(error, SourceError):
+            raise error
+        if isinstance(error, UnicodeDecodeError):  # SQLite's words about a damaged schema quote what it found there
+            raise source_error(self.path, error) from error
+        if self.way is Way.UNLOCKED or primary_code(error) not in _CANNOT_SHARE:
+            raise source_error(self.path, error) from error
+
     def _unchanged(self) -> bool:
-        return file_marks(self.path) == self._marks
+        """Whether an answer is to be trusted: the file is not another one, and unlocked, it is as it was.
+
+        Who has a replaced file open reads it together with the `-wal` and `-shm` of the new one, which have its name: SQLite
+        then finds the file damaged, or does not notice (SQLite, How To Corrupt, "Unlinking or renaming").
+        """
+        match self.way:
+            case Way.SHARED:
+                return _identity(self.path) == self._file
+            case Way.UNLOCKED:
+                return file_marks(self.path) == self._marks
+            case Way.COPY:
+                return True
 
     def _open(self) -> sqlite3.Connection:
         self._close()
         check_readable(self.path)
+        self._file = _identity(self.path)
         try:
             if not _sharing_would_create_files(self.path):
                 try:
@@ -246,6 +266,15 @@ def _mark(path: str) -> tuple[int, int, int, int] | None:
     except OSError as error:
         raise SourceError(f"{path}: cannot be looked at: {error}") from error
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has this name now: device and inode. No other one gets the inode of a file that is open."""
+    try:
+        found = os.stat(path)
+    except OSError:  # none, which the next opening tells in words
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _in_one_transaction(connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
