@@ -14,6 +14,8 @@ from publisher.config import TargetSettings, is_summary
 from publisher.errors import Unfit, UsageError
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, job_format, summary_format
 from publisher.formats.base import JobFormat, SummaryFormat
+from publisher.importers import BY_INTERFACE
+from publisher.importers.base import ImportRule
 from publisher.judge import Changed, is_unchanged
 from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
@@ -54,6 +56,7 @@ class Explanation:
     unfit: str = ""
     group_jobs: int | None = None
     charge: ExplainedCharge | None = None
+    imported: Sequence[ImportRule] = ()  # how fields of the job record came about, where an importer wrote the row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +93,22 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
             f"no finished job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE. "
             f"`publisher trace {job_id}` tells whether it was delivered before it was removed"
         )
+    rules = {job.row: _import_rules(site, job) for job in page.jobs}
     with closing(site.ledger_to_read()) as ledger:
-        return [
+        found = [
             one
             for target in chosen
             for one in _at_target(_Bench(target=target, format=formats[target.name], ledger=ledger, now=now), page)
         ]
+    return [replace(one, imported=rules.get(one.row, ())) for one in found]
+
+
+def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
+    """Empty for a job of A-REX, and where the importer of another is no longer configured."""
+    importer = BY_INTERFACE.get(job.interface)
+    if importer is None or importer not in site.settings.importers:
+        return ()
+    return site.importer(importer).explain(job)
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:

@@ -38,6 +38,7 @@ def explain_json(job_id: JobId, found: Iterable[Explanation]) -> Mapping[str, An
                 "unfit": one.unfit or None,
                 "group_jobs": one.group_jobs,
                 "charge": None if one.charge is None else _charge_json(one.charge),
+                "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
             }
             for one in found
         ],
@@ -77,6 +78,7 @@ def explain_notes(one: Explanation) -> list[str]:
     notes += [f"said otherwise: {name}: {said}" for name, said in one.mends]
     if one.unfit:
         notes.append(f"no record can be made: {one.unfit}")
+    notes += [f"imported: {field}: {rule}" for field, rule in one.imported]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
         notes.append(f"the record is that of this job alone; its group has {one.group_jobs:,} jobs by now")

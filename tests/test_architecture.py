@@ -68,6 +68,8 @@ ROOMS: dict[str, set[str]] = {
         *(
             "errors",
             "charges",
+            "importers",
+            "importers.base",
             "model",
             "config",
             "formats",

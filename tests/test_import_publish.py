@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from publisher.importers.gridengine_site import Options
+from publisher.model.job import JobRecord
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jobs, jsonl, write
@@ -172,3 +173,26 @@ def test_what_is_shown_reads_back(site: SiteUnderTest) -> None:
     assert site.run("config", "show").out == shown
     assert "single_host_pes:\n    - smp\n" in shown
     assert Options(cluster=CLUSTER).wall_from in shown
+
+
+@pytest.mark.parametrize(
+    ("maps", "vo"),
+    [
+        ({"project_vo_map": "p1 projectors\n"}, "importers.gridengine.project_vo_map: p1"),
+        ({"project_vo_map": "p2 x\n", "group_vo_map": "theory theo\n"}, "importers.gridengine.group_vo_map: theory"),
+        ({"user_vo_map": "ada adas\n"}, "importers.gridengine.user_vo_map: ada"),
+        ({}, "importers.gridengine.unmapped_vo: local"),
+    ],
+)
+def test_explain_tells_which_line_of_which_map_decided(maps: dict[str, str], vo: str, site: SiteUnderTest) -> None:
+    for name, lines in maps.items():
+        (site.folder / name).write_text(lines)
+    site.config["importers"]["gridengine"] |= {name: name for name in maps} | {"unmapped_vo": "local"}
+    bring_in(site, write(site.folder / "accounting", [colon(replace(ANY, project="p1"))]))
+    (job_id,) = imported(site)
+    (one,) = site.run("explain", "--json", job_id).json["explanations"]
+    rules = {rule["field"]: rule["rule"] for rule in one["imported"]}
+    assert rules["vo"] == vo
+    assert rules["wall_s"] == "importers.gridengine.wall_from: times"
+    assert rules["user"] == "no line of user_map names it"
+    assert set(rules) <= {entry.name for entry in fields(JobRecord)}

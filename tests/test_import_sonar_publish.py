@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from publisher.model.job import JobRecord
 from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import jobs, write
 from tests.pki import PKI
@@ -44,7 +47,7 @@ def truth(job: dict[str, Any]) -> tuple[Any, ...]:
     return (job["LocalJobID"], job["StartTime"], job["EndTime"], job["UsedWalltime"], cpu, job["CPUCount"])
 
 
-def told(row: dict[str, Any]) -> tuple[Any, ...]:
+def told(row: Mapping[str, object]) -> tuple[Any, ...]:
     keys = ("LocalJobId", "StartTime", "EndTime", "WallDuration", "CpuDuration", "Processors")
     return tuple(row[key] for key in keys)
 
@@ -155,3 +158,31 @@ def test_a_job_that_is_held_off_is_published_later(site: SiteUnderTest) -> None:
     report = bring_in(site, path)
     assert (report["lines"], report["imported"], report["held"]) == (0, 1, 0)
     assert site.publish().json["targets"]["egi"]["records"] == 1
+
+
+def test_explain_tells_which_line_of_which_map_decided(site: SiteUnderTest) -> None:
+    (site.folder / "users.map").write_text("ada /DC=org/CN=Ada\n")
+    (site.folder / "vos.map").write_text("ada adas\n")
+    (site.folder / "projects.map").write_text("theory Theo\n")
+    maps = {"user_map": "users.map", "user_vo_map": "vos.map", "account_project_map": "projects.map"}
+    site.config["importers"]["sonar"] |= maps | {"time_zone": "Europe/Oslo", "threads_per_core": 2}
+    bring_in(site, write(site.folder / "told", [envelope([record()])]))
+    (job_id,) = imported(site)
+    run = site.run("explain", job_id)
+    assert run.status == 0, run.err
+    for line in (
+        "imported: user: importers.sonar.user_map: ada",
+        "imported: vo: importers.sonar.user_vo_map: ada",
+        "imported: projects: importers.sonar.account_project_map: theory",
+        "imported: started_at: importers.sonar.time_zone: Europe/Oslo",
+        "imported: wall_s: importers.sonar.wall_from: elapsed",
+        "imported: cpu_count: allocated CPUs, else requested; 2 a core (threads_per_core)",
+    ):
+        assert line in run.out
+    (one,) = site.run("explain", "--json", job_id).json["explanations"]
+    assert {rule["field"] for rule in one["imported"]} <= {entry.name for entry in fields(JobRecord)}
+    (site.folder / "vos.map").write_text("ada others\n")
+    assert "imported: vo: the maps have changed since it was imported" in site.run("explain", job_id).out
+    del site.config["importers"]
+    site.save()
+    assert "imported:" not in site.run("explain", job_id).out

@@ -16,6 +16,9 @@ IMPORTERS: Final[Mapping[str, str]] = {
     "sonar": "publisher.importers.sonar",
 }
 
+# What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
+BY_INTERFACE: Final[Mapping[str, str]] = {"gridengine": "gridengine", "slurm": "sonar"}
+
 
 def importer_plugin(name: str) -> ImporterPlugin:
     """The plug-in module of an importer. Raises: KeyError for a name that is not in `IMPORTERS`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from publisher.errors import RecordError, SourceError, gravest
+from publisher.model.job import JobRecord
 
 
 class ImportedJob(NamedTuple):
@@ -85,6 +86,13 @@ class ImportReport:
         )
 
 
+class ImportRule(NamedTuple):
+    """How a field of the job record came to be what it is when the job was imported."""
+
+    field: str
+    rule: str
+
+
 class Importer(Protocol):
     """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is one transaction."""
 
@@ -94,6 +102,10 @@ class Importer(Protocol):
         Raises: ConfigError for maps of the site, UsageError for a database that is not ours, LedgerError when it cannot be
         written, Busy when another process keeps it locked.
         """
+        ...
+
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        """How the fields of a job that it imported came about, by the rules of today."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.arc_jobs import PUBLISHED, ArcJobs
-from publisher.importers.base import BadLine, ImportedJob, ImportReport
+from publisher.importers.base import BadLine, ImportedJob, ImportReport, ImportRule
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.gridengine_lines import read_line
 from publisher.importers.gridengine_parallel import TABLES, Run, held, is_parallel, merge
@@ -30,6 +30,7 @@ from publisher.importers.log_files import (
     opened,
     rotated_siblings,
 )
+from publisher.model.job import JobRecord
 
 __all__ = ["GridEngineImporter", "Options", "create"]
 
@@ -119,6 +120,9 @@ class GridEngineImporter:
                 "their CPU time is what rusage tells, which may be too little"
             )
         return report
+
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        return self._site.explain(job)
 
     def _check_cluster(self, accounting: AccountingDatabase) -> None:
         with accounting.transaction():

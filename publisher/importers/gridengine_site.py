@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from publisher.importers.arc_jobs import WAIT_S
-from publisher.importers.base import ImportedJob
+from publisher.importers.base import ImportedJob, ImportRule
 from publisher.importers.gridengine_parallel import Run, key_of
 from publisher.importers.gridengine_record import Accounted, TimeUnit
-from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, site_map
+from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
+from publisher.model.job import JobRecord
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -163,6 +164,30 @@ class SiteMapping:
             "{}/{}/{}/{}/{}/{}/{}".format(*key_of(record)),
             self._extra(record, hosts),
         )
+
+    def explain(self, job: JobRecord) -> list[ImportRule]:
+        """How the fields of a job came about."""
+        options, user, group = self._options, job.local_user, job.local_group
+        project = job.projects[0] if job.projects else ""
+        words = zip(
+            ("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, (project, group, user), strict=True
+        )
+        vo = f"importers.gridengine.unmapped_vo: {options.unmapped_vo}"
+        local = bool(group) and job.vo == f"local-{group}"
+        columns = ", ".join(options.project_from)
+        return [
+            ImportRule(
+                "user", rule_of(job.user, _NAME, [("user_map", self._users, user)], "no line of user_map names it")
+            ),
+            ImportRule("vo", vo if local else rule_of(job.vo, _NAME, list(words), vo)),
+            ImportRule("projects", f"importers.gridengine.project_from: the first of {columns} that somebody chose"),
+            ImportRule("wall_s", f"importers.gridengine.wall_from: {options.wall_from}"),
+            ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
+            ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
+            ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),
+            ImportRule("gpu_count", f"requested of {', '.join(options.gpu_resources)} (gpu_resources)"),
+            ImportRule("endpoint", "importers.gridengine.submit_host" if options.submit_host else "the cluster"),
+        ]
 
     def _vo(self, record: Accounted) -> str:
         if not self._maps_vos:

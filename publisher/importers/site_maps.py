@@ -40,3 +40,11 @@ def left_out(checks: Sequence[tuple[str, Sequence[str], str]]) -> str:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             return f"left out by {key}"
     return ""
+
+
+def rule_of(value: str, importer: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:
+    """Which line of which map gave a job its value. Each map is its key, its lines, and the word that is looked up."""
+    for key, known, word in maps:
+        if word and known.get(word) == value:
+            return f"importers.{importer}.{key}: {word}"
+    return "the maps have changed since it was imported" if value else otherwise

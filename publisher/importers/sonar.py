@@ -16,7 +16,7 @@ from typing import Final
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.arc_jobs import ArcJobs
-from publisher.importers.base import BadLine, ImportReport
+from publisher.importers.base import BadLine, ImportReport, ImportRule
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.log_files import LogFile, Mark, opened
 from publisher.importers.sonar_batch import Batch, BatchReader
@@ -29,6 +29,7 @@ from publisher.importers.sonar_store import due, hold_off_at_most, settle, take,
 from publisher.importers.sonar_stream import EnvelopeReader
 from publisher.importers.sonar_system import TABLES as SYSTEM_TABLES
 from publisher.importers.sonar_system import keep_node, keep_partitions
+from publisher.model.job import JobRecord
 
 __all__ = ["Options", "SonarImporter", "create"]
 
@@ -89,6 +90,9 @@ class SonarImporter:
             doubts = self._settle(run, arc)
             self._finish(run, doubts)
         return report
+
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        return self._site.explain(job)
 
     def _check_cluster(self, accounting: AccountingDatabase) -> None:
         with accounting.transaction():

@@ -11,12 +11,13 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.importers.arc_jobs import WAIT_S
-from publisher.importers.base import ImportedJob
-from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, site_map
+from publisher.importers.base import ImportedJob, ImportRule
+from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
 from publisher.importers.sonar_nodes import node_names
 from publisher.importers.sonar_runs import Run
 from publisher.importers.sonar_samples import GpuUse
 from publisher.importers.sonar_times import Clock
+from publisher.model.job import JobRecord
 
 NAME: Final = "sonar"
 _LRMS: Final = "slurm"
@@ -151,6 +152,39 @@ class SiteMapping:
             f"{self._options.cluster}/{job}/{run.start}",
             self._extra(run, hosts, gpus),
         )
+
+    def explain(self, job: JobRecord) -> list[ImportRule]:
+        """How the fields of a job came about."""
+        options, user, account = self._options, job.local_user, job.local_group
+        vo_maps = [("account_vo_map", self._account_vos, account), ("user_vo_map", self._user_vos, user)]
+        vo = f"importers.sonar.unmapped_vo: {options.unmapped_vo}"
+        local = bool(account) and job.vo == f"local-{account}"
+        project = job.projects[0] if job.projects else ""
+        projects = [("account_project_map", self._projects, account)]
+        times = (
+            f"importers.sonar.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
+        )
+        return [
+            ImportRule(
+                "user", rule_of(job.user, NAME, [("user_map", self._users, user)], "no line of user_map names it")
+            ),
+            ImportRule("vo", vo if local else rule_of(job.vo, NAME, vo_maps, vo)),
+            ImportRule(
+                "projects",
+                "the account" if project == account else rule_of(project, NAME, projects, "the job has no account"),
+            ),
+            ImportRule("started_at", times),
+            ImportRule("ended_at", times),
+            ImportRule("wall_s", f"importers.sonar.wall_from: {options.wall_from}"),
+            ImportRule(
+                "cpu_user_s", "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's"
+            ),
+            ImportRule("cpu_kernel_s", "SystemCPU of the job"),
+            ImportRule("cpu_count", f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"),
+            ImportRule("node_count", "allocated nodes, else those listed"),
+            ImportRule("gpu_count", "allocated gres/gpu"),
+            ImportRule("endpoint", "importers.sonar.submit_host" if options.submit_host else "the cluster"),
+        ]
 
     def _local_id(self, job: int, run: Run) -> str:
         array = run.fields.get("array")
