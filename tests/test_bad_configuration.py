@@ -446,7 +446,8 @@ def test_a_file_that_may_not_grow_is_74_and_the_next_round_mends_it(site: SiteUn
 FULL_DISK = """
 import json, pathlib, subprocess, sys
 mount, config = sys.argv[1:3]
-made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sys.argv[3]}", "tmpfs", mount], capture_output=True, text=True)
+options = f"mode=0700,size={sys.argv[3]}"
+made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mount], capture_output=True, text=True)
 if made.returncode:
     sys.exit(f"cannot mount: {made.stderr}")
 from publisher import cli
