@@ -64,7 +64,7 @@ def republish(arguments: argparse.Namespace, site: Site) -> int:
         terminal.error_line("nothing was sent")
         return 0
     report = _progress(arguments)
-    report.expect(sum(plan.rows for plan in plans))
+    report.expect(sum(plan.records or plan.jobs for plan in plans))
     try:
         outcomes = republishing.carry_out(site, targets, plans, wish, report, dry_run=arguments.dry_run)
     finally:

@@ -1,4 +1,5 @@
-"""A republish of very many jobs, killed at 40 % and started again: at most one message goes twice.
+"""A republish of very many jobs, killed at 40 % and started again: at most one message goes twice. And in little memory,
+as what follows it: `sync --check` and `sync` of them all.
 
 By default in small. The long one has 1,000,000 jobs, or as many as PUBLISHER_REPUBLISH_JOBS says, from a database that it makes
 or that PUBLISHER_REPUBLISH_DATABASE names (only read):
@@ -35,6 +36,7 @@ WINDOW: Final = ("--from", "2025-03", "--to", "2025-09")
 # What the console script does, without needing it on a path.
 PUBLISHER: Final = ("-c", "from publisher.cli import main; main()")
 _LOOK_EVERY_S: Final = 0.005
+_MOST_MIB: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,16 @@ def interrupted(crowd: Crowd, jobs: int) -> list[str]:
     assert {state for _, state, _ in ledger} == {2}
     assert sum(records for _, _, records in ledger) == 2 * jobs
     assert crowd.ask_ledger("SELECT delivered FROM target") == [(jobs,)]
+
+    checked = crowd.run("sync", "--check", "--json", "--months", "all")
+    assert checked.status == 0, checked.out[-2000:] + checked.err[-2000:]
+    assert sum(row["delivered"] for row in json.loads(checked.out)["rows"]) == jobs
+    tell("sync --check of all months", checked)
+    counted = crowd.run("sync", "--json", "--target", "egi", "--months", "all")
+    assert counted.status == 0, counted.err[-2000:]
+    tell("sync of all months", counted)
+    # Memory does not grow with the number of jobs: the interpreter with what it has loaded is 70 MiB of it.
+    assert max(one.peak_mib for one in (first, killed, finished, checked, counted)) < _MOST_MIB
     return said
 
 
