@@ -146,6 +146,22 @@ def collections(seed: int, count: int, first: int = 1) -> Iterator[bytes]:
         begin = now
 
 
+def in_parts(told: Sequence[bytes], seed: int) -> Iterator[bytes]:
+    """Some envelopes once more, with parts of their records missing, and told some seconds before or after."""
+    rng = Random(seed)
+    for content in told:
+        whole = json.loads(content)
+        if whole.get("data", {}).get("type") not in ("job", "jobs") or rng.random() < 0.5:
+            continue
+        for entry in whole["data"]["attributes"]["slurm_jobs"]:
+            for key in ("start_time", "submit_time", "job_state", "end_time"):
+                if rng.random() < 0.25:
+                    entry.pop(key, None)
+        attributes = whole["data"]["attributes"]
+        attributes["time"] = f"{attributes['time'][:17]}{rng.randrange(60):02}{attributes['time'][19:]}"
+        yield json.dumps(whole).encode() + b"\n"
+
+
 def _sample(rng: Random, now: datetime, first: int, count: int) -> bytes:
     gpu = {"index": 1, "gpu_util": rng.randrange(100), "gpu_memory": 1024}
     using = [{"job": rng.randrange(first, first + count), "user": "ada", "processes": [{"pid": 1, "gpus": [gpu]}]}]

@@ -35,6 +35,7 @@ from tests.sonar_files import (
     collections,
     content,
     envelope,
+    in_parts,
     other,
     record,
     run_import,
@@ -180,6 +181,7 @@ def test_a_file_read_in_pieces_gives_what_the_whole_gives(
 @pytest.mark.parametrize("seed", range(8))
 def test_the_order_of_envelopes_and_doing_it_twice_do_not_matter(seed: int, tmp_path: Path, database: Path) -> None:
     told = [*collections(seed, 40), b"garbage\n", trouble("No can do")]
+    told += in_parts(told[:-2], seed)
     run_import(database, write(tmp_path / "whole", told))
     assert len(jobs(database)) > 20
     shuffler = random.Random(seed)

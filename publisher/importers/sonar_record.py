@@ -22,7 +22,7 @@ system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rs
 LIVE: Final = frozenset(
     {
         *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING", "RESV_DEL_HOLD", "REQUEUE_FED"),
-        *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "REVOKED", "LAUNCH_FAILED"),
+        *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
     }
 )
 WAITING: Final = "?"  # begins the place of what has no start yet; the time of submission follows where it is known

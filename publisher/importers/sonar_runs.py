@@ -98,7 +98,7 @@ def _make_runs(story: JobStory, begun: Sequence[Kept], unbegun: Sequence[Kept], 
         run.followed = True
     left = [row for row in unbegun if row.start not in used]
     if left:
-        story.waiting = laid(max(left, key=lambda row: (row.layers[:1], row.start)).layers)
+        story.waiting = laid(max(left, key=_newest).layers)
 
 
 def _claimants(layer: Layer, takers: Sequence[int], begun: Sequence[Kept], starts: Sequence[int]) -> Sequence[int]:
@@ -107,6 +107,11 @@ def _claimants(layer: Layer, takers: Sequence[int], begun: Sequence[Kept], start
         return takers
     open_runs = [at for at in takers if starts[at] <= layer.at and not _ended(laid(begun[at].layers))]
     return open_runs[-1:]
+
+
+def _newest(row: Kept) -> tuple[int, int, str]:
+    over, at = row.layers[0][:2] if row.layers else (0, 0)
+    return over, at, row.start
 
 
 def _same_submission(row: Kept, other: Kept) -> bool:
