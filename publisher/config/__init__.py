@@ -6,8 +6,6 @@ may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys
 the sample and a paragraph in publisher.yaml(5).
 """
 
-from importlib.resources import files
-
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.registered import REGISTERED, Registered
 from publisher.config.settings import CredentialSettings, Settings, SourceSettings, load, one_off_target
@@ -33,4 +31,6 @@ __all__ = [
 
 def example() -> str:
     """The commented sample configuration."""
+    from importlib.resources import files  # takes 2 ms to load, and few commands show the sample
+
     return files("publisher").joinpath("example.yaml").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from publisher.delivery.addresses import https_url, proxy_url
 from publisher.delivery.base import Circumstances, Credentials, Endpoint
 from publisher.errors import ConfigError
 
@@ -65,8 +66,6 @@ def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint
     """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
     if not isinstance(options, Options):
         raise TypeError(f"options of another transport: {type(options).__name__}")
-    from publisher.delivery.https import https_url, proxy_url  # as below
-
     url = https_url(options.url, "url")
     auth_url = (
         https_url(options.auth_url, "auth_url") if options.auth_url else f"https://{urlsplit(url).hostname or ''}:8443"

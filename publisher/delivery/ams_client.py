@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from publisher.delivery.ams import Options, endpoints
 from publisher.delivery.answer import Answer, Failure, NoAnswer, parsed, plain, redacted
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
-from publisher.delivery.https import session_to
 from publisher.delivery.retry import Schedule, asked_wait_s
+from publisher.delivery.session import SessionLater
 from publisher.delivery.smime import Poison, Signer
 from publisher.delivery.tls import client_context, trust_described
 from publisher.delivery.verdicts import CREDENTIALS, REFUSED, Action, Decision, publish_verdict, token_of, token_verdict
@@ -72,7 +72,7 @@ class AmsTransport:
         self._publish_path = f"/v1/projects/{options.project}/topics/{options.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
-            session_to(service, context, trust=trust_described(credentials), clock=circumstances.clock)
+            SessionLater(service, context, trust=trust_described(credentials), clock=circumstances.clock)
             for service in services
         )
 

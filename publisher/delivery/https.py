@@ -6,18 +6,19 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http.cookiejar import DefaultCookiePolicy
-from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
 import requests
 
+from publisher.delivery.addresses import https_url, proxy_url
 from publisher.delivery.answer import Answer, Failure, NoAnswer
 from publisher.delivery.base import Endpoint
 from publisher.delivery.failures import FOREIGN, Where, is_timeout, no_answer
 from publisher.delivery.line import Line, LineAdapter
 from publisher.delivery.tls import Attempt
-from publisher.errors import ConfigError
+
+__all__ = ["ERROR_LIMIT", "SUCCESS_LIMIT", "Limits", "Session", "https_url", "proxy_url", "session_to"]
 
 SUCCESS_LIMIT: Final = 1 << 20
 ERROR_LIMIT: Final = 64 << 10
@@ -142,58 +143,3 @@ def _read(response: requests.Response) -> Answer:
     else:
         raw.close()
     return Answer(status=status, headers=headers, body=bytes(body[:limit]), complete=complete)
-
-
-def https_url(url: str, key: str) -> str:
-    """The URL of a service as https://HOST[:PORT]. Raises: ConfigError, naming the key, for anything with more or less."""
-    if "@" in url:  # not quoted: it may hold a password
-        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"`{key}`: {url!r} is no URL ({error})") from error
-    if parts.scheme != "https" or not parts.hostname:
-        raise ConfigError(f"`{key}`: {url!r} must be of the form https://HOST or https://HOST:PORT")
-    if parts.path.strip("/") or parts.query or parts.fragment:
-        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"https://{host}" if port in (None, 443) else f"https://{host}:{port}"
-
-
-def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
-    """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares the host, else an empty string.
-
-    Raises: ConfigError for a proxy that is no http:// URL.
-    """
-    found, name = option, "`proxy`"
-    if not found:
-        found, name = environment.get("https_proxy") or environment.get("HTTPS_PROXY") or "", "HTTPS_PROXY"
-        spared = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-        if not found or _is_spared(url, spared):
-            return ""
-    full = found if "://" in found else f"http://{found}"
-    try:
-        parts = urlsplit(full)
-        usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:  # not quoted: it may hold a password
-        raise ConfigError(f"{name}: a proxy is given as http://HOST:PORT, other kinds are not supported")
-    return full
-
-
-def _is_spared(url: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY names the host: `*`, a name or a domain (a leading dot or not), HOST:PORT, or a network."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    for entry in no_proxy.lower().replace(",", " ").split():
-        name = entry.removeprefix("*").removeprefix(".")
-        if entry == "*" or name in (host, f"{host}:{parts.port or 443}") or (name and host.endswith(f".{name}")):
-            return True
-        try:
-            if ip_address(host) in ip_network(entry, strict=False):
-                return True
-        except ValueError:
-            continue
-    return False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 FIRST_S: Final = 2.0
@@ -46,6 +45,8 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
     text = retry_after.strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
+    from email.utils import parsedate_to_datetime  # 4 ms to load, for answers that are few
+
     try:
         moment = parsedate_to_datetime(text)
     except (TypeError, ValueError, IndexError, OverflowError):

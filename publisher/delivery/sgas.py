@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from publisher.delivery.addresses import https_url, proxy_url
 from publisher.delivery.base import Circumstances, Credentials, Endpoint
 from publisher.errors import ConfigError
 
@@ -59,8 +60,6 @@ def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint
     """The one service. Raises: ConfigError for a URL that cannot work."""
     if not isinstance(options, Options):
         raise TypeError(f"options of another transport: {type(options).__name__}")
-    from publisher.delivery.https import https_url, proxy_url  # as below
-
     parts = urlsplit(options.url)
     place = https_url(f"{parts.scheme}://{parts.netloc}", "url")
     return (

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
 from publisher.delivery.hostcert import ends_soon, load_certificate, load_key, validity
-from publisher.delivery.https import session_to
 from publisher.delivery.retry import Schedule, asked_wait_s
+from publisher.delivery.session import SessionLater
 from publisher.delivery.sgas import Options, endpoints
 from publisher.delivery.sgas_names import spellings
 from publisher.delivery.sgas_replies import said, service_paths
@@ -56,7 +56,7 @@ class SgasTransport:
         self._limit = options.batch_bytes
         (service,) = endpoints(options, circumstances.environment)
         trust = trust_described(credentials)
-        self._session = session_to(service, client_context(credentials), trust=trust, clock=circumstances.clock)
+        self._session = SessionLater(service, client_context(credentials), trust=trust, clock=circumstances.clock)
         self._check(circumstances.now())
 
     def payload_limit(self) -> int:
