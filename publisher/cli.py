@@ -83,6 +83,8 @@ def run_local(arguments: argparse.Namespace, stop: threading.Event) -> int:
             return local.stats(arguments, site)
         case "complete":
             return local.complete(arguments, site)
+        case "export":
+            return local.export(arguments, site)
         case _:
             return local.job(arguments, site)
 
@@ -150,6 +152,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "quarantine": run_looking,
     "stats": run_local,
     "job": run_local,
+    "export": run_local,
     "doctor": run_doctor,
     "import": run_import,
     "charge": run_charge,

@@ -33,6 +33,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _quarantine(commands)
     _stats(commands)
     _job(commands)
+    _export(commands)
     _doctor(commands)
     _import(commands)
     _charge(commands)
@@ -169,6 +170,12 @@ def _doctor(commands: Any) -> None:
 
 def _stats(commands: Any) -> None:
     command = _command(commands, "stats", "statistics of the accounting data, whatever was published")
+    _with_filters(command)
+    _stats_output(command)
+
+
+def _with_filters(command: argparse.ArgumentParser) -> None:
+    """Which jobs, by what the accounting data says of them."""
     for words, what in (
         (("-b", "--end-from", "--from"), "jobs that ended since: 2026-03, 2026-03-05T14:00, last-month"),
         (("-e", "--end-till", "--to"), "and before; a named period ends at its end"),
@@ -193,6 +200,9 @@ def _stats(commands: Any) -> None:
         metavar=("KEY", "VALUE"),
         help="with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
     )
+
+
+def _stats_output(command: argparse.ArgumentParser) -> None:
     staged = ("data-staged-in", "data-staged-out")
     outputs = ("brief", "jobcount", "walltime", "cputime", *staged, "wlcgvos", "users", "jobids", "json")
     command.add_argument(
@@ -203,6 +213,17 @@ def _stats(commands: Any) -> None:
     printed = command.add_mutually_exclusive_group()
     printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")
     printed.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def _export(commands: Any) -> None:
+    command = _command(commands, "export", "finished jobs one by one, for other systems; only reads")
+    _with_filters(command)
+    formats = ("json-lines", "csv")
+    command.add_argument(
+        "--format", choices=formats, default="json-lines", help=f"one of {', '.join(formats)} (default json-lines)"
+    )
+    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there (default: standard output)")
+    command.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
 
 
 def _job(commands: Any) -> None:

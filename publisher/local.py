@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TextIO
 
-from publisher import results_job, results_stats, statistics, terminal
+from publisher import exporting, results_export, results_job, results_stats, statistics, terminal
 from publisher.errors import UsageError
 from publisher.model import when
 from publisher.model.job import JobId
+from publisher.model.job_columns import COLUMNS, ExportedJob
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import JobFilter, Tally
 from publisher.model.selection import Window
+from publisher.whole_file import whole_file
 from publisher.wiring import Site
 
 
@@ -94,6 +97,39 @@ def _job_transfers(arguments: argparse.Namespace, site: Site) -> int:
     rows = results_job.transfer_rows(sheet, full_urls=arguments.full_urls)
     _print_table(sheet, results_job.TRANSFER_COLUMNS, rows, "no file transfers are known")
     return 0
+
+
+def export(arguments: argparse.Namespace, site: Site) -> int:
+    if arguments.columns:
+        terminal.print_table(results_export.DEFINITION_COLUMNS, results_export.definitions(), sys.stdout)
+        return 0
+    wanted = _filter(arguments, site.surroundings.clock())
+    for line in [*_windows(wanted), *statistics.strange_names(site, wanted)]:
+        terminal.notice(line)
+    report = terminal.CountingReport(
+        sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.output is None, what="rows of jobs"
+    )
+    left_out = exporting.LeftOut()
+    found = exporting.jobs(site, wanted, left_out=left_out, rows_read=report.seen)
+    try:
+        if arguments.output is None:
+            _write_jobs(arguments.format, found, sys.stdout)
+        else:
+            with whole_file(arguments.output) as out:
+                _write_jobs(arguments.format, found, out)
+    finally:
+        report.done()
+    for line in results_export.left_out_lines(left_out):
+        terminal.notice(line)
+    return 0
+
+
+def _write_jobs(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:
+    if form == "csv":
+        terminal.print_csv([column.name for column in COLUMNS], results_export.csv_rows(jobs), out)
+    else:
+        for line in results_export.json_lines(jobs):
+            out.write(line + "\n")
 
 
 def complete(arguments: argparse.Namespace, site: Site) -> int:

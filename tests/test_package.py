@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from package import completions, pages
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
 from tests import manual
 from tests.arex_databases import generate
 from tests.command_line import commands
@@ -51,6 +52,11 @@ def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
         done = subprocess.run([lint, "-T", "lint", "-W", "warning", page], capture_output=True, text=True, check=False)
         complaints = [line for line in done.stdout.splitlines() if "missing date" not in line]
         assert not complaints, complaints
+
+
+def test_the_page_on_accounting_names_every_format_and_no_other() -> None:
+    text = manual.subsections("publisher-accounting.7", "DESCRIPTION")["Formats"]
+    assert set(manual.entries(text)) == {*JOB_FORMATS, *SUMMARY_FORMATS, *SYNC_FORMATS}
 
 
 # Completion

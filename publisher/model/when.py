@@ -180,6 +180,11 @@ def iso(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def iso_epoch(moment: Epoch) -> str:
+    """The same of whole seconds since 1970."""
+    return iso(datetime.fromtimestamp(moment, UTC))
+
+
 def _month(year: int, month: int) -> Period:
     named = Month(year, month)
     return Period(start=named.start, end=named.next.start)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Final, Protocol
 
-from publisher.model.job import JobId
+from publisher.model.job import JobId, RowRef
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import CountedJob, JobFilter
 
@@ -25,9 +25,13 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedPage:
-    """The jobs of a page that a filter takes, of so many rows that were read in one short transaction."""
+    """The jobs of a page that a filter takes, of so many rows that were read in one short transaction.
+
+    `rows` tell where each job stands, in the same order.
+    """
 
     jobs: tuple[CountedJob, ...]
+    rows: tuple[RowRef, ...]
     rows_read: int
 
 

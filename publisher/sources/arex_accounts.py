@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from publisher.model.job import JobId
+from publisher.model.job import JobId, RowRef
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import CountedJob, JobFilter
 from publisher.sources import arex_count_sql as sql
@@ -55,8 +55,12 @@ class ArexAccounts:
         with self._opened() as opened:
             for place, database in enumerate(opened):
                 for stretch in database.stretches(wanted, self._options.page_rows):
-                    jobs = _once(stretch, opened[:place], opened[place + 1 :])
-                    yield CountedPage(jobs=jobs, rows_read=len(stretch.rows))
+                    taken = _once(stretch, opened[:place], opened[place + 1 :])
+                    yield CountedPage(
+                        jobs=tuple(job for _, job in taken),
+                        rows=tuple(RowRef(database=database.name, record_id=row[0]) for row, _ in taken),
+                        rows_read=len(stretch.rows),
+                    )
 
     def names(self, kind: NameKind) -> frozenset[str]:
         with self._opened() as opened:
@@ -102,7 +106,7 @@ class ArexAccounts:
 
 def _once(
     stretch: Stretch, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
-) -> tuple[CountedJob, ...]:
+) -> Sequence[tuple[Row, CountedJob]]:
     """The jobs that count here: a job counts where it is finished, else where it is, in the most authoritative database."""
     taken = stretch.taken
     for database in above:
@@ -111,7 +115,7 @@ def _once(
     for database in below:
         there = database.standing_among(row for row, job in taken if not _finished(row, job))
         taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=False)]
-    return tuple(job for _, job in taken)
+    return taken
 
 
 def _counts_there(row: Row, job: CountedJob, there: Mapping[bytes, bool], *, any_state: bool) -> bool:
