@@ -6,6 +6,9 @@ gets a thread, with a ledger and a source of its own: a connection of SQLite bel
 ledger to one publisher (its lock). The only thing that two of them share is the ledger's file, whose transactions take
 milliseconds. What one target raises is its own outcome.
 
+A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python tells it only between two steps
+of its own, and a wait for SQLite's locks is one step.
+
 The threads take turns on one interpreter: together they need the time that they would need one after the other, less what they
 wait for services and disks.
 """
@@ -33,7 +36,7 @@ def work_on(site: Site, targets: Sequence[TargetSettings], work: Work, *, rehear
     Raises: LedgerError, SourceError for what concerns all targets.
     """
     with closing(site.ledger(rehearsal=rehearsal)) as ledger, closing(site.source()) as source:
-        if len(targets) < 2 or not site.surroundings.abreast:
+        if not site.surroundings.abreast:
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
         begun = [Beside(partial(_by_itself, site, target, work, rehearsal=rehearsal)) for target in targets]

@@ -308,6 +308,35 @@ def test_a_writer_that_holds_the_lock_longer_is_66_in_bounded_time(site: SiteUnd
     assert_received(site, jobs)
 
 
+@pytest.mark.long
+def test_sigterm_ends_a_wait_for_the_lock_too(site: SiteUnderTest) -> None:
+    with Writer(site.database(), schema=2, journal="delete") as arex:
+        arex.write(next(generate(1, 1, START, END)))
+    site.save()
+    with process(holding(site.database(), 60), ""):
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from publisher.cli import main; main()",
+                "--config",
+                str(site.path),
+                "publish",
+                "--force",
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        time.sleep(3)
+        assert child.poll() is None
+        began = time.monotonic()
+        child.terminate()
+        _, err = child.communicate(timeout=60)
+    assert time.monotonic() - began < 10
+    assert (child.returncode, "Traceback" in err) == (75, False), err
+
+
 def test_with_wal_a_long_write_transaction_delays_nothing(site: SiteUnderTest) -> None:
     jobs = list(generate(1, 20, START, END))
     fill(site, jobs)
