@@ -10,18 +10,33 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from publisher.terminal import CountingReport
-from tests.arex_databases import SampleJob, generate
+from publisher.delivery.base import Receipt, Verdict
+from publisher.model.message import Message, MessageId
+from publisher.terminal import CountingReport, ProgressReport
+from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_sgas.service import FakeSGAS
 from tests.pki import PKI
+from tests.sgas_sites import SgasSite
 from tests.sites import Run, SiteUnderTest, told, truth
+
+pytest_plugins = ["tests.fake_sgas.fixtures"]
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
 
@@ -154,7 +169,9 @@ def test_another_format_for_once(site: SiteUnderTest) -> None:
     assert republish(site, "--from", "2026-09", "--to", "2026-09", "--format", "nonsense").status == 64
 
 
-def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(site: SiteUnderTest) -> None:
+def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
+    site: SiteUnderTest, record_property: Callable[[str, object], None]
+) -> None:
     """`kill -9` at random messages."""
     site.config["targets"]["egi"] |= {"batch_records": 25, "attempts": 1}
     site.config["source"]["page_rows"] = 20
@@ -178,6 +195,7 @@ def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(site
     assert sum(count - 1 for count in ids.values()) <= kills
     records = sum(counts(site).values())
     assert records <= 600 + kills * 25, "nothing but the message that was on its way"
+    record_property("tried", kills)
 
 
 def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
@@ -277,6 +295,40 @@ def test_jobs_that_a_republish_set_aside_stay_in_sight(site: SiteUnderTest) -> N
     held = site.run("quarantine", "list", "--json").json["quarantined"]
     assert {one["rule"] for one in held} == {"benchmark-missing"}
     assert len(held) == 6
+
+
+def test_a_window_that_dwarfs_what_was_delivered_stops_and_names_the_flag(site: SiteUnderTest) -> None:
+    bulk(site.database(), 2, 20_100, 1, SEPTEMBER, OCTOBER)
+    assert site.publish("--limit", "5").status == 0
+    run = republish(site, "--from", "2026-09", "--to", "2026-09")
+    assert run.status == 65
+    assert re.search(r"the window has 20,\d+ jobs, \d+ times what was ever delivered to egi", run.err)
+    assert "--no-brake" in run.json["targets"]["egi"]["reason"]
+    assert len(site.received(with_openssl=False)) == 5
+
+
+def test_to_sgas_it_fills_gaps_and_says_so(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:
+    site = SgasSite(tmp_path, pki, fake_sgas)
+    with site.arex() as arex:
+        for job in jobs_of(SEPTEMBER, OCTOBER, 20):
+            arex.write(job)
+    run = site.run("republish", "--yes", "--json", "--from", "2026-09-10", "--to", "2026-09-12")
+    assert run.status == 0, run.err
+    assert "SGAS keeps the row it has: this fills gaps and corrects nothing" in run.err
+    assert "rounded out" not in run.err
+
+
+def test_how_far_it_is_and_how_long_it_takes_is_told_on_a_terminal() -> None:
+    screen = Screen()
+    clock = iter([0.0, 0.0, 10.0, 20.0, 20.0])
+    report = ProgressReport(screen, monotonic=lambda: next(clock), quiet=False)
+    report.expect(1_000)
+    message = Message(id=MessageId("m"), target="egi", format="car", payload=b"x", records=250, made_at=SEPTEMBER)
+    report.message_settled(message, Receipt(verdict=Verdict.DELIVERED))
+    report.done()
+    shown = re.search(r"\(?(\d+) %, ([0-9,]+)/s, about ([0-9,]+) s left", screen.getvalue())
+    assert shown is not None, screen.getvalue()
+    assert shown[1] == "25"
 
 
 # What it says first
