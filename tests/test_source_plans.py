@@ -32,6 +32,8 @@ WHICH: Final = [(arex_sql.BETWEEN,), (arex_sql.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "arex_sql.side": [(table, *which) for table in arex_sql.tables(2) for which in WHICH if table in arex_sql._SIDES],
     "arex_sql.events": list(WHICH),
+    "arex_sql.fqans_beside": list(WHICH),
+    "arex_sql.benchmarks_beside": list(WHICH),
     "arex_sql.names": [(column,) for column in arex_sql.NAMES],
     "arex_sql.finished_among": [(2,)],
     "arex_count_sql.standing_among": [(2,)],

@@ -7,8 +7,9 @@ when it is not complete, when its numbers are not plain ones, or when its texts 
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
@@ -23,6 +24,7 @@ from publisher.sources.arex_values import is_undecodable, tolerant_text
 # EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount
 _KIND: Final = itemgetter(3, 4, 5, 6, 7, 8, 10, 13, 14)
 _FQAN, _STATUS, _BENCHMARK = 4, 5, 6  # their places in a kind
+_FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
 Kind = tuple[Any, ...]
 
@@ -59,8 +61,10 @@ class AlikeReader:
         distinct = set(kinds)
         plain = {kind for kind in distinct if self._is_plain(kind)}
         # Schema 1 has both beside the row, schema 2 only where the row has none.
-        fqans = _main_fqans(connection, between) if any(not self._fqan(kind) for kind in plain) else {}
-        benchmarks = _benchmarks(connection, between) if any(not self._benchmark(kind) for kind in plain) else {}
+        fqans = _main_fqans(connection, _without(rows, kinds, {kind for kind in plain if not self._fqan(kind)}))
+        benchmarks = _benchmarks(
+            connection, _without(rows, kinds, {kind for kind in plain if not self._benchmark(kind)})
+        )
         beside = bool(fqans or benchmarks)
         complete_at_once = self._whole.layout == sql.IMPORTED
         groups: dict[Kind, list[Row]] = {}
@@ -150,17 +154,27 @@ def _events(connection: sqlite3.Connection, between: dict[str, int]) -> tuple[se
     return finished, early
 
 
-def _main_fqans(connection: sqlite3.Connection, between: dict[str, int]) -> dict[int, object]:
+def _without(rows: Sequence[Row], kinds: Sequence[Kind], lacking: set[Kind]) -> tuple[str, dict[str, object]] | None:
+    """Where to look beside the rows of these kinds: row by row for few, along the whole stretch for many; None for none."""
+    if not lacking:
+        return None
+    wanted = [row[0] for row, kind in zip(rows, kinds, strict=True) if kind in lacking]
+    if len(wanted) * _FEW < len(rows):
+        return sql.LISTED, {"rows": json.dumps(wanted)}
+    return sql.BETWEEN, {"first": rows[0][0], "last": rows[-1][0]}
+
+
+def _main_fqans(connection: sqlite3.Connection, where: tuple[str, dict[str, object]] | None) -> dict[int, object]:
     """The main FQAN beside each row: the first that is called so, else the first of all."""
     main: dict[int, object] = {}
     others: dict[int, object] = {}
-    for record_id, key, value in connection.execute(sql.FQANS_BESIDE, between):
-        if value:
-            (main if key == "mainfqan" else others).setdefault(record_id, value)
+    if where is not None:
+        for record_id, key, value in connection.execute(sql.fqans_beside(where[0]), where[1]):
+            if value:
+                (main if key == "mainfqan" else others).setdefault(record_id, value)
     return others | main
 
 
-def _benchmarks(connection: sqlite3.Connection, between: dict[str, int]) -> dict[int, object]:
+def _benchmarks(connection: sqlite3.Connection, where: tuple[str, dict[str, object]] | None) -> dict[int, object]:
     """The benchmark beside each row, the newest one."""
-    found: Iterable[tuple[int, object]] = connection.execute(sql.BENCHMARKS_BESIDE, between)
-    return dict(found)
+    return {} if where is None else dict(connection.execute(sql.benchmarks_beside(where[0]), where[1]).fetchall())

@@ -154,13 +154,20 @@ FINISHED_OR_EARLY: Final = f"""
     SELECT RecordID, EventKey FROM JobEvents
     WHERE {BETWEEN} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
 """
-FQANS_BESIDE: Final = f"""
-    SELECT RecordID, CAST(AttrKey AS TEXT), AttrValue FROM AuthTokenAttributes
-    WHERE {BETWEEN} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') ORDER BY RecordID, rowid
-"""
-BENCHMARKS_BESIDE: Final = f"""
-    SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {BETWEEN} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid
-"""
+
+
+def fqans_beside(which: str) -> str:
+    """Everything that may be a main FQAN, a job's in the order of writing."""
+    return f"""
+        SELECT RecordID, CAST(AttrKey AS TEXT), AttrValue FROM AuthTokenAttributes
+        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') ORDER BY RecordID, rowid
+    """
+
+
+def benchmarks_beside(which: str) -> str:
+    """The benchmarks of schema 1, a job's in the order of writing."""
+    return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
+
 
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
 STATUSES: Final = "SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*) FROM AAR GROUP BY StatusID"
