@@ -5,12 +5,17 @@ The same with as many jobs as one likes, in processes of their own: tests/test_r
 
 from __future__ import annotations
 
+import sqlite3
 import tracemalloc
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tests.arex_databases import bulk
+import pytest
+
+from publisher.sources import arex_sql
+from tests.arex_databases import Schema, bulk
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
@@ -48,3 +53,16 @@ def test_more_jobs_take_no_more_memory(tmp_path: Path, pki: PKI, fake_ams: FakeA
         peaks[jobs] = {name: peak_of(site, *words) for name, words in COMMANDS.items()}
     for name, peak in peaks[MANY].items():
         assert peak < peaks[FEW][name] + (MANY - FEW) * _OF_A_RUN + 500_000, (name, peaks)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, tmp_path: Path) -> None:
+    path = tmp_path / "accounting.db"
+    bulk(path, schema, 600, 1, START, END)
+    with closing(sqlite3.connect(path)) as connection:
+        for question in (arex_sql.COUNT, arex_sql.WINDOW[schema]):
+            plan = [
+                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", arex_sql.ANYTHING | {"last": 9})
+            ]
+            assert any("AAR_EndTime_IDX" in step for step in plan), plan
+            assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), plan

@@ -13,6 +13,7 @@ from publisher.model.as_jura import as_jura
 from publisher.model.when import epoch, iso
 from publisher.outcome import Outcome
 from publisher.takeover import left_by_jura
+from tests.arc_pages import LAST, apel, loaded, stopped
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI, Credential
@@ -172,3 +173,13 @@ def test_lost_jobs_are_listed_before_the_first_round_and_only_then(tmp_path: Pat
     site.save()
     assert site.publish().json["targets"]["egi"]["records"] >= 1
     assert any(row["LocalJobId"] == "4712" for row in site.received(with_openssl=False))
+
+
+def test_a_configuration_from_arc_knows_of_it(tmp_path: Path) -> None:
+    page = apel("apel_messages = urs", takeover=stopped({"arex/jura/apel:egi": (epoch(LAST), epoch(LAST) + 60)}))
+    (target,) = loaded(page, tmp_path).targets
+    assert (target.jura_until, target.jura_format) == (epoch(LAST), "car")
+    (target,) = loaded(apel("apel_messages = summaries"), tmp_path).targets
+    assert (target.jura_until, target.jura_format) == (None, "apel-summary-0.2"), (
+        "it sent something, nobody knows until when"
+    )
