@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCE ?= arex
+SOAK_S ?= 120
+SOAK_SEED ?= 1
 
-.PHONY: demo test lint bench packages deb rpm check-packages clean
+.PHONY: demo test test-long soak faults lint bench packages deb rpm check-packages clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -17,6 +19,15 @@ demo: $(VENV)/.ready  ## the main job, start to end, on loopback
 
 test: $(VENV)/.ready  ## all tests but the long ones
 	$(BIN)/pytest -m "not long"
+
+test-long: $(VENV)/.ready  ## the tests that take minutes: among them random walks of more than 10,000 steps
+	$(BIN)/pytest -m long --dist load
+
+soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itself, its status says whether all is there
+	$(BIN)/python -m tests.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
+
+faults: $(VENV)/.ready  ## try all faults, and write the README's table of them
+	$(BIN)/python -m tests.faults_tried --write
 
 lint: $(VENV)/.ready  ## style, formatting and types
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ REACTIONS: Final = {
     77: "stops this target and says who may do what; goes on by itself once the right is given",
     78: "stops this target and names the key of the configuration",
     NARROWED: "cuts the message until what is to blame is alone, and sets that aside; all the rest is delivered",
-    UNCLEAR: "as the row above, but stops this target when nothing at all gets through",
+    UNCLEAR: "sets the record aside that is to blame; stops this target when nothing at all gets through",
     PASSED: "goes on as if nothing had been",
 }
 
@@ -121,6 +121,7 @@ MACHINE: Final[Rows] = (
         (
             "test_publish::test_a_writer_on_the_accounting_database_is_not_disturbed",
             "test_source_arex::test_a_replaced_file_is_read_anew",
+            "test_sqlite_readonly::test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_another",
             "test_sqlite_readonly::test_a_live_writer",
             "test_sqlite_readonly::test_a_killed_writer_that_left_wal_and_shm",
             "test_sqlite_readonly::test_a_killed_writer_whose_shm_is_gone",

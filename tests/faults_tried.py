@@ -1,7 +1,7 @@
 """The README's table of the faults tried, from real runs: `make faults`, or `python -m tests.faults_tried [--write]`.
 
-Runs the tests that the rows name, and the random walks of the ordinary tests, and counts what happened. Without `--write` it
-prints the section.
+Runs the tests that the rows name, and the ordinary random walks, and counts what happened by pytest's report. Without
+`--write` it prints the section.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from typing import Final
 from lxml import etree
 
 from tests.fault_rows import EVENTS, MACHINE, REACTIONS, Rows
-from tests.pki import PKI
 from tests.test_fault_table import AMS, SGAS
 from tests.walk_dangers import DANGERS
 from tests.walk_faults import MISFORTUNES
-from tests.walk_oracle import walked
 
 README: Final = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- written by `make faults` -->\n", "<!-- end -->\n"
 WALKS, STEPS = 8, 250
+WALK: Final = "test_random_walk::test_a_walk_ends_with_every_job_at_its_receivers_once"
 _SERVICES: Final[dict[str, Rows]] = {"The messaging service": AMS, "SGAS": SGAS, "The machine": MACHINE}
 
 
@@ -69,47 +68,39 @@ def render(tried: Tried) -> Iterator[str]:
     yield f"| A-REX, services, administrators | {events} | goes on, and every exit status says what is the matter |\n"
 
 
-def walk_all() -> Counter[str]:
-    """What the walks of the ordinary tests meet, all together. Raises: AssertionError when one does not end well."""
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="publisher-walks-") as folder:
-        (Path(folder) / "pki").mkdir()
-        pki = PKI.create(Path(folder) / "pki")
-        for seed in range(WALKS):
-            (Path(folder) / f"walk{seed}").mkdir()
-            counts += walked(Path(folder) / f"walk{seed}", pki, seed, STEPS)
-    return counts
-
-
-def run_tests(pointers: Iterable[str]) -> Counter[str]:
-    """How often each test tried its fault: its cases, or what it tells as property `tried`. Raises: SystemExit."""
+def run_tests(pointers: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
+    """Run tests, and count as `counted` does. Raises: SystemExit when one fails."""
     with tempfile.TemporaryDirectory(prefix="publisher-faults-") as folder:
         report = Path(folder) / "junit.xml"
         ids = [f"tests/{module}.py::{name}" for module, _, name in (pointer.partition("::") for pointer in pointers)]
-        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *sorted(set(ids))]
+        command = [sys.executable, "-m", "pytest", "-q", "--dist=load", f"--junit-xml={report}", *sorted(set(ids))]
         if status := subprocess.run(command, check=False, cwd=README.parent).returncode:
             sys.exit(f"the tests ended with {status}: no table is written")
         return counted(etree.parse(report).getroot())
 
 
-def counted(report: etree._Element) -> Counter[str]:
-    """The cases of a JUnit report that passed, by module::test."""
+def counted(report: etree._Element) -> tuple[Counter[str], Counter[str]]:
+    """Of a JUnit report: how often each module::test tried its fault, and how often the walks met each kind.
+
+    A test tells by its property `tried`, or else by its cases; a walk has a property for each kind.
+    """
     found: Counter[str] = Counter()
+    met: Counter[str] = Counter()
     for case in report.iter("testcase"):
         if case.find("skipped") is None:
             name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '').partition('[')[0]}"
-            told = [int(each.get("value", "")) for each in case.iter("property") if each.get("name") == "tried"]
-            found[name] += sum(told) or 1
-    return found
+            told = [(each.get("name", ""), int(each.get("value", ""))) for each in case.iter("property")]
+            found[name] += sum(number for kind, number in told if kind == "tried") or 1
+            met.update(dict(told))
+    return found, met
 
 
 def try_all(today: date) -> Tried:
-    """All of it. Takes minutes. Raises: AssertionError, SystemExit."""
-    walked_kinds = walk_all()
+    """All of it. Takes minutes. Raises: SystemExit."""
     every = [row for rows in _SERVICES.values() for row in rows]
-    tests = run_tests(pointer for _, _, pointers in every for pointer in pointers)
+    tests, met = run_tests([WALK, *(pointer for _, _, pointers in every for pointer in pointers)])
     rows = {fault: sum(tests[pointer] for pointer in pointers) for fault, _, pointers in every}
-    return Tried(on=today, rows=rows, kinds={kind: walked_kinds[kind] for kind in kinds()})
+    return Tried(on=today, rows=rows, kinds={kind: met[kind] for kind in kinds()})
 
 
 def section(readme: str) -> str:

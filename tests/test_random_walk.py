@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,16 @@ LONG_SEEDS, LONG_STEPS = 20, 600
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_a_walk_ends_with_every_job_at_its_receivers_once(tmp_path: Path, pki: PKI, seed: int) -> None:
+def test_a_walk_ends_with_every_job_at_its_receivers_once(
+    tmp_path: Path, pki: PKI, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """2,000 steps in all, and the same ones every time. `make faults` tells what was met."""
     counts = walked(tmp_path, pki, seed, STEPS)
     assert counts["jobs"] > 100
     assert counts["publish"] > 40
     assert sum(count for name, count in counts.items() if name.startswith("fault: ")) > 20
+    for name, count in counts.items():
+        record_property(name, count)
 
 
 @pytest.mark.long
