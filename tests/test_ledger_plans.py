@@ -86,3 +86,9 @@ def test_the_statements_are_found() -> None:
 
 def test_a_scan_is_noticed(connection: sqlite3.Connection) -> None:
     assert plan(connection, "SELECT * FROM message WHERE remote_id = :id") == ["SCAN message"]
+
+
+def test_what_a_round_asks_of_every_month_stands_before_the_groups(connection: sqlite3.Connection) -> None:
+    """SQLite reads through whatever stands before a column: years of months would be megabytes in every round."""
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(month)")]
+    assert columns[-3:] == ["counted", "sending", "accepted"]

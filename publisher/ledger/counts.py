@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from publisher.ledger import month_text
 from publisher.model.job import Epoch
 from publisher.model.row_keys import month_number, sync_host
 
@@ -18,7 +18,7 @@ ON CONFLICT (target, month, host) DO UPDATE SET jobs = jobs + excluded.jobs"""
 _LOOK_AGAIN = """
 UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
-_ACCEPTED = "SELECT month, accepted FROM month WHERE target = :target AND accepted IS NOT NULL"
+_ACCEPTED = "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
 _TOLD = "SELECT month, host, told FROM sync_count WHERE target = :target AND told IS NOT NULL"
 _TELL = """
@@ -43,8 +43,8 @@ def delivered(connection: sqlite3.Connection, target: int | None) -> dict[HostMo
     """What the target's records carry: single records as they were delivered, months as they were accepted."""
     counts = Counter({(month, host): jobs for month, host, jobs in connection.execute(_DELIVERED, {"target": target})})
     for month, accepted in connection.execute(_ACCEPTED, {"target": target}):
-        for group in month_text.decode(accepted):
-            counts[month, sync_host(group.submit_host)] += group.jobs
+        for host, jobs in json.loads(accepted).items():
+            counts[month, host] += jobs
     return dict(counts)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from publisher.ledger import month_text
 from publisher.ledger.base import MonthState
 from publisher.model.months import LeftMonth
+from publisher.model.row_keys import sync_host
 from publisher.model.summary import SummaryGroup
 
 _MONTHS = """
@@ -18,16 +21,16 @@ FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
 _COUNT = """
-INSERT INTO month (target, month, counted, jobs, last_end, digest, basis, dirty)
-VALUES (:target, :month, :counted, :jobs, :last_end, :digest, :basis, 0)
-ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs,
+INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty)
+VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, 0)
+ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
     last_end = excluded.last_end, digest = excluded.digest, basis = excluded.basis"""
 _DIRTY = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty) VALUES (:target, :month, :nothing, 0, '', :basis, 1)
 ON CONFLICT (target, month) DO UPDATE SET dirty = 1"""
 _CLEAN = "UPDATE month SET dirty = 0 WHERE target = :target AND month = :month"
 _SENDING = """
-UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_end = last_end
+UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts, sending_end = last_end
 WHERE target = :target AND month = :month"""
 _LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
 _MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
@@ -36,15 +39,16 @@ SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_me
                WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
 _ACCEPT = """
 UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
-    accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
+    accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
     sending = NULL, sending_digest = NULL
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
 _ADOPT = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
-                   accepted, accepted_digest, accepted_jobs, accepted_format)
-VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :format)
+                   accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
+VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :hosts, :format)
 ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
-    accepted_jobs = excluded.accepted_jobs, accepted_format = excluded.accepted_format"""
+    accepted_jobs = excluded.accepted_jobs, accepted_hosts = excluded.accepted_hosts,
+    accepted_format = excluded.accepted_format"""
 _GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
 _TOTALS = """
 UPDATE target SET
@@ -97,6 +101,7 @@ def count(
                 "month": month,
                 "counted": text,
                 "jobs": sum(group.jobs for group in groups),
+                "hosts": _hosts(groups),
                 "last_end": max((group.latest_end for group in groups), default=None),
                 "digest": month_text.digest(text),
                 "basis": basis,
@@ -122,9 +127,18 @@ def adopt(connection: sqlite3.Connection, target: int, left: LeftMonth) -> None:
             "accepted": text,
             "digest": f"adopted {month_text.digest(text)}",  # never that of our own: they are sent whatever it says
             "jobs": sum(group.jobs for group in left.groups),
+            "hosts": _hosts(left.groups),
             "format": left.format,
         },
     )
+
+
+def _hosts(groups: Sequence[SummaryGroup]) -> str:
+    """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what every month holds."""
+    jobs: Counter[str] = Counter()
+    for group in groups:
+        jobs[sync_host(group.submit_host)] += group.jobs
+    return json.dumps(jobs, sort_keys=True, separators=(",", ":"))
 
 
 def send(connection: sqlite3.Connection, target: int, month: int) -> None:

@@ -99,21 +99,25 @@ CREATE TABLE open_row (                     -- rows to look at again in every ro
 CREATE TABLE month (
     target          INTEGER NOT NULL REFERENCES target (id),
     month           INTEGER NOT NULL,       -- 12 x year + month - 1, UTC by end time
-    counted         BLOB NOT NULL,          -- the groups of all jobs counted so far (month_text.py)
     jobs            INTEGER NOT NULL,
+    hosts           TEXT NOT NULL DEFAULT '{}',  -- JSON: those jobs by SubmitHost, as sync counts them
     last_end        INTEGER,
     digest          TEXT NOT NULL,
     basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
     dirty           INTEGER NOT NULL,       -- a counted job changed: sum up anew
-    sending         BLOB,                   -- what the outstanding messages say
     sending_digest  TEXT,
     sending_jobs    INTEGER,
+    sending_hosts   TEXT,
     sending_end     INTEGER,
-    accepted        BLOB,                   -- what the receiver has
     accepted_digest TEXT,
     accepted_jobs   INTEGER,
+    accepted_hosts  TEXT,
     accepted_at     INTEGER,
     accepted_format TEXT,
+    -- Groups (month_text.py). Behind all others, because SQLite reads through whatever stands before a column:
+    counted         BLOB NOT NULL,          -- of all jobs counted so far
+    sending         BLOB,                   -- what the outstanding messages say
+    accepted        BLOB,                   -- what the receiver has
     PRIMARY KEY (target, month)
 );
 CREATE TABLE key_change (
