@@ -360,6 +360,7 @@ SGAS: Final[Rows] = (
 
 # Every exception of the libraries below, and every verdict on its own.
 EXCEPTIONS: Final = (
+    "test_faults_over_tls::test_every_exception_of_http_and_tls_has_its_verdict",
     "test_https::test_every_exception_is_translated",
     "test_https::test_what_the_standard_library_raises_is_translated_too",
     "test_verdicts::test_every_failure_has_its_row",

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from publisher.delivery.answer import REASON_LENGTH
 from publisher.delivery.base import Verdict
+from publisher.delivery.failures import no_answer
+from publisher.delivery.verdicts import publish_verdict
 from tests.arex_databases import SampleJob, generate
 from tests.contracts_delivery import well_formed
 from tests.fake_ams import HTML_502, FakeAMS, Fault
@@ -29,6 +32,7 @@ from tests.pki import PKI, Credential
 from tests.sites import SiteUnderTest, told, truth
 from tests.test_delivery_ams import NOW, AmsWorld, envelope
 from tests.test_delivery_sgas import SgasWorld
+from tests.test_https import ALL, WHERE, made
 from tests.test_sgas_verdicts import CASES
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -148,6 +152,33 @@ def test_a_broken_tls_record_instead_of_a_receipt_is_a_doubt(world: AmsWorld) ->
         transport.close()
     assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (Verdict.IN_DOUBT, 75, True)
     assert receipt.attempts == len(asked) == 5
+
+
+# Whatever the libraries below raise
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+def test_every_exception_of_http_and_tls_has_its_verdict(
+    kind: type[Exception], world: AmsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised where the libraries are called, before anything was sent: of AMS, of authn, of SGAS. Nothing else comes out."""
+    message = world.message(1)
+    with FakeSGAS(world.pki) as fake:
+        other = SgasWorld(fake, world.pki, world.host)
+
+        def broken(*_: object, **__: object) -> Any:
+            raise made(kind)
+
+        monkeypatch.setattr(requests.Session, "request", broken)
+        receipts = [transport.deliver(message, NOW) for transport in (world.transport, other.transport)]
+        other.transport.close()
+    trust = issubclass(kind, ssl.SSLCertVerificationError)
+    impossible = issubclass(kind, ValueError) and not trust
+    expected = (Verdict.STOP_TARGET, 77 if trust else 78) if trust or impossible else (Verdict.RETRY_LATER, 75)
+    for receipt in receipts:
+        assert (receipt.verdict, receipt.exit_status, receipt.doubt, receipt.bytes_sent) == (*expected, False, 0)
+        assert 0 < len(receipt.reason) <= REASON_LENGTH
+    assert publish_verdict(1000, no_answer(made(kind), WHERE, sending=True)).doubt is not trust
 
 
 # The way there
