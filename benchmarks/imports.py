@@ -24,6 +24,7 @@ from tests import gridengine_files, sonar_files
 _PATIENCE_S: Final = 300
 _JOBS_AT_ONCE: Final = 500
 _ENVELOPES_A_DAY: Final = 500
+_EVERY_S: Final = 5  # a job begins; a million records are then of one week
 CLUSTERS: Final = {"gridengine": gridengine_files.CLUSTER, "sonar": sonar_files.CLUSTER}
 _TOLD: Final = {"gridengine": "Grid Engine", "sonar": "Sonar"}
 
@@ -106,7 +107,7 @@ def _lives() -> Iterator[bytes]:
     """Without end, in portions: a cluster's life is made as a whole."""
     number = 1
     while True:
-        yield from sonar_files.collections(number, _JOBS_AT_ONCE, number)
+        yield from sonar_files.collections(number, _JOBS_AT_ONCE, number, _EVERY_S)
         number += _JOBS_AT_ONCE
 
 

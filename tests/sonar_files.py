@@ -117,12 +117,12 @@ def trouble(detail: str, **more: str) -> bytes:
     )
 
 
-def collections(seed: int, count: int, first: int = 1) -> Iterator[bytes]:
+def collections(seed: int, count: int, first: int = 1, every_s: int = 300) -> Iterator[bytes]:
     """A cluster's life as collected each hour: jobs are told again and again, in parts, while they wait, run and end."""
     rng = Random(seed)
     told: list[tuple[datetime, Json]] = []
     for number in range(first, first + count):
-        told += [(moment, entry) for moment, entry in _life(rng, number)]
+        told += [(moment, entry) for moment, entry in _life(rng, number, every_s)]
     told.sort(key=lambda pair: pair[0])
     begin = told[0][0]
     end = told[-1][0]
@@ -168,8 +168,8 @@ def _sample(rng: Random, now: datetime, first: int, count: int) -> bytes:
     return other("sample", text(now), node="gpu-1", system={"gpus": [{"index": 0}]}, jobs=using)
 
 
-def _life(rng: Random, number: int) -> Iterator[tuple[datetime, Json]]:
-    submitted = DAY + timedelta(seconds=number * 300 + rng.randrange(300))
+def _life(rng: Random, number: int, every_s: int) -> Iterator[tuple[datetime, Json]]:
+    submitted = DAY + timedelta(seconds=number * every_s + rng.randrange(every_s))
     description = {
         "job_id": number,
         "job_name": f"job {number}",

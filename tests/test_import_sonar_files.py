@@ -122,6 +122,7 @@ def test_a_compressed_file_has_no_writer(tmp_path: Path, database: Path) -> None
                 [envelope([record()]), envelope([], indent=1), trouble("x"), b'{"a":[}', b"{", b'"', b"\n", b"\\"]
             ),
             st.binary(max_size=12),
+            st.sampled_from([b'{\n  "meta"', b"x{", b"\n\n", b'{"x":"' + b"y" * 500]),
             st.sampled_from([b'{"meta":', b'{ "meta" :', b"[[[", b'{"meta":{"producer":"so', b"}", b" "]),
         ),
         max_size=12,
@@ -134,10 +135,11 @@ def test_pieces_are_the_same_however_the_file_grew(
 ) -> None:
     folder = tmp_path_factory.mktemp("pieces")
     log = b"".join(parts)
-    whole = pieces(write(folder / "whole", [log]))
     grown: list[Piece] = []
     start = 0
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("publisher.importers.sonar_stream.MOST_ENVELOPE_BYTES", 800)
+        whole = pieces(write(folder / "whole", [log]))
         patch.setattr("publisher.importers.log_files._CHUNK_BYTES", chunk)
         for cut in [*sorted(min(cut, len(log)) for cut in cuts), len(log)]:
             found = pieces(write(folder / "grown", [log[:cut]]), start)

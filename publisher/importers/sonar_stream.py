@@ -18,7 +18,9 @@ MOST_ENVELOPE_BYTES: Final = 8 * 1024 * 1024
 # How every envelope begins. Inside of one it cannot stand: there a quote would have a backslash before it.
 _BEGINNING: Final = re.compile(rb'\{\s{0,64}"meta"\s{0,64}:')
 _MOST_BEGINNING: Final = 256  # bytes, generously
+_LOOKED_AT: Final = 2 * KEPT_BYTES  # for a token, in what is set aside
 _BLANKS: Final = re.compile(rb"\s*")
+_END_OF_LINE: Final = re.compile(rb"[^\s{]\s*?\n")
 _STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
 _TOKEN: Final = re.compile(rb'("token"\s*+:\s*+)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
 _decode: Final = JSONDecoder().raw_decode
@@ -127,7 +129,7 @@ class EnvelopeReader:
     def _too_long(self) -> Piece | None:
         """What has no end within bounds, up to where an envelope begins; None when none does."""
         start = self._at
-        beginning = self._buffer[start - self._base :][: KEPT_BYTES * 2]
+        beginning = self._buffer[start - self._base :][:_LOOKED_AT]
         digest = blake2b(digest_size=DIGEST_BYTES)
         while True:
             found = _BEGINNING.search(self._buffer, max(self._at, start + 1) - self._base)
@@ -141,8 +143,7 @@ class EnvelopeReader:
                 self._at = start  # to be looked at again when there is more
                 return None
             self._more()
-        wrong = f"{self._at - start} bytes without an end, which no envelope has"
-        return Piece(start, self._at, None, wrong, without_token(beginning)[:KEPT_BYTES], digest.digest())
+        return Piece(start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest())
 
 
 def _reason(error: Exception) -> str:
@@ -166,37 +167,48 @@ def _object(segment: bytes, at: int, text: str, place: int, start: int, *, whole
     if len(text) != len(segment):
         size = len(text[place:stop].encode("utf-8", "surrogateescape"))
     if size > MOST_ENVELOPE_BYTES:
-        return _bad(segment, at, at + size, start, f"{size} bytes long, which no envelope is")
+        return _without_end(segment, at, start, whole=whole)
     return Piece(start + at, start + at + size, envelope)
 
 
 def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> Piece | None:
     """What begins like an object and is none, up to where its brackets end; None when they may yet."""
-    end = _end_of_brackets(segment, at)
-    if end is None and not whole:
-        return None
-    if end is None:
-        end, wrong = len(segment), "torn: it has no end"
-    return _bad(segment, at, end, start, wrong)
+    end = _end_of_brackets(segment, at, at + MOST_ENVELOPE_BYTES)
+    return _without_end(segment, at, start, whole=whole) if end is None else _bad(segment, at, end, start, wrong)
 
 
 def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
-    """What is no object, up to the end of the line."""
-    line = segment.find(b"\n", at)
-    if line < 0 and not whole:
-        return None
-    return _bad(segment, at, line + 1 if line >= 0 else len(segment), start, "not an envelope of Sonar")
+    """What is no object, up to the end of the line. A line that ends with a brace may be the beginning of an envelope."""
+    line = _END_OF_LINE.search(segment, at, at + MOST_ENVELOPE_BYTES)
+    if line is None:
+        return _without_end(segment, at, start, whole=whole)
+    return _bad(segment, at, line.end(), start, "not an envelope of Sonar")
+
+
+def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
+    """What does not end within bounds, up to the next envelope; None when that may not be there yet."""
+    return _bad(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
+
+
+def _endless(size: int) -> str:
+    if size <= MOST_ENVELOPE_BYTES:
+        return "torn: it has no end"
+    return f"{size} bytes without an end, which no envelope has"
 
 
 def _bad(segment: bytes, at: int, end: int, start: int, wrong: str) -> Piece:
-    content = without_token(segment[at:end])
-    digest = blake2b(content, digest_size=DIGEST_BYTES).digest()
-    return Piece(start + at, start + end, None, wrong, content.rstrip()[:KEPT_BYTES], digest)
+    digest = blake2b(segment[at:end], digest_size=DIGEST_BYTES).digest()
+    return Piece(start + at, start + end, None, wrong, _kept(segment[at : min(end, at + _LOOKED_AT)]), digest)
 
 
-def _end_of_brackets(segment: bytes, at: int) -> int | None:
+def _kept(beginning: bytes) -> bytes:
+    """For people; more is looked at than kept, so that a token is found that ends later."""
+    return without_token(beginning[:_LOOKED_AT])[:KEPT_BYTES].rstrip()
+
+
+def _end_of_brackets(segment: bytes, at: int, most: int) -> int | None:
     depth = 0
-    for token in _STRUCTURE.finditer(segment, at):
+    for token in _STRUCTURE.finditer(segment, at, most):
         match token[0]:
             case b"{" | b"[":
                 depth += 1
