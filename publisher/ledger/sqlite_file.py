@@ -200,7 +200,9 @@ def _advice(error: sqlite3.Error, path: Path) -> str:
     if "full" in text:
         return f"make room on the file system of {path.parent}, then run again: nothing is lost"
     if "readonly" in text or "read-only" in text or "unable to open" in text:
-        return f"{path.parent} and every file in it must belong to the user who publishes, who must be able to write there"
+        return (
+            f"{path.parent} and every file in it must belong to the user who publishes, who must be able to write there"
+        )
     if "locked" in text or "busy" in text:
         return "another program holds it; run again when it is done"
     if "malformed" in text or "not a database" in text or "corrupt" in text:
