@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -128,6 +129,21 @@ def test_a_rehearsal_packs_for_it_too(site: SiteUnderTest) -> None:
     fill(site, jobs(300, seed=2))
     planned = site.publish("--dry-run").json["targets"]["egi"]["messages"]
     assert planned == site.publish().json["targets"]["egi"]["messages"] > 1
+
+
+def test_summaries_are_cut_for_it_in_the_next_run(site: SiteUnderTest) -> None:
+    """Months are written down together, so it is the next message of totals that is packed for what was learnt."""
+    site.config["targets"]["egi"] |= {"format": "apel-summary-0.4"}
+    site.fake.set_limit(90_000)
+    batch = [replace(job, benchmark="HEPSPEC:10.5", user=f"/CN=user {number}") for number, job in enumerate(jobs(300))]
+    fill(site, batch[:250])
+    assert site.publish().status == 0
+    assert refused(site) > 0
+    fill(site, batch[250:])
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 300)
+    assert run.json["targets"]["egi"]["messages"] > 1
+    assert refused(site) == 0
 
 
 def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
