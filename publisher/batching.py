@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
@@ -118,7 +118,7 @@ class JobBatches:
                     self._dispatch.count_aside(aside)
                     self._packer.mark(Progress(skipped=(aside,)))
 
-    def _packed(self, record: Rendered, place: Progress | None = None) -> Iterator[Batch]:
+    def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
         try:
             return self._packer.add(record, place)

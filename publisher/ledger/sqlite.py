@@ -89,6 +89,7 @@ class LedgerQuestions:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
         self._on_its_way: tuple[int, MessageId, Sequence[Carried]] = (0, MessageId(""), ())  # prepared last
         self._absences: dict[int, Absence] = {}  # by stretch, of those that this process wrote
@@ -274,9 +275,13 @@ class LedgerQuestions:
         )
 
     def _number(self, target: str) -> int | None:
-        with self._reading():
-            row = self._connection.execute(_TARGET, {"name": target}).fetchone()
-        return None if row is None else int(row[0])
+        if target not in self._numbers:
+            with self._reading():
+                row = self._connection.execute(_TARGET, {"name": target}).fetchone()
+            if row is None:
+                return None
+            self._numbers[target] = int(row[0])
+        return self._numbers[target]
 
     def _fresh_of(self, number: int) -> dict[JobKey, bytes]:
         if number not in self._fresh:

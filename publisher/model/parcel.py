@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -69,8 +69,8 @@ class Packer:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
 
-    def add(self, record: Rendered, progress: Progress | None = None) -> Iterator[Batch]:
-        """Add a record; yields the batch that it closes, if any. `progress` goes with the batch that holds it.
+    def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
+        """Add a record; gives the batches that it closes, if any. `progress` goes with the batch that holds it.
 
         Raises: Unfit for a record that no message can hold, or that would replace a neighbour at the receiver.
         """
@@ -82,11 +82,9 @@ class Packer:
                 "key-collision",
                 f"another job has the receiver's key {record.receiver_key}: one would replace the other",
             )
-        return self._put(record, size, progress)
-
-    def _put(self, record: Rendered, size: int, progress: Progress | None) -> Iterator[Batch]:
+        full: Sequence[Batch] = ()
         if self._waiting and self._bytes + size > min(self._most_bytes, self._fill_to() - self._around):
-            yield self._close()
+            full = (self._close(),)
         self._waiting.append(record)
         self._keys.add(record.entry.key)
         self._receiver_keys.add(record.receiver_key)
@@ -95,7 +93,8 @@ class Packer:
         if progress is not None:
             self.mark(progress)
         if self._most_records and len(self._waiting) >= self._most_records:
-            yield self._close()
+            full = (*full, self._close())
+        return full
 
     def mark(self, progress: Progress) -> None:
         """Everything read so far is accounted for by `progress` once the records before it are written down."""
