@@ -1,7 +1,7 @@
 """The packages on a fresh machine: installed, configured from an arc.conf, examined, and run as the service runs them.
 
-The machine is a Debian in a folder (mmdebstrap, as root, from Debian's mirrors), with this host's loopback, on which the stand-in
-AMS answers. `make check-packages` builds the packages and runs this.
+The machine is a Debian in a folder (mmdebstrap, as root, from Debian's mirrors), with this host's loopback, on which the
+stand-in AMS answers. `make check-packages` builds the package and runs this.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,33 @@ topic = gLite-APEL
 gocdb_name = EXAMPLE-SITE
 apel_messages = urs
 """
+
+
+def test_the_rpm_installs_and_runs(tmp_path: Path) -> None:
+    """Into a root of its own, with this host's Python: there are no mirrors of Enterprise Linux everywhere."""
+    packages = sorted(DIST.glob("*.rpm"))
+    if os.geteuid() != 0 or shutil.which("rpm") is None or not packages:
+        pytest.skip("needs root, rpm, and a package in dist/ (make rpm)")
+    rpm = ("rpm", "--root", str(tmp_path))
+    subprocess.run([*rpm, "--initdb"], check=True, timeout=60)
+    subprocess.run([*rpm, "-i", "--nodeps", "--noscripts", "--nosignature", packages[0]], check=True, timeout=60)
+    (code,) = tmp_path.glob("usr/lib/python3*/*-packages")
+    ran = subprocess.run(
+        [sys.executable, tmp_path / "usr/bin/publisher", "--version"],
+        env={"PYTHONPATH": str(code)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout.startswith("publisher 0.")
+    for there in (
+        *("usr/lib/systemd/system/publisher.service", "usr/lib/systemd/system/publisher.timer"),
+        *("usr/lib/sysusers.d/publisher.conf", "usr/share/man/man1/publisher-publish.1"),
+        *("usr/share/man/man7/publisher-accounting.7", "usr/share/bash-completion/completions/publisher"),
+    ):
+        assert (tmp_path / there).is_file(), there
 
 
 class Machine:
