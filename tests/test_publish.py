@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -445,7 +446,9 @@ def test_the_token_is_nowhere_but_in_its_header(site: SiteUnderTest) -> None:
     assert token.encode() not in site.state.read_bytes()
 
 
-def test_every_step_of_a_round_may_be_the_last(site: SiteUnderTest) -> None:
+def test_every_step_of_a_round_may_be_the_last(
+    site: SiteUnderTest, record_property: Callable[[str, object], None]
+) -> None:
     """`kill -9` between any two steps: the next round mends it, and at most one message goes twice, under its id."""
     site.config["targets"]["egi"] |= {"batch_records": 10, "attempts": 1}
     batch = jobs(34)
@@ -485,6 +488,7 @@ def test_every_step_of_a_round_may_be_the_last(site: SiteUnderTest) -> None:
         if child.returncode != -signal.SIGKILL:
             break
     assert step > 12, "the walk went through a whole round"
+    record_property("tried", step - 1)
 
 
 def forget_the_sweep(site: SiteUnderTest) -> None:
