@@ -59,7 +59,7 @@ def open_outlet(
 ) -> Outlet:
     """The outlet of the target's format. `held_before`: months that the last round held back.
 
-    `page_read` is told of pages that are read beside the round's own.
+    `page_read` is told of pages that are read to sum a month up again.
     """
     if isinstance(aim.format, SummaryFormat):
         return MonthTotals(
@@ -73,7 +73,7 @@ def open_outlet(
             basis=f"{aim.selection_digest}-{aim.policy_digest}",
             accept_key_change=aim.accept_key_change,
             clock=clock,
-            page_read=page_read,
+            page_read=page_read if judge.again else lambda _: None,  # a regular round tells of its own reading only
         )
     frame = aim.format.frame
     packer = Packer(
