@@ -86,6 +86,9 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
             few = min(jobs, _STAGE_JOBS)
             stages = list(_stages(folder, config, few))
             yield from stages
+            yield from _stages(
+                folder, ground.configuration(folder, database, summaries), jobs, "Summaries stage by stage"
+            )
             parts = list(_floors(folder, database, config, few))
             yield from parts
             yield _sum_of(parts, stages[-1])
@@ -155,7 +158,7 @@ def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: s
     return Line(group=group, name=name, count=met, unit="jobs", cost=ended.cost, note=note, work=work)
 
 
-def _stages(folder: Path, config: Path, jobs: int) -> Iterator[Line]:
+def _stages(folder: Path, config: Path, jobs: int, group: str = "Stage by stage") -> Iterator[Line]:
     """A process of its own, so that the peaks of the children here stay theirs."""
     _say("stage by stage")
     before = 0.0
@@ -164,7 +167,7 @@ def _stages(folder: Path, config: Path, jobs: int) -> Iterator[Line]:
         added = (cost.cpu_s - before) * 1e6 / jobs
         before = cost.cpu_s
         yield Line(
-            group="Stage by stage, each with all above it",
+            group=f"{group}, each with all above it",
             name=found["name"],
             count=jobs,
             unit="jobs",
@@ -190,6 +193,7 @@ def _sum_of(parts: list[Line], whole: Line) -> Line:
     """What one record would cost if each part of the work were done at its floor, one after the other on one core."""
     payload_mb = whole.work["payload_bytes"] / 1e6
     amount = {"jobs": whole.count, "records": whole.count, "MB": payload_mb, "MB on the wire": payload_mb * 4 / 3}
+    parts = [part for part in parts if part.unit in amount]
     wall_s = sum(part.cost.wall_s / part.count * amount[part.unit] for part in parts)
     cpu_s = sum(part.cost.cpu_s / part.count * amount[part.unit] for part in parts)
     cost = Cost(wall_s=wall_s, cpu_s=cpu_s)

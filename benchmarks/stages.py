@@ -42,6 +42,12 @@ STAGES: Final = (
     "+ the ledger",
 )
 
+SUMMARY_STAGES: Final = (
+    "rows read, those alike put together",
+    "+ known, judged, counted",
+    "+ the ledger; months rendered, signed, sent",
+)
+
 
 class Counted:
     """An observer that counts the work."""
@@ -146,17 +152,28 @@ def stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dic
         yield name, *_round(site, replace(aim, transport=transport(aim.transport)), ledger(), jobs)
 
 
-def _pages(site: Site, jobs: int) -> tuple[Cost, dict[str, float]]:
+def summary_stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
+    """The same for monthly totals of all jobs, which are only counted."""
+    (target,) = site.settings.targets
+    aim = site.aim(target)
+    taking = replace(aim, transport=TakesAll(aim.transport.payload_limit()))
+    yield SUMMARY_STAGES[0], *_pages(site, jobs, alike=True)
+    ledger = Rehearsed(folder, aim.policy_digest, check_all=True)
+    yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
+    yield SUMMARY_STAGES[2], *_round(site, aim, open_ledger(folder / "summary-stages.db"), None)
+
+
+def _pages(site: Site, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
-        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC)):
+        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC), alike=alike):
             rows += page.rows_read
             if rows >= jobs:
                 break
     return stretch.cost, {"rows": rows}
 
 
-def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int) -> tuple[Cost, dict[str, float]]:
+def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int | None) -> tuple[Cost, dict[str, float]]:
     counted = Counted()
     with closing(ledger), closing(site.source()) as source, closing(aim.transport), measured() as stretch:
         outcome = Round(aim, source, ledger, counted, site.surroundings.clock, site.surroundings.wait).run(jobs)
@@ -172,5 +189,7 @@ def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int) -> tuple[Cost, dict[
 
 
 if __name__ == "__main__":
-    found = stages(live(Path(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3]))
+    site = live(Path(sys.argv[1]))
+    split = summary_stages if site.settings.targets[0].summary else stages
+    found = split(site, int(sys.argv[2]), Path(sys.argv[3]))
     print(json.dumps([{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]))

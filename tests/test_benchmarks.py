@@ -15,7 +15,7 @@ from benchmarks.__main__ import NEW_JOBS
 from benchmarks.compare import compared
 from benchmarks.measure import Cost
 from benchmarks.report import Line, as_json, table
-from benchmarks.stages import STAGES
+from benchmarks.stages import STAGES, SUMMARY_STAGES
 
 JOBS = 2_000
 Lines = dict[tuple[str, str], dict[str, Any]]
@@ -63,7 +63,8 @@ def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
     for group in IMPORTS:
         assert [name for each, name in lines if each == group] == ["first import", "nothing to do", "then published"]
     assert [name for group, name in lines if group == STAGE_GROUP] == list(STAGES)
-    assert len([name for group, name in lines if group == FLOORS]) == 7
+    assert [name for group, name in lines if group == "Summaries stage by stage"] == list(SUMMARY_STAGES)
+    assert len([name for group, name in lines if group == FLOORS]) == 8
 
 
 @pytest.mark.parametrize("group", WHOLE)
@@ -109,6 +110,8 @@ def test_the_work_of_a_record(bench: tuple[str, Lines]) -> None:
     _, lines = bench
     for name in STAGES:
         assert lines[STAGE_GROUP, name]["work"]["rows"] == JOBS
+    for name in SUMMARY_STAGES:
+        assert lines["Summaries stage by stage", name]["work"]["rows"] == JOBS
     whole = lines[STAGE_GROUP, STAGES[-1]]["work"]
     assert whole["records"] == JOBS
     assert whole["payload_bytes"] / JOBS < 1_900
