@@ -22,6 +22,8 @@ from publisher.judge import Changed
 from publisher.ledger.base import Ledger
 from publisher.ledger.charge_base import ChargeBook
 from publisher.ledger.charge_book import open_charge_book, open_charge_book_to_read
+from publisher.ledger.history import open_history
+from publisher.ledger.history_base import History
 from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.selection import Window
@@ -29,6 +31,7 @@ from publisher.model.when import epoch
 from publisher.outcome import Outcome
 from publisher.sources import source_plugin
 from publisher.sources.base import Source
+from publisher.sources.usage import UsageReader, usage_plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,16 @@ class Site:
     def charge_book_to_read(self) -> ChargeBook:
         """Raises: LedgerError."""
         return open_charge_book_to_read(self.settings.state)
+
+    def history(self) -> History:
+        """What was delivered when. Raises: LedgerError."""
+        return open_history(self.settings.state)
+
+    def usage(self) -> UsageReader:
+        """The source, for who sums up what jobs used. Raises: ConfigError."""
+        return usage_plugin(self.settings.source.type).create(
+            self.settings.source.options, self.surroundings.environment
+        )
 
     def importer(self, name: str) -> Importer:
         """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""

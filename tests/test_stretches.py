@@ -38,8 +38,8 @@ class Shelf:
             pack(Entry(key=key, ended_at=Epoch(self.messages), fingerprint=len(keys)), self.messages) for key in keys
         )
         self.connection.execute(
-            "INSERT INTO message (id, target, message_id, state, format, records, digest, made_at)"
-            " VALUES (?, 1, '', 2, '', ?, x'', 0)",
+            "INSERT INTO message (id, target, message_id, state, format, records, bytes, digest, made_at)"
+            " VALUES (?, 1, '', 2, '', ?, 0, x'', 0)",
             (self.messages, len(keys)),
         )
         self.connection.execute("INSERT INTO fresh VALUES (?, 1, ?)", (self.messages, b"".join(packed)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import NewType, Protocol
 
@@ -81,6 +82,17 @@ class KeptCharge:
     was: AssessedJob | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargedSum:
+    """What the jobs of one payer cost together, in one unit."""
+
+    project: str
+    group: str
+    unit: str
+    jobs: int
+    amount: Decimal
+
+
 class ChargeBook(Protocol):
     """Charges by job, and the runs that computed them."""
 
@@ -90,6 +102,10 @@ class ChargeBook(Protocol):
 
     def charges(self, request: ChargeRequest) -> Iterator[KeptCharge]:
         """By end time; read in portions, because there may be very many."""
+        ...
+
+    def sums(self, window: Window) -> Sequence[ChargedSum]:
+        """Of the charges that are kept of jobs that ended in a window, by project, group and unit."""
         ...
 
     def asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any, Final
 from publisher.errors import LedgerError, PublisherError
 from publisher.ledger import sqlite_file
 from publisher.ledger.charge_base import (
+    ChargedSum,
     ChargeRequest,
     ChargeRun,
     Counts,
@@ -62,6 +64,11 @@ WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR charge.ke
       AND (:project IS NULL OR project = :project) AND (:group IS NULL OR job_group = :group)
 ORDER BY ended_at, charge.key LIMIT :limit"""
 )
+_AMOUNTS = """
+SELECT ended_at, key, project, job_group, unit, amount
+FROM charge JOIN tariff ON tariff.id = tariff
+WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR key > :key) AND amount IS NOT NULL
+ORDER BY ended_at, key LIMIT :limit"""
 _KEEP = """
 INSERT INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount, reason,
                     news, news_of, was_tariff, was_amount, was_reason)
@@ -105,6 +112,27 @@ class SqliteChargeBook:
             if len(rows) < _PORTION:
                 return
             start, key = rows[-1][3], rows[-1][0]
+
+    def sums(self, window: Window) -> Sequence[ChargedSum]:
+        start, key = (_BEFORE_ALL if window.start is None else window.start), b""
+        end = _AFTER_ALL if window.end is None else window.end
+        jobs: Counter[tuple[str, str, str]] = Counter()
+        amounts: dict[tuple[str, str, str], Decimal] = {}
+        while True:
+            asked = {"start": start, "end": end, "key": key, "limit": _PORTION}
+            with sqlite_file.translated(self._path):
+                rows = self._connection.execute(_AMOUNTS, asked).fetchall()
+            for *_, project, group, unit, amount in rows:
+                payer = project, group, unit
+                jobs[payer] += 1
+                amounts[payer] = amounts.get(payer, Decimal(0)) + Decimal(amount)
+            if len(rows) < _PORTION:
+                break
+            start, key = rows[-1][:2]
+        return [
+            ChargedSum(project=payer[0], group=payer[1], unit=payer[2], jobs=jobs[payer], amount=amount)
+            for payer, amount in sorted(amounts.items())
+        ]
 
     @contextmanager
     def asked(

@@ -22,6 +22,7 @@ ENTRY_BYTES: Final = KEY_BYTES + 4 + 4 + 3
 LEAF_ENTRIES: Final = 180
 LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
+_MESSAGE_AND_END: Final = Struct(f">{KEY_BYTES}xII3x")
 _ENTRY: Final = Struct(f">{KEY_BYTES}sIIHB")  # the fingerprint's three bytes are the last two numbers
 
 
@@ -42,6 +43,12 @@ def pack(entry: Entry, message: int) -> bytes:
 def unpack(packed: bytes) -> Membership:
     _, message, ended_at, high, low = _ENTRY.unpack(packed)
     return Membership(message=message, ended_at=Epoch(ended_at), fingerprint=high << 8 | low)
+
+
+def message_and_end(packed: bytes) -> tuple[int, int]:
+    """A part of `unpack`, at a fifth of its price."""
+    message, ended_at = _MESSAGE_AND_END.unpack(packed)
+    return message, ended_at
 
 
 def entries(leaf: bytes) -> list[bytes]:

@@ -14,11 +14,11 @@ from publisher.model.message import Entry, Message
 from publisher.model.progress import Progress
 
 _ENTER_MESSAGE = """
-INSERT INTO message (target, message_id, state, format, records, digest, made_at)
-VALUES (:target, :message_id, 0, :format, :records, :digest, :made_at)"""
+INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
+VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
 _ENTER_COUNTED = """
-INSERT INTO message (target, message_id, state, format, records, digest, made_at, settled_at)
-VALUES (:target, '', 4, '', :jobs, x'', :now, :now)"""
+INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
+VALUES (:target, '', 4, '', :jobs, 0, x'', :now, :now)"""
 _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
 VALUES (:message, :place, :narrowing, :payload, :records)"""
@@ -65,6 +65,7 @@ def enter(
             "message_id": message.id,
             "format": message.format,
             "records": message.records,
+            "bytes": len(message.payload),
             "digest": bytes.fromhex(message.digest),
             "made_at": epoch(message.made_at),
         },

@@ -41,6 +41,7 @@ CREATE TABLE message (
     state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
     format     TEXT NOT NULL,
     records    INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL,            -- of the payload, before signing
     digest     BLOB NOT NULL,               -- SHA-256 of the payload
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,

@@ -1,0 +1,228 @@
+"""A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
+
+As for counting (arex_alike.py), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows come
+by end time, and jobs that are not complete yet count too: their usage is. 11 µs a job, where whole records take 19 and what is
+made of them as much again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.selection import Window
+from publisher.model.usage import UsageGroup, UsagePage
+from publisher.sources import arex_sql, arex_usage_sql
+from publisher.sources.arex import Options, copies_directory, database_paths
+from publisher.sources.arex_database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Reading, stored_job_id
+from publisher.sources.arex_names import NameTables
+from publisher.sources.arex_rows import Asked, Row, RowReader
+from publisher.sources.arex_values import positive
+from publisher.sources.local_time import LocalTime, local_zone
+from publisher.sources.sqlite_readonly import CopyShelf
+
+_PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
+_REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
+# EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount; FQAN and benchmark beside the row.
+_KIND: Final = itemgetter(3, 4, 5, 6, 7, 8, 10, 13, 14, 21, 22)
+Kind = tuple[Any, ...]
+# Nothing is waited for: what a job used is all there when it has an end.
+_WHATEVER: Final = Asked(needs=frozenset(), now=Epoch(LAST_SECOND), remembers=False)
+
+
+def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
+    """Raises: ConfigError when the time zone cannot be found."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    clock = LocalTime(local_zone(options.time_zone, environment))
+    return ArexUsage(options, clock, copies_below=copies_directory(environment))
+
+
+class ArexUsage:
+    """A `UsageReader`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+
+    def __init__(self, options: Options, clock: LocalTime, *, copies_below: Path, page_rows: int = _PAGE_ROWS) -> None:
+        self._options = options
+        self._clock = clock
+        self._page_rows = page_rows
+        self._shelf = CopyShelf(copies_below)
+        self._reading = Reading(
+            clock=clock, hold_off_s=0, unescape=options.unescape, busy_timeout_s=options.lock_wait_s
+        )
+
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
+        first = max(1, window.start or 1)
+        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        with ExitStack() as stack:
+            opened: list[UsageDatabase] = []
+            for path in database_paths(self._options):
+                database = UsageDatabase(path, self._shelf, self._reading)
+                stack.callback(database.close)
+                opened.append(database)
+            opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
+            for place, database in enumerate(opened):
+                summing = _Summing(self._clock, eras, opened[:place], alone=alone)
+                yield from database.pages(first, last, self._page_rows, summing)
+
+    def close(self) -> None:
+        self._shelf.close()
+
+
+class UsageDatabase(AccountingDatabase):
+    """One accounting database, open for a report."""
+
+    def pages(self, first: int, last: int, limit: int, summing: _Summing) -> Iterator[UsagePage]:
+        """Raises: SourceError."""
+        position = (first, BEFORE_ALL)
+        while True:
+            asked = {"first": position[0], "after": position[1], "last": last, "limit": limit}
+            page, end = self._ask(partial(summing.page, asked=asked))
+            yield page
+            if page.rows_read < limit or end is None:
+                return
+            position = end
+
+
+class _Summing:
+    """Sums up the rows of one database, leaving out jobs that are finished in those above it."""
+
+    def __init__(
+        self, clock: LocalTime, eras: Sequence[Epoch], above: Sequence[AccountingDatabase], *, alone: bool
+    ) -> None:
+        self._clock = clock
+        self._eras = eras
+        self._above = above
+        self._alone = alone
+        self._known: tuple[RowReader, NameTables] | None = None
+        self._examples: dict[Kind, JobRecord] = {}
+
+    def page(
+        self, connection: sqlite3.Connection, reader: RowReader, asked: Mapping[str, int]
+    ) -> tuple[UsagePage, tuple[int, int] | None]:
+        """A page, and where it ends. Raises: sqlite3.Error."""
+        found = connection.execute(arex_usage_sql.ENDED[reader.layout], asked).fetchall()
+        rows: Sequence[Row] = found
+        for database in self._above:
+            finished = database.finished_among(rows)
+            rows = [row for row in rows if stored_job_id(row) not in finished] if finished else rows
+        names = self._names(reader)
+        names.fill(connection, rows)
+        kinds, strange = self._sorted(rows, names)
+        strange += self._read_examples(connection, reader, kinds)
+        groups = [
+            group
+            for kind, members in kinds.items()
+            if kind in self._examples
+            for group in self._groups(self._examples[kind], members, reader)
+        ]
+        unreadable = 0
+        for row, job in self._whole(connection, reader, strange):
+            if job is None:
+                unreadable += names.statuses.get(row[8]) != "in-progress"
+            else:
+                groups += self._groups(job, [_mended(row, job)], reader)
+        page = UsagePage(groups=tuple(groups), unreadable=unreadable, rows_read=len(found))
+        return page, (found[-1][12], found[-1][0]) if found else None
+
+    def _names(self, reader: RowReader) -> NameTables:
+        """What was met behind this reader's connection; another one may be to another file."""
+        if self._known is None or self._known[0] is not reader:
+            self._known = reader, NameTables(reader.layout, reader.text)
+            self._examples.clear()
+        return self._known[1]
+
+    def _sorted(self, rows: Sequence[Row], names: NameTables) -> tuple[dict[Kind, list[Row]], list[Row]]:
+        """Rows by kind, and the strange ones."""
+        kinds: dict[Kind, list[Row]] = {}
+        strange = []
+        for row in rows:
+            status = names.statuses.get(row[8], "")
+            if self._alone or not status or status == "in-progress" or not _is_plain(row):
+                strange.append(row)
+            else:
+                kinds.setdefault(_KIND(row), []).append(row)
+        return kinds, strange
+
+    def _read_examples(
+        self, connection: sqlite3.Connection, reader: RowReader, kinds: Mapping[Kind, list[Row]]
+    ) -> list[Row]:
+        """Read a row whole of each kind that is new; gives the rows of kinds whose first row makes no job."""
+        if len(self._examples) > _REMEMBERED:
+            self._examples.clear()
+        new = {kind: members[0] for kind, members in kinds.items() if kind not in self._examples}
+        for (kind, _), (_, job) in zip(new.items(), self._whole(connection, reader, list(new.values())), strict=True):
+            if job is not None:
+                self._examples[kind] = job
+        return [row for kind in new if kind not in self._examples for row in kinds[kind]]
+
+    def _whole(
+        self, connection: sqlite3.Connection, reader: RowReader, rows: Sequence[Row]
+    ) -> list[tuple[Row, JobRecord | None]]:
+        """The records of rows, in their order; None where none can be made."""
+        if not rows:
+            return []
+        listed = {"rows": json.dumps([row[0] for row in rows])}
+        whole = connection.execute(arex_sql.BY_ROW[reader.layout], listed).fetchall()
+        jobs = {job.row.record_id: job for job in reader.read(connection, whole, _WHATEVER, span=False).jobs}
+        return [(row, jobs.get(row[0])) for row in rows]
+
+    def _groups(self, example: JobRecord, members: Sequence[Row], reader: RowReader) -> list[UsageGroup]:
+        """Rows of one kind by era and project."""
+        text, epoch, eras = reader.text, self._clock.epoch, self._eras
+        imported = reader.layout == arex_sql.IMPORTED
+        sums: dict[tuple[int, Any, bool], list[Any]] = {}
+        for row in members:
+            submitted, ended, wall = row[11], row[12], row[15]
+            began, project, local_user = row[18], row[19], row[20]
+            own = project is not None and local_user is not None and text(local_user).partition(":")[0] == text(project)
+            key = bisect_right(eras, ended), project, own
+            total = sums.get(key)
+            if total is None:
+                total = sums[key] = [0, 0, 0, []]
+            total[0] += 1
+            total[1] += wall
+            total[2] += row[16] + row[17]
+            if began is not None:
+                start = positive(began) if imported else epoch(text(began), ended_at=ended, wall_s=wall)
+                if start is not None:
+                    total[3].append(start - submitted)
+        return [
+            UsageGroup(
+                era=era,
+                example=example,
+                project=text(project),
+                own_project=own,
+                jobs=jobs,
+                wall_s=wall_s,
+                cpu_s=cpu_s,
+                waits_s=waits,
+            )
+            for (era, project, own), (jobs, wall_s, cpu_s, waits) in sums.items()
+        ]
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether the row's own values are as A-REX writes them."""
+    submitted, ended, wall, user, kernel = row[11], row[12], row[15], row[16], row[17]
+    return (
+        submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
+        and bool(row[1])
+        and submitted > 0
+        and wall >= 0
+        and user >= 0
+        and kernel >= 0
+    )
+
+
+def _mended(row: Row, job: JobRecord) -> Row:
+    """A strange row with the numbers that were read from it."""
+    used = job.wall_s, job.cpu_user_s, job.cpu_kernel_s
+    return (*row[:11], job.submitted_at, job.ended_at, *row[13:15], *used, *row[18:])
