@@ -34,6 +34,9 @@ def walked(folder: Path, pki: PKI, seed: int, steps: int, *, children: bool = Fa
         last = walk.heal()
         assert [(one.outcome, one.exit_status) for one in last] == [("nothing", 0)] * 3, last
         assert_all_is_well(walk)
+    except AssertionError as error:
+        error.add_note(f"seed {seed}, and all its steps: " + " | ".join(walk.story))
+        raise
     finally:
         walk.close()
     return walk.counts
