@@ -442,6 +442,19 @@ def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], databa
     assert content(database) == content(expected)
 
 
+@pytest.mark.parametrize("step", [60, 120])  # statements: both while the file is read
+def test_a_compressed_file_is_read_to_its_end_after_a_kill(
+    step: int, files: list[Path], tmp_path: Path, database: Path
+) -> None:
+    packed = write(tmp_path / "0+job-slurm.json.gz", [gzip.compress(files[1].read_bytes())])
+    run_import(tmp_path / "whole.db", packed)
+    assert child(database, step, packed).wait(60) == -signal.SIGKILL
+    first = run_import(database, packed)
+    assert first.lines > 0
+    assert content(database) == content(tmp_path / "whole.db")
+    assert run_import(database, packed).lines == 0
+
+
 def test_several_importers_at_once(files: list[Path], database: Path) -> None:
     expected, *logs = files
     processes = [child(database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]

@@ -26,7 +26,10 @@ _LOST: Final = "UPDATE ImportFile SET Path = '' WHERE FileID = ? AND Path = ?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCursor:
-    """A content, where it was last seen, and how far it was read. `number` is None when it is not written down yet."""
+    """A content, where it was last seen, and how far it was read. `number` is None when it is not written down yet.
+
+    `modified` is 0 while it is not known whether there is more.
+    """
 
     number: int | None
     path: str
@@ -65,19 +68,20 @@ class Cursors:
         """Cursors of contents that stood under this name when they were last seen."""
         return [cursor for cursor in self.all() if cursor.path == str(path)]
 
-    def move(self, cursor: FileCursor, file: LogFile, mark: Mark) -> FileCursor:
-        """Write a new place down, inside a transaction. Raises: Overtaken."""
+    def move(self, cursor: FileCursor, file: LogFile, mark: Mark, *, more: bool = False) -> FileCursor:
+        """Write a new place down, inside a transaction; with `more` where the file may go on. Raises: Overtaken."""
         execute = self._database.connection.execute
         place = (mark.taken, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
+        modified = 0.0 if more else file.modified
         if cursor.number is None:
-            number = execute(_INSERT, (self._importer, str(file.path), file.modified, *place)).lastrowid
+            number = execute(_INSERT, (self._importer, str(file.path), modified, *place)).lastrowid
         else:
             number = cursor.number
             held = execute(_TAKEN, (number,)).fetchone()
             if held is None or held[0] != cursor.mark.taken:
                 raise Overtaken
-            execute(_UPDATE, (str(file.path), file.modified, *place, number))
-        return replace(cursor, number=number, path=str(file.path), modified=file.modified, mark=mark)
+            execute(_UPDATE, (str(file.path), modified, *place, number))
+        return replace(cursor, number=number, path=str(file.path), modified=modified, mark=mark)
 
     def forget_path(self, cursor: FileCursor, path: Path) -> None:
         """That a content is no longer under its name, inside a transaction."""

@@ -156,6 +156,9 @@ class SonarImporter:
                 raise SourceError(f"{file.path}: is no file of Sonar, or not in a form that is known; {batch.foreign}")
             first = False
             cursor = self._write(run, cursor, file, batch, mark)
+        if file.compressed and cursor.number is not None and cursor.modified != file.modified:
+            with run.accounting.transaction():
+                run.cursors.move(cursor, file, cursor.mark)
         if reader.unfinished:
             run.unfinished.append(f"{file.path} ({reader.unfinished:,} bytes)")
 
@@ -163,7 +166,8 @@ class SonarImporter:
         """What was read and how far, in one transaction. Raises: Overtaken."""
         connection = run.accounting.connection
         with run.accounting.transaction():
-            moved = run.cursors.move(cursor, file, mark)
+            # The size of a compressed file does not tell whether it was read to its end, should this process end here.
+            moved = run.cursors.move(cursor, file, mark, more=file.compressed)
             duplicates = take(connection, batch.records)
             touch(connection, keep_samples(connection, batch.samples))
             for node in batch.nodes:
