@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -82,6 +83,30 @@ def test_all_real_files_are_known_here_and_add_up(tmp_path: Path) -> None:
     run_import(tmp_path / "imported.db", *(folder / name for name in SAMPLES))
     expected = [sum(figures[at] for figures in SAMPLES.values()) for at in range(3)]
     assert list(totals(tmp_path / "imported.db")) == expected
+
+
+def counted_without_us(path: Path) -> tuple[int, int, int]:
+    """Jobs, wall and CPU seconds, by the facts alone: no line of these files has a colon too many."""
+    runs = {}
+    for line in path.read_text(encoding="latin-1").splitlines():
+        if line.startswith("{"):
+            said = json.loads(line)
+            job, start, end = said["job_number"], said["start_time"] / 1e6, said["end_time"] / 1e6
+            cpu = said["usage"].get("eusage", said["usage"].get("usage"))["cpu"]
+        elif line.startswith("#"):
+            continue
+        else:
+            columns = line.split(":")
+            unit = 1e3 if len(columns) == 52 else 1.0
+            job, start, end, cpu = int(columns[5]), float(columns[9]) / unit, float(columns[10]) / unit, columns[36]
+        if start > 0:
+            runs[job, int(start)] = (int(end - start + 0.5), int(float(cpu) + 0.5))
+    return len(runs), sum(wall for wall, _ in runs.values()), sum(cpu for _, cpu in runs.values())
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_the_totals_of_a_real_file_are_those_of_another_count(name: str) -> None:
+    assert counted_without_us(samples() / name) == SAMPLES[name][:3]
 
 
 def test_real_records_say_what_they_say(tmp_path: Path) -> None:
@@ -632,13 +657,19 @@ def test_two_records_in_one_line_are_never_taken_for_one(columns: int, tmp_path:
     other = colon(replace(ANY, job=12, owner="eve", cpu=7.0), columns=columns)
     # Torn inside its first word, only that word tells: the queue of the other seems to be called `allall.q`.
     for cut in range(line.index(b":") + 1, len(line)):
+        # Neither is lost without a word, also where the first had all that is read of it.
         records, wrong = read_line(line[:cut] + other.rstrip(), TimeUnit.AUTO)
-        if records:
-            # Only where the first had all that is read of it.
-            assert (records[0].job, records[0].owner, records[0].cpu_us) == (4711, "ada", 90_500_000), cut
-            assert cut > len(line) - len(b":".join(line.split(b":")[39:])), cut
-        else:
-            assert wrong
+        assert (records, bool(wrong)) == ([], True), cut
+
+
+def test_whole_json_records_without_a_line_feed_between_are_all_saved(tmp_path: Path) -> None:
+    two = jsonl(replace(ANY, job=1)).rstrip() + jsonl(replace(ANY, job=2)).rstrip()
+    torn = b'"usage":{}}' + two + jsonl(replace(ANY, job=3))[:200] + b"\n"
+    for number, line in enumerate((two + b"\n", torn)):
+        database = tmp_path / f"{number}.db"
+        report = run_import(database, write(tmp_path / f"accounting.{number}", [line]))
+        assert (report.imported, report.bad) == (2, 1)
+        assert {job["LocalJobID"] for job in jobs(database).values()} == {"1", "2"}
 
 
 def test_a_line_of_megabytes_is_set_aside_in_bounded_memory(tmp_path: Path) -> None:

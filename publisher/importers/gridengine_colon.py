@@ -45,6 +45,8 @@ _REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
 # A time has two colons; more than ten of them in one category are another record that was glued to it.
 _MOST_COLONS: Final = 20
 _LEAST_COLUMNS: Final = 43
+# What forks add is 29 columns by now; a whole record behind those of another has more than any of them.
+_MOST_ADDED: Final = 41
 
 
 def read_colon(line: str, unit: TimeUnit) -> Accounted:
@@ -57,6 +59,8 @@ def read_colon(line: str, unit: TimeUnit) -> Accounted:
     submitted, started, ended, failed, status = map(int, numbers[:5])
     ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
     more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
+    if len(more) > _MOST_ADDED:
+        raise BadRecord(f"{line.count(':') + 1} columns: two records seem to stand in one line")
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
     removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
     check_range(int(job), int(task), int(slots), failed, status)

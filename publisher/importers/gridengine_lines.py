@@ -14,7 +14,7 @@ _BEGINNING: Final = '{"job_number":'
 def read_line(line: bytes, unit: TimeUnit) -> tuple[list[Accounted], str]:
     """The records of a line, and what is wrong with it or ''.
 
-    After a failed write the qmaster may glue a record to a torn one: the whole one is saved. Names are not always UTF-8;
+    After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names are not always UTF-8;
     then they are Latin-1, in which every byte is a letter.
     """
     try:
@@ -30,10 +30,14 @@ def read_line(line: bytes, unit: TimeUnit) -> tuple[list[Accounted], str]:
 
 
 def _glued(text: str, unit: TimeUnit) -> list[Accounted]:
-    at = text.rfind(_BEGINNING)
-    if at <= 0:
+    """Of a line with several beginnings, none of which is inside of a record: there a quote has a backslash before it."""
+    _, *rests = text.split(_BEGINNING)
+    if len(rests) == 1 and text.startswith(_BEGINNING):
         return []
-    try:
-        return [read_json(text[at:], unit)]
-    except BadRecord:
-        return []
+    records = []
+    for rest in rests:
+        try:
+            records.append(read_json(_BEGINNING + rest, unit))
+        except BadRecord:
+            continue  # the line is set aside as a whole
+    return records
