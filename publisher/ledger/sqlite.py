@@ -76,7 +76,7 @@ _QUARANTINE_PORTION = 1000
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
 _OF_MONTH = """
 SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = :target AND month = :month AND made_at >= :made_at ORDER BY message.id"""
+WHERE month_message.target = :target AND month = :month AND message.id > :counted ORDER BY message.id"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _CARRIER = """
 SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, row_ids
@@ -250,7 +250,7 @@ class LedgerQuestions:
         since = {
             "target": number,
             "month": month_number(membership.ended_at),
-            "made_at": int(first.made_at.timestamp()),
+            "counted": membership.message,  # not by time: a round's messages bear that of its beginning
         }
         followed = self._connection.execute(_OF_MONTH, since).fetchall()
         return [first, *(self._delivery(target, entry, message) for (message,) in followed)]
