@@ -43,23 +43,21 @@ class AlikeReader:
             return self._whole.read(connection, rows, asked, span=span)
         self._names.fill(connection, rows)
         groups, strange = self._sorted(connection, rows)
-        strange += self._read_examples(connection, groups, asked)
+        strange += self._read_examples(connection, rows, groups, asked)
         strange.sort(key=itemgetter(0))
         verdicts = self._whole.read(connection, strange, asked, span=False)
-        alike = [
-            Alike(example=self._examples[kind], runs=list(map(_bare, members)))
-            for kind, members in groups.items()
-            if kind in self._examples
-        ]
+        examples = self._examples
+        alike = [Alike(example=examples[kind], runs=runs) for kind, runs in groups.items() if kind in examples]
         return replace(verdicts, alike=alike)
 
-    def _sorted(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> tuple[dict[Kind, list[Row]], list[Row]]:
-        """Rows by kind, and the strange ones."""
+    def _sorted(
+        self, connection: sqlite3.Connection, rows: Sequence[Row]
+    ) -> tuple[dict[Kind, list[BareRun]], list[Row]]:
+        """Runs by kind, and the strange rows."""
         between = {"first": rows[0][0], "last": rows[-1][0]}
         finished, early = _events(connection, between)
         kinds = list(map(_KIND, rows))
-        distinct = set(kinds)
-        plain = {kind for kind in distinct if self._is_plain(kind)}
+        plain = {kind for kind in set(kinds) if self._is_plain(kind)}
         # Schema 1 has both beside the row, schema 2 only where the row has none.
         fqans = _main_fqans(connection, _without(rows, kinds, {kind for kind in plain if not self._fqan(kind)}))
         benchmarks = _benchmarks(
@@ -67,38 +65,38 @@ class AlikeReader:
         )
         beside = bool(fqans or benchmarks)
         complete_at_once = self._whole.layout == sql.IMPORTED
-        groups: dict[Kind, list[Row]] = {}
+        groups: dict[Kind, list[BareRun]] = {}
         strange = []
         for row, kind in zip(rows, kinds, strict=True):
             record_id = row[0]
-            if (
-                kind not in plain
-                or not (record_id in finished or complete_at_once)
-                or record_id in early
-                or not _is_plain(row)
-            ):
+            complete = complete_at_once or record_id in finished
+            run = _bare(row) if complete and kind in plain and record_id not in early else None
+            if run is None:
                 strange.append(row)
                 continue
             if beside:
                 kind = (*kind, fqans.get(record_id), benchmarks.get(record_id))  # its whole kind
-            members = groups.get(kind)
-            if members is None:
-                groups[kind] = [row]
+            runs = groups.get(kind)
+            if runs is None:
+                groups[kind] = [run]
             else:
-                members.append(row)
+                runs.append(run)
         return groups, strange
 
-    def _read_examples(self, connection: sqlite3.Connection, groups: dict[Kind, list[Row]], asked: Asked) -> list[Row]:
+    def _read_examples(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], groups: dict[Kind, list[BareRun]], asked: Asked
+    ) -> list[Row]:
         """Read a row whole of each kind that is new; gives the rows of kinds whose first row makes no job."""
         if len(self._examples) > _REMEMBERED:
             self._examples.clear()
-        new = {members[0][0]: kind for kind, members in groups.items() if kind not in self._examples}
+        new = {runs[0][0]: kind for kind, runs in groups.items() if kind not in self._examples}
         if not new:
             return []
-        first = sorted((groups[kind][0] for kind in new.values()), key=itemgetter(0))
+        first = [row for row in rows if row[0] in new]
         for job in self._whole.read(connection, first, asked, span=False).jobs:
             self._examples[new[job.row.record_id]] = job
-        return [row for kind in new.values() if kind not in self._examples for row in groups[kind]]
+        left = {run[0] for kind in new.values() if kind not in self._examples for run in groups[kind]}
+        return [row for row in rows if row[0] in left] if left else []
 
     def _is_plain(self, kind: Kind) -> bool:
         """Whether everything that it points to is there, and is text, and its status is that of an end."""
@@ -124,13 +122,13 @@ class AlikeReader:
         return self._names.benchmarks[kind[_BENCHMARK]]
 
 
-def _is_plain(row: Row) -> bool:
-    """Whether the row's own values are as A-REX writes them, with texts that hold no escapes."""
-    job_id, local_id, submitted, ended, wall, user, kernel = row[1], row[2], row[11], row[12], *row[17:20]
-    return (
+def _bare(row: Row) -> BareRun | None:
+    """The row's own values; None unless they are as A-REX writes them, with texts that hold no escapes."""
+    job_id, local_id, submitted, ended, wall, user, kernel = row[1], row[2], row[11], row[12], row[17], row[18], row[19]
+    if (
         job_id.__class__ is local_id.__class__ is str
         and submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
-        and bool(job_id)
+        and job_id
         and "%" not in job_id
         and "%" not in local_id
         and submitted > 0
@@ -138,11 +136,9 @@ def _is_plain(row: Row) -> bool:
         and wall >= 0
         and user >= 0
         and kernel >= 0
-    )
-
-
-def _bare(row: Row) -> BareRun:
-    return row[0], row[1], row[2], row[12], row[17], row[18], row[19]
+    ):
+        return row[0], row[1], row[2], row[12], row[17], row[18], row[19]
+    return None
 
 
 def _events(connection: sqlite3.Connection, between: dict[str, int]) -> tuple[set[int], set[int]]:
