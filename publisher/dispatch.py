@@ -27,7 +27,7 @@ from publisher.model.message import Message, MessageId, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
 from publisher.model.progress import Progress
 
-_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs three times what rendering costs
+_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
 _CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
 _SUSPECTS: Final = 8  # single records refused for no clear reason before the target itself is to blame
 
