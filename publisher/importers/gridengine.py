@@ -202,15 +202,16 @@ class GridEngineImporter:
 
     def _read(self, run: _Import, path: Path, lines: Sequence[Line]) -> _Batch:
         batch = _Batch(end=lines[-1].end)
-        watching = run.arc.watching
+        watching, unit, skips = run.arc.watching, self._options.time_unit, self._site.skips
         for line in lines:
-            if not line.content or line.content[:1] == b"#" or line.content.isspace():
+            content = line.content
+            if not content or content.isspace() or content.startswith(b"#"):
                 continue
             batch.records += 1
-            if not line.whole:
+            if len(content) != line.length:
                 batch.bad.append(_bad(path, line, f"{line.length} bytes long, which no record is"))
                 continue
-            records, wrong = read_line(line.content, self._options.time_unit)
+            records, wrong = read_line(content, unit)
             if watching and any(run.arc.may_still_come(record.ended_us // _SECOND, run.now) for record in records):
                 batch.records -= 1
                 batch.end, batch.left = line.offset, True
@@ -218,7 +219,7 @@ class GridEngineImporter:
             if wrong:
                 batch.bad.append(_bad(path, line, wrong))
             for record in records:
-                if reason := self._site.skips(record):
+                if reason := skips(record):
                     batch.skipped.append(reason)
                 elif is_parallel(record):
                     batch.parallel.append(record)

@@ -61,7 +61,7 @@ def _record(entry: dict[str, Any], unit: TimeUnit) -> Accounted:
         *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
         *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
     )
-    if not "".join(texts).isprintable():  # also refuses what is no text
+    if not "".join(texts).isprintable():  # joining refuses what is no text
         texts = tuple(clean(text) for text in texts)
     pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
 

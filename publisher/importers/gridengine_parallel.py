@@ -8,7 +8,7 @@ A task belongs to the run in whose time it began. Spec: other-sources facts, sec
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
@@ -36,8 +36,8 @@ TABLES: Final = f"""
     CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (ended_s) WHERE pe_task <> '' AND NOT merged;
 """
 _PUT: Final = f"""
-    INSERT INTO GridEngineRecord ({", ".join(_FIELDS)}, submitted_s, started_s, ended_s)
-    VALUES ({", ".join("?" * (len(_FIELDS) + 3))})
+    INSERT INTO GridEngineRecord ({", ".join(_FIELDS)}, submitted_s, started_s, ended_s, merged)
+    VALUES ({", ".join("?" * (len(_FIELDS) + 4))})
     ON CONFLICT DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _NUMBERS)}
     WHERE ({", ".join(f"excluded.{name}" for name in _NUMBERS)}) > ({", ".join(_NUMBERS)})
 """
@@ -86,16 +86,20 @@ def merge(connection: sqlite3.Connection, records: Sequence[Accounted]) -> Merge
     """Keep records of parallel jobs, and make the runs anew that they touch. Inside a transaction."""
     if not records:
         return Merged(runs=(), merged=0, duplicates=0)
-    touched = sorted({(record.job, record.task) for record in records})
-    # Nearly every record is the only one of its job: reading it back would take as long as all the rest.
-    known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, touched)}
+    of_job: dict[JobNumber, list[Accounted]] = defaultdict(list)
+    for record in records:
+        of_job[record.job, record.task].append(record)
+    # Nearly every job is told of at once, or by one record: reading it back would take as long as all the rest.
+    known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
+    new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
+    runs = [run for job in new for run in _runs(of_job[job])]
+    found = {key_of(task) for run in runs for task in run.tasks}
     before = connection.total_changes
-    connection.executemany(_PUT, [(*record, *key_of(record)[-3:]) for record in records])
+    keyed = [(record, key_of(record)) for record in records]
+    connection.executemany(_PUT, [(*record, *key[-3:], key in found) for record, key in keyed])
     duplicates = len(records) - (connection.total_changes - before)
-    alone = _alone(records, known)
-    runs = [Run(master=record, tasks=()) for record in alone.values()]
-    merged = 0
-    for stored in _stored(connection, [job for job in touched if job not in alone]):
+    merged = len(found)
+    for stored in _stored(connection, sorted(of_job.keys() - set(new))):
         made = _runs([record for record, _ in stored])
         runs += made
         found = {key_of(task) for run in made for task in run.tasks}
@@ -112,14 +116,8 @@ def held(connection: sqlite3.Connection, ended_before_s: int) -> tuple[int, int]
     return int(count), int(orphans)
 
 
-def _alone(records: Sequence[Accounted], known: set[JobNumber]) -> dict[JobNumber, Accounted]:
-    """The records of jobs that have no other, here or kept, and wait for none."""
-    count = Counter((record.job, record.task) for record in records)
-    return {
-        job: record
-        for record in records
-        if not record.pe_task and count[job := (record.job, record.task)] == 1 and job not in known
-    }
+def _distinct(records: Sequence[Accounted]) -> bool:
+    return len(records) == 1 or len({key_of(record) for record in records}) == len(records)
 
 
 def _stored(connection: sqlite3.Connection, jobs: Sequence[JobNumber]) -> list[list[tuple[Accounted, int]]]:
@@ -140,6 +138,8 @@ def _ask(connection: sqlite3.Connection, question: str, jobs: Sequence[JobNumber
 
 def _runs(records: Sequence[Accounted]) -> list[Run]:
     """The runs of one job. Its number may have been used before: each task goes to the run that was nearest."""
+    if len(records) == 1:
+        return [] if records[0].pe_task else [Run(master=records[0], tasks=())]
     ordered = sorted(record for record in records if not record.pe_task)
     # Two that began in one second have one identity: the greater stays, whichever came first.
     masters = list({master.started_us // _SECOND: master for master in ordered}.values())

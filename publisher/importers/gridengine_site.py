@@ -14,7 +14,7 @@ from typing import Final
 
 from publisher.importers.arc_jobs import WAIT_S
 from publisher.importers.base import ImportedJob, ImportRule
-from publisher.importers.gridengine_parallel import Run, key_of
+from publisher.importers.gridengine_parallel import Run
 from publisher.importers.gridengine_record import Accounted, TimeUnit
 from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
 from publisher.model.job import JobRecord
@@ -161,7 +161,7 @@ class SiteMapping:
             kernel_s,
             self._gpus(record.category, record.slots),
             _NAME,
-            "{}/{}/{}/{}/{}/{}/{}".format(*key_of(record)),
+            source_key(record),
             self._extra(record, hosts),
         )
 
@@ -240,6 +240,12 @@ class SiteMapping:
             if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
                 gpus += int(count)
         return gpus * (slots if self._options.gpu_per_slot else 1) or None
+
+
+def source_key(record: Accounted) -> str:
+    """What makes a record the same one when it is met again: job/task/task of PE/host/submission/start/end, epoch seconds."""
+    times = f"{record.submitted_us // _SECOND}/{record.started_us // _SECOND}/{record.ended_us // _SECOND}"
+    return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
 
 
 def _requested(category: str) -> Iterator[tuple[str, str]]:

@@ -52,10 +52,6 @@ class Line(NamedTuple):
     end: int  # where the next one begins
     digest: bytes = b""  # of the whole, where `content` is not it
 
-    @property
-    def whole(self) -> bool:
-        return len(self.content) == self.length
-
 
 class _Stream(Protocol):
     def seek(self, offset: int, /) -> int: ...
