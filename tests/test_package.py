@@ -7,6 +7,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +33,75 @@ def program(name: str) -> str:
     if found is None:
         pytest.skip(f"no {name} here")
     return found
+
+
+# Wheel and sdist
+
+SHIPPED = ("publisher", "conf", "man", "package", "tests", "benchmarks", ".ci")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An sdist of a copy of this checkout, and a wheel of that sdist, made without a network."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    for name in SHIPPED:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "MANIFEST.in", "pyproject.toml", "README.md", "Makefile"):
+        shutil.copy(ROOT / name, source)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"),
+            *("--outdir", folder / "dist", source),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    (sdist,) = (folder / "dist").glob("*.tar.gz")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return sdist, wheel
+
+
+def below(folder: str) -> set[str]:
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_sdist_holds_all_that_it_takes_to_build_test_and_show(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"setup.py", "pyproject.toml", "README.md", "Makefile"}.union(*map(below, SHIPPED))
+    assert wanted - held == set()
+
+
+def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path, Path], tmp_path: Path) -> None:
+    with zipfile.ZipFile(built[1]) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        archive.extractall(tmp_path)  # noqa: S202  # built by us a moment ago
+    data, shared = {name for name in held if ".data/" in name}, set()
+    for name in data:
+        where, _, path = name.partition("/data/")
+        assert where.endswith(".data"), name
+        shared.add(path)
+    assert held - data == below("publisher"), "no tests, and nothing forgotten: schemas, templates, py.typed"
+    made = {path.name for path in pages.write(tmp_path / "pages")}
+    assert "publisher-publish.1" in made
+    assert shared == {
+        *(f"share/man/man{page[-1]}/{page}" for page in made),
+        "share/bash-completion/completions/publisher",
+        "share/zsh/site-functions/_publisher",
+        "share/doc/publisher/README.md",
+        *(f"share/doc/publisher/{name}" for name in below("conf")),
+    }
+    sample = [sys.executable, "-c", "from publisher.cli import main; main()", "config", "example"]
+    done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, (ROOT / "publisher" / "example.yaml").read_text()), done.stderr
 
 
 # Manual pages
