@@ -245,6 +245,22 @@ def test_text_that_is_no_utf_8_is_looked_at_one_by_one(tmp_path: Path, pki: PKI)
     assert twins.publish().alike == 0
 
 
+def test_an_fqan_that_sums_do_not_tell_sets_a_job_aside_all_the_same(tmp_path: Path, pki: PKI) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    jobs = [job for job in generate(7, 60, START, END) if job.fqans]
+    # Of the kind of one that is read whole as its example, so that nothing else would read what stands beside them.
+    first, second = (replace(jobs[0], job_id=f"{number}{jobs[0].job_id}") for number in (1, 2))
+    strange = (("no UTF-8", first, "/atlas/\udcff"), ("not ASCII", second, "/atlas/\u00e5"))
+    rows = [
+        RawRow(name=name, job=job, side=(("AuthTokenAttributes", {"AttrKey": "vomsfqan", "AttrValue": text}),))
+        for name, job, text in strange
+    ]
+    twins.write([*jobs, *rows], 2)
+    twins.publish()
+    (held,) = written(twins.quick.state)["quarantine"]
+    assert (held[1], held[5]) == (first.job_id, "undecodable-text")
+
+
 @pytest.mark.parametrize(
     "target", [{"vos": ["atlas"]}, {"exclude_vos": ["atlas", "cms"]}, {"start": "2026-10"}], ids=str
 )

@@ -55,7 +55,8 @@ class AlikeReader:
     ) -> tuple[dict[Kind, list[BareRun]], list[Row]]:
         """Runs by kind, and the strange rows."""
         between = {"first": rows[0][0], "last": rows[-1][0]}
-        finished, early = _events(connection, between)
+        finished, odd = _events(connection, between)
+        odd.update(record_id for (record_id,) in connection.execute(sql.STRANGE_FQANS, between))
         kinds = list(map(_KIND, rows))
         plain = {kind for kind in set(kinds) if self._is_plain(kind)}
         # Schema 1 has both beside the row, schema 2 only where the row has none.
@@ -70,7 +71,7 @@ class AlikeReader:
         for row, kind in zip(rows, kinds, strict=True):
             record_id = row[0]
             complete = complete_at_once or record_id in finished
-            run = _bare(row) if complete and kind in plain and record_id not in early else None
+            run = _bare(row) if complete and kind in plain and record_id not in odd else None
             if run is None:
                 strange.append(row)
                 continue

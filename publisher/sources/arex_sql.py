@@ -154,6 +154,11 @@ FINISHED_OR_EARLY: Final = f"""
     SELECT RecordID, EventKey FROM JobEvents
     WHERE {BETWEEN} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
 """
+# FQANs that may be no UTF-8, also those that sums do not tell: such a job is set aside however it is read.
+STRANGE_FQANS: Final = f"""
+    SELECT RecordID FROM AuthTokenAttributes
+    WHERE {BETWEEN} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue GLOB '*[^ -~]*'
+"""
 
 
 def fqans_beside(which: str) -> str:
