@@ -16,6 +16,7 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, job_format, summary_
 from publisher.formats.base import JobFormat, SummaryFormat
 from publisher.importers import BY_INTERFACE
 from publisher.importers.base import ImportRule
+from publisher.importers.origins import Origin, origin_of
 from publisher.judge import Changed, is_unchanged
 from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
@@ -28,6 +29,7 @@ from publisher.model.row_keys import month_number
 from publisher.model.selection import Window
 from publisher.model.summary import Accumulator, SummaryGroup
 from publisher.model.when import epoch
+from publisher.sources.arex import copies_directory
 from publisher.sources.base import Page
 from publisher.wiring import Site, fate_of_changed
 
@@ -57,6 +59,7 @@ class Explanation:
     group_jobs: int | None = None
     charge: ExplainedCharge | None = None
     imported: Sequence[ImportRule] = ()  # how fields of the job record came about, where an importer wrote the row
+    origin: Origin | None = None  # which of its records that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +97,14 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
             f"`publisher trace {job_id}` tells whether it was delivered before it was removed"
         )
     rules = {job.row: _import_rules(site, job) for job in page.jobs}
+    origins = {job.row: _origin(site, job) for job in page.jobs}
     with closing(site.ledger_to_read()) as ledger:
         found = [
             one
             for target in chosen
             for one in _at_target(_Bench(target=target, format=formats[target.name], ledger=ledger, now=now), page)
         ]
-    return [replace(one, imported=rules.get(one.row, ())) for one in found]
+    return [replace(one, imported=rules.get(one.row, ()), origin=origins.get(one.row)) for one in found]
 
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
@@ -109,6 +113,13 @@ def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
     if importer is None or importer not in site.settings.importers:
         return ()
     return site.importer(importer).explain(job)
+
+
+def _origin(site: Site, job: JobRecord) -> Origin | None:
+    """None for a job of A-REX. Raises: SourceError."""
+    if job.interface not in BY_INTERFACE:
+        return None
+    return origin_of(job.row, job.job_id, copies_below=copies_directory(site.surroundings.environment))
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:

@@ -38,6 +38,9 @@ def explain_json(job_id: JobId, found: Iterable[Explanation]) -> Mapping[str, An
                 "unfit": one.unfit or None,
                 "group_jobs": one.group_jobs,
                 "charge": None if one.charge is None else _charge_json(one.charge),
+                "origin": None
+                if one.origin is None
+                else {"importer": one.origin.importer, "record": one.origin.key, "file": one.origin.file or None},
                 "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
             }
             for one in found
@@ -78,6 +81,9 @@ def explain_notes(one: Explanation) -> list[str]:
     notes += [f"said otherwise: {name}: {said}" for name, said in one.mends]
     if one.unfit:
         notes.append(f"no record can be made: {one.unfit}")
+    if one.origin is not None:
+        read_from = f", read from {one.origin.file}" if one.origin.file else ""
+        notes.append(f"origin: {one.origin.importer} record {one.origin.key}{read_from}")
     notes += [f"imported: {field}: {rule}" for field, rule in one.imported]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:

@@ -196,3 +196,26 @@ def test_explain_tells_which_line_of_which_map_decided(maps: dict[str, str], vo:
     assert rules["wall_s"] == "importers.gridengine.wall_from: times"
     assert rules["user"] == "no line of user_map names it"
     assert set(rules) <= {entry.name for entry in fields(JobRecord)}
+
+
+def test_explain_tells_the_record_and_its_file_wherever_that_was_moved(site: SiteUnderTest) -> None:
+    log, moved = site.folder / "accounting", site.folder / "accounting.0"
+    bring_in(site, write(log, [colon(ANY)]))
+    (job_id,) = imported(site)
+    (one,) = site.run("explain", "--json", job_id).json["explanations"]
+    record = f"{ANY.job}/0//{ANY.host}/{ANY.submitted}/{ANY.started}/{ANY.ended}"
+    assert one["origin"] == {"importer": "gridengine", "record": record, "file": str(log)}
+    write(moved, [log.read_bytes(), colon(replace(ANY, job=2))])
+    bring_in(site, write(log, [colon(replace(ANY, job=3))]))
+    assert f"origin: gridengine record {record}, read from {moved}\n" in site.run("explain", job_id).out
+
+
+def test_explain_of_a_job_of_arex_tells_no_origin_whatever_its_interface_is_called(site: SiteUnderTest) -> None:
+    bring_in(site, write(site.folder / "accounting", [colon(ANY)]))
+    (job_id,) = imported(site)
+    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection, connection:
+        connection.execute("DELETE FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'")
+        for column in ("SourceKey", "FileID"):
+            connection.execute(f"ALTER TABLE AAR DROP COLUMN {column}")
+    run = site.run("explain", "--json", job_id)
+    assert [one["origin"] for one in run.json["explanations"]] == [None]

@@ -176,6 +176,7 @@ def test_explain_tells_which_line_of_which_map_decided(site: SiteUnderTest) -> N
         "imported: projects: importers.sonar.account_project_map: theory",
         "imported: started_at: importers.sonar.time_zone: Europe/Oslo",
         "imported: wall_s: importers.sonar.wall_from: elapsed",
+        f"origin: sonar record {'/'.join(job_id.split(':')[:2])}/",
         "imported: cpu_count: allocated CPUs, else requested; 2 a core (threads_per_core)",
     ):
         assert line in run.out

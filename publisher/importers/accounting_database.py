@@ -79,15 +79,17 @@ class AccountingDatabase:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def put(self, jobs: Sequence[ImportedJob], *, replace: bool = False) -> Put:
+    def put(self, jobs: Sequence[ImportedJob], *, replace: bool = False, file: int | None = None) -> Put:
         """Write jobs, inside a transaction. One that is there already changes only when `replace` is set.
+
+        `file` is the number of the file's cursor, where one file tells all of them.
 
         Without it the greater of two that claim one JobID stays, so that the order of files does not matter.
         """
         if not jobs:
             return Put(inserted=0, updated=0)
         (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
-        rows = [self._row(last + number, job) for number, job in enumerate(jobs, start=1)]
+        rows = [self._row(last + number, job, file) for number, job in enumerate(jobs, start=1)]
         before = self.connection.total_changes
         self.connection.executemany(_INSERT, rows)
         inserted = self.connection.total_changes - before
@@ -134,7 +136,7 @@ class AccountingDatabase:
         (held,) = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
         return str(held)
 
-    def _row(self, record_id: int, job: ImportedJob) -> Row:
+    def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
         # fmt: off
         (job_id, local_id, endpoint, queue, user, vo, status, exit_code, submitted_at, started_at, ended_at, nodes, cpus,
          memory, virtual, wall_s, user_s, kernel_s, gpus, source, source_key, _) = job
@@ -146,7 +148,7 @@ class AccountingDatabase:
         return (
             record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, exit_code,
             benchmark_id, submitted_at, ended_at, nodes, cpus, memory, virtual, wall_s, user_s, kernel_s, 0, 0, 0,
-            started_at, gpus, source, source_key,
+            started_at, gpus, source, source_key, file,
         )
         # fmt: on
 
@@ -173,7 +175,7 @@ class AccountingDatabase:
         stored = self.connection.execute(_STORED, (job.job_id,)).fetchone()
         if replace:
             extra = tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall())
-            if stored[1:] == row[1:] and extra == job.extra:
+            if stored[1:-1] == row[1:-1] and extra == job.extra:
                 return False
         elif _weight(row) <= _weight(stored):
             return False

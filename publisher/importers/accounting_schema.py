@@ -1,7 +1,7 @@
 """The tables of an imported accounting database: ARC's schema 2, and what importers add.
 
 The columns are facts of the file format; the DDL is our own. Fewer indexes than ARC's: those that the source asks by.
-`PUBLISHER_IMPORTER` in DBConfig tells the source that text is stored as it is, rows are whole, and AAR has four more columns.
+`PUBLISHER_IMPORTER` in DBConfig tells the source that text is stored as it is, rows are whole, and AAR has more columns.
 
 Versions of what importers add: 1, the first.
 """
@@ -21,6 +21,7 @@ AAR_COLUMNS: Final = (
     "GPUCount",  # NULL: unknown
     "Source",  # gridengine | sonar
     "SourceKey",  # what makes the record the same one when it is met again
+    "FileID",  # of ImportFile, where it was met last; NULL: many files tell of it
 )
 
 NAME_TABLES: Final = ("Queues", "Users", "WLCGVOs", "FQANs", "Benchmarks", "Status")
@@ -36,11 +37,12 @@ TABLES: Final = f"""
         RecordID INTEGER PRIMARY KEY AUTOINCREMENT,
         JobID TEXT NOT NULL UNIQUE,
         LocalJobID TEXT NOT NULL,
-        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-3] if name != "ExitCode")},
+        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-4] if name != "ExitCode")},
         ExitCode INTEGER,
         GPUCount INTEGER,
         Source TEXT NOT NULL,
-        SourceKey TEXT NOT NULL
+        SourceKey TEXT NOT NULL,
+        FileID INTEGER
     );
     CREATE INDEX AAR_EndTime ON AAR (EndTime);
     CREATE INDEX AAR_LocalJobID ON AAR (LocalJobID);

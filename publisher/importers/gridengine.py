@@ -234,10 +234,10 @@ class GridEngineImporter:
             mark = file.mark_before(batch.end) if batch.left else file.mark(batch.end)
             moved = run.cursors.move(cursor, file, mark)
             own = run.unclaimed([self._site.job(Run(master=record, tasks=())) for record in batch.serial])
-            serial = accounting.put(own)
+            serial = accounting.put(own, file=moved.number)
             merged = merge(accounting.connection, batch.parallel)
             tight = run.unclaimed([self._site.job(each) for each in merged.runs])
-            parallel = accounting.put(tight, replace=True)
+            parallel = accounting.put(tight, replace=True, file=moved.number)
             bad = accounting.set_aside(_NAME, batch.bad)
         claimed = len(batch.serial) - len(own) + len(merged.runs) - len(tight)
         if claimed:
