@@ -40,6 +40,20 @@ def test_every_line_with_a_value_of_arc_conf_tells_its_origin(name: str) -> None
     assert sum("# from [" in line for line in lines) >= 2
 
 
+def test_the_key_is_the_copy_that_the_units_hand_over() -> None:
+    """A-REX's own publisher ran as root; the user of our units cannot read the key itself."""
+    unit = (Path(__file__).parent.parent / "conf" / "publisher.service").read_text()
+    handed = re.search(r"^LoadCredential=([^:]+):(.+)$", unit, re.MULTILINE)
+    assert handed
+    name, original = handed.groups()
+    page = sample("arc6_summaries.conf")
+    assert (
+        f"  key: $CREDENTIALS_DIRECTORY/{name}  # systemd's copy of {original}, from [common] x509_host_key\n"
+        in page.text
+    )
+    assert "LoadCredential" not in "".join(page.by_hand)
+
+
 def test_an_arc_6_site(tmp_path: Path) -> None:
     settings = loaded(sample("arc6_summaries.conf"), tmp_path)
     (target,) = settings.targets
@@ -76,7 +90,8 @@ def test_every_option(tmp_path: Path) -> None:
     settings = loaded(page, tmp_path)
     nordic, jobs, totals = settings.targets
     assert settings.site == "EVERY-OPTION"  # two references away
-    assert str(settings.credentials.key) == "/etc/arc/accounting-key.pem"
+    assert str(settings.credentials.key) == "$CREDENTIALS_DIRECTORY/hostkey.pem"
+    assert "LoadCredential=hostkey.pem:/etc/arc/accounting-key.pem" in "\n".join(page.by_hand)
     assert str(settings.credentials.ca) == "/etc/arc/ca"
     assert settings.records.vo_group == ("/theory", "/theory/local")
     assert [rule.queue for rule in settings.records.benchmark] == ["a[*]b", "*"]

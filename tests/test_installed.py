@@ -196,7 +196,6 @@ def test_from_arc_conf_to_accepted_records(machine: Machine, site: SiteUnderTest
     told_of, changed = re.subn(r"^    type: ams\b.*$", here, page.stdout, flags=re.MULTILINE)
     assert changed == 1
     told_of = re.sub(r"^    start: (?!all).*\n", "", told_of, flags=re.MULTILINE)
-    told_of = re.sub(r"^  key: .*$", "  key: $CREDENTIALS_DIRECTORY/hostkey.pem", told_of, flags=re.MULTILINE)
     machine.put(told_of, "/etc/publisher/publisher.yaml")
     machine.put(re.sub(r"^\[arex/jura.*?(?=^\[|\Z)", "", ARC_CONF, flags=re.MULTILINE | re.DOTALL), "/etc/arc.conf")
     environment = {"CREDENTIALS_DIRECTORY": credentials(machine)}

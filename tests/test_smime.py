@@ -184,6 +184,9 @@ def test_missing_files_are_named(credential: Credential, tmp_path: Path) -> None
     nowhere = tmp_path / "nowhere.pem"
     assert f"the certificate {nowhere} does not exist" in refusal(given_by(credential, certificate=nowhere))
     assert f"the key {nowhere} does not exist" in refusal(given_by(credential, key=nowhere))
+    for_the_service = refusal(given_by(credential, key=Path("$CREDENTIALS_DIRECTORY/hostkey.pem")))
+    assert "there for the service only" in for_the_service
+    assert "`systemd-run " in for_the_service
 
 
 def test_unreadable_files_are_named(credential: Credential, tmp_path: Path) -> None:

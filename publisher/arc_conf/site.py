@@ -18,6 +18,9 @@ _QUEUE: Final = "queue:"
 _GLOB: Final = re.compile(r"([*?\[])")
 _TOKEN_FIELDS: Final = 5  # authtokens: subject issuer audience scope group
 _POLICIES: Final = ("grid", "system", "any")
+# As in conf/publisher.service: LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem
+_HANDED_KEY: Final = "$CREDENTIALS_DIRECTORY/hostkey.pem"
+_LOADED_KEY: Final = "/etc/grid-security/hostkey.pem"
 
 
 def site_of(values: ArcValues, sheet: Sheet, names: Sequence[Given], chosen: str) -> str:
@@ -60,19 +63,31 @@ def write_source(values: ArcValues, sheet: Sheet) -> str:
 
 def write_credentials(values: ArcValues, sheet: Sheet) -> None:
     sheet.lines.append("credentials:")
-    for key, option, example in (
-        ("certificate", "x509_host_cert", "/etc/grid-security/hostcert.pem"),
-        ("key", "x509_host_key", "/etc/grid-security/hostkey.pem"),
+    for key, option, example, write in (
+        ("certificate", "x509_host_cert", "/etc/grid-security/hostcert.pem", _write_certificate),
+        ("key", "x509_host_key", _HANDED_KEY, _write_key),
     ):
-        if not sheet.attempt(f"[{JURA}] {option}", 0, partial(_write_path, values, sheet, key, option)):
+        if not sheet.attempt(f"[{JURA}] {option}", 0, partial(write, values, sheet)):
             sheet.leave_open(1, key, example, "see the list at the end")
     if not sheet.attempt(f"[{JURA}] x509_cert_dir", 0, partial(_write_ca, values, sheet)):
         sheet.leave_open(1, "ca", "/etc/grid-security/certificates", "see the list at the end")
 
 
-def _write_path(values: ArcValues, sheet: Sheet, key: str, option: str) -> None:
-    given = _path(values, JURA, option)
-    sheet.put(1, key, scalar(given.text), said(given))
+def _write_certificate(values: ArcValues, sheet: Sheet) -> None:
+    given = _path(values, JURA, "x509_host_cert")
+    sheet.put(1, "certificate", scalar(given.text), said(given))
+
+
+def _write_key(values: ArcValues, sheet: Sheet) -> None:
+    """Jura-ng ran as root; our units run as a user who cannot read the key and is handed a copy."""
+    given = _path(values, JURA, "x509_host_key")
+    sheet.put(1, "key", _HANDED_KEY, f"systemd's copy of {shown(given.text)}, {said(given)}")
+    if given.text != _LOADED_KEY:
+        sheet.hand(
+            f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` (and publisher-run.service), "
+            f"and write below [Service] LoadCredential=hostkey.pem:{shown(given.text)}",
+            given.line,
+        )
 
 
 def _write_ca(values: ArcValues, sheet: Sheet) -> None:

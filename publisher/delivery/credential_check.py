@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher.delivery.base import Credentials, Step
-from publisher.delivery.hostcert import authn_dn, load_certificate, load_key, may_be_open, slash_dn, validity
+from publisher.delivery.hostcert import (
+    AS_THE_SERVICE,
+    authn_dn,
+    load_certificate,
+    load_key,
+    may_be_open,
+    slash_dn,
+    validity,
+)
 from publisher.delivery.sgas_names import spellings
 from publisher.delivery.verdicts import CREDENTIALS
 from publisher.errors import CredentialError
@@ -30,10 +38,6 @@ _PROFILE: Final = "ask the CA for a certificate of the profile for grid hosts, a
 _PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 _SMALLEST_RSA: Final = 2048
 _CLIENTS: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
-_RUN_AS_SERVICE: Final = (
-    "ask as the service does: `systemd-run --pipe --wait --uid=publisher "
-    "--property=LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem -- publisher doctor`"
-)
 
 
 def certificate_ends(credentials: Credentials) -> datetime | None:
@@ -48,7 +52,8 @@ def not_here(credentials: Credentials) -> Step | None:
     """What to say of a key that only the service gets to see; None for any other."""
     if not str(credentials.key).startswith("$"):
         return None
-    return Step(name="key", answer=f"{credentials.key} is there for the service only", advice=_RUN_AS_SERVICE)
+    advice = f"ask as the service does: `{AS_THE_SERVICE} doctor`"
+    return Step(name="key", answer=f"{credentials.key} is there for the service only", advice=advice)
 
 
 def check_credentials(

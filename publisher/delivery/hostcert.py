@@ -20,6 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from publisher.errors import CredentialError
 
 WARN_BEFORE: Final = timedelta(days=30)
+# How to run a command with the key that only the service is handed; the command follows.
+AS_THE_SERVICE: Final = (
+    "systemd-run --pipe --wait --uid=publisher "
+    "--property=LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem -- publisher"
+)
 
 _BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -152,6 +157,11 @@ def _read(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
+        if str(path).startswith("$"):
+            raise CredentialError(
+                f"the {what} {path} is there for the service only; run the command as the service does: "
+                f"`{AS_THE_SERVICE} COMMAND`, or write the full path of a file as `credentials: {what}`"
+            ) from error
         raise CredentialError(
             f"the {what} {path} does not exist; put it there or correct `credentials: {what}`"
         ) from error
