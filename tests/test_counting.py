@@ -294,6 +294,21 @@ def test_a_first_round_that_was_broken_off_goes_on(tmp_path: Path, pki: PKI) -> 
     assert twins.publish().alike > 190
 
 
+def test_who_was_dropped_stays_out_although_the_row_was_mended(tmp_path: Path, pki: PKI) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    jobs = list(generate(7, 60, START, END))
+    twins.write([replace(jobs[0], benchmark="fast"), *jobs[1:]], 2)
+    twins.publish()
+    for site in (twins.quick, twins.slow):
+        with closing(sqlite3.connect(site.state)) as ledger, ledger:
+            ledger.execute("UPDATE quarantine SET hold = 'dropped'")
+            ledger.execute("UPDATE target SET swept = NULL")
+    with closing(sqlite3.connect(twins.quick.database(2))) as arex, arex:
+        arex.execute("UPDATE AAR SET BenchmarkID = (SELECT max(BenchmarkID) FROM AAR WHERE BenchmarkID > 0)")
+    assert twins.publish().alike > 50
+    assert [row[8] for row in written(twins.quick.state)["quarantine"]] == ["dropped"]
+
+
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(FORMATS), rules=st.sampled_from(sorted(RULES)))
 def test_random_histories(tmp_path_factory: pytest.TempPathFactory, pki: PKI, seed: int, form: str, rules: str) -> None:
