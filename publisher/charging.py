@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from publisher.charges.rules import ChargeRule, Charges, overlaps
+from publisher.charges.rules import Charges, told_of_overlaps
 from publisher.errors import ConfigError, Later
 from publisher.ledger.charge_base import (
     ChargeBook,
@@ -122,7 +122,7 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
             _compute(site, book, number, request, Charges(rules=rules), rows_read)
         bill = _bill(book, request, number)
         run = next(one for one in book.runs() if one.number == number)
-    return ChargeReport(request=request, run=run, bill=bill, overlaps=[_overlap(*pair) for pair in overlaps(rules)])
+    return ChargeReport(request=request, run=run, bill=bill, overlaps=told_of_overlaps(rules))
 
 
 def kept(site: Site, request: ChargeRequest) -> ChargeReport:
@@ -206,7 +206,3 @@ def _bill(book: ChargeBook, request: ChargeRequest, number: RunNumber | None) ->
     for one in book.charges(request):
         bill.add(one, number)
     return bill
-
-
-def _overlap(first: ChargeRule, second: ChargeRule) -> str:
-    return f"{first.place} and {second.place} are both for some jobs: the second counts"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from publisher import arc_conf, config, terminal
+from publisher.charges.rules import told_of_overlaps
 from publisher.errors import ConfigError
 from publisher.wiring import Site
 
@@ -19,7 +20,16 @@ def check_or_show(arguments: argparse.Namespace, site: Site) -> int:
     else:
         names = ", ".join(target.name for target in settings.targets)
         terminal.print_line(f"{arguments.config}: good; targets: {names}", sys.stdout)
+        for said in _overlaps(site):
+            terminal.print_line(f"note: {said}", sys.stdout)
     return 0
+
+
+def _overlaps(site: Site) -> list[str]:
+    """Rules of charges that meet, each pair once though targets have them too."""
+    settings = site.settings
+    records = [settings.records, *(target.records for target in settings.targets)]
+    return list(dict.fromkeys(said for each in records for said in told_of_overlaps(each.charges)))
 
 
 def from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now: datetime) -> int:

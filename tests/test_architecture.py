@@ -158,7 +158,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "ledger.base", "wiring", "terminal"),
         *("commands", "results", "explaining", "results_explain", "doctor", "results_doctor"),
     },
-    "configuring": {"errors", "arc_conf", "config", "terminal", "wiring"},
+    "configuring": {"errors", "arc_conf", "charges.rules", "config", "terminal", "wiring"},
     "cli": {
         *("errors", "command_line", "config", "wiring", "terminal"),
         *("sending", "serving", "looking", "local", "doctor", "importing", "results_import", "configuring"),

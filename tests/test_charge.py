@@ -232,6 +232,11 @@ def test_rules_that_meet_are_told(site: ConfiguredSite) -> None:
     said = site.run("charge", *OCTOBER).out
     assert "note: records.charges[1], line " in said
     assert "are both for some jobs: the second counts" in said
+    check = site.run("config", "check")
+    assert (check.status, check.out.count("are both for some jobs: the second counts")) == (0, 1)
+    del site.config["records"]["charges"][1]
+    site.save()
+    assert "note:" not in site.run("config", "check").out
 
 
 def test_explain_shows_formula_place_quantities_and_result(site: ConfiguredSite) -> None:

@@ -7,7 +7,9 @@ import operator
 import time
 from collections.abc import Callable
 from decimal import Decimal, localcontext
+from fnmatch import fnmatchcase
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -448,6 +450,22 @@ def test_overlapping_rules_are_told_the_one_that_counts_second() -> None:
     wild = rule("4", queues=("c*",), valid=window(None, 10))
     assert list(overlaps([late, early, apart, wild])) == [(early, late), (late, apart)]
     assert list(overlaps([rule("1"), wild])) != []
+
+
+NAMES = ["".join(letters) for length in range(6) for letters in product("ab!", repeat=length)]
+
+
+@given(*[st.lists(st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]"]), min_size=1, max_size=3).map("".join)] * 2)
+def test_two_patterns_meet_when_some_name_matches_both(one: str, other: str) -> None:
+    there = any(fnmatchcase(name, one) and fnmatchcase(name, other) for name in NAMES)
+    met = list(overlaps([rule("1", queues=(one,)), rule("2", queues=(other,))])) != []
+    assert met == there or (met and "[" in one and "[" in other)  # two sets are not compared
+
+
+def test_patterns_of_many_stars_are_compared_in_reasonable_time() -> None:
+    began = time.process_time()
+    assert list(overlaps([rule("1", queues=("*a" * 250 + "b",)), rule("2", queues=("*a" * 250 + "c",))])) == []
+    assert time.process_time() - began < 10
 
 
 def test_a_charge_says_what_it_came_from() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -26,6 +27,7 @@ MAX_PLACES: Final = 12
 TOO_LARGE: Final = Decimal(10) ** 15
 _ZERO: Final = Decimal(0)
 _WIDE: Final = decimal.Context(prec=60)
+_PIECE: Final = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern
 _REMEMBERED: Final = 20_000  # pairs of queue and group
 
 
@@ -236,11 +238,39 @@ def overlaps(rules: Sequence[ChargeRule]) -> Iterator[tuple[ChargeRule, ChargeRu
             yield (second, first) if begins[0] > begins[1] else (first, second)
 
 
+def told_of_overlaps(rules: Sequence[ChargeRule]) -> list[str]:
+    """What to tell an administrator of rules that meet."""
+    return [
+        f"{first.place} and {second.place} are both for some jobs: the second counts"
+        for first, second in overlaps(rules)
+    ]
+
+
 def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether a name may match both; two different patterns with wildcards are not compared."""
-    return any(
-        one == other or fnmatchcase(one, other) or fnmatchcase(other, one) for one in patterns for other in others
-    )
+    """Whether some name matches one of each."""
+    return any(_have_name(_PIECE.findall(one), _PIECE.findall(other)) for one in patterns for other in others)
+
+
+def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a name matches both of two patterns, given in pieces; of two sets of characters it is taken for granted."""
+    seen = {(0, 0)}
+    places = [(0, 0)]
+    for at, there in places:
+        here, that = "".join(one[at : at + 1]), "".join(other[there : there + 1])
+        ways = [(at + 1, there)] * (here == "*" or (that == "*" and bool(here)))
+        ways += [(at, there + 1)] * (that == "*" or (here == "*" and bool(that)))
+        if here and that and "*" not in (here, that) and _share_letter(here, that):
+            ways.append((at + 1, there + 1))
+        places += [way for way in dict.fromkeys(ways) if way not in seen]
+        seen.update(ways)
+    return (len(one), len(other)) in seen
+
+
+def _share_letter(one: str, other: str) -> bool:
+    """Whether a character is both; each is one, any (?), or a set ([...])."""
+    if "?" in (one, other) or (len(one) > 1 and len(other) > 1):
+        return True
+    return fnmatchcase(one, other) if len(one) == 1 else fnmatchcase(other, one)
 
 
 def _share(first: ChargeRule, second: ChargeRule) -> bool:
