@@ -35,6 +35,7 @@ _WHY: Final[Mapping[str, str]] = {
     "right to insert": "SGAS takes records only from those whom its administrator lists",
     "directory": "messages are put there",
 }
+_WHY_ELSE: Final = "a transport asks this of itself before it takes messages"
 _OTHERWISE: Final[Mapping[str, str]] = {
     "token": "give the operators of AMS the DN under `subject`, and this answer",
     "right to publish": "ask the operators of AMS to let this host's user publish to the topic",
@@ -52,7 +53,7 @@ def check_identity(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Fi
     options: list[Any] = [target.options for target in targets if _shows_certificate(target)]
     if not options:
         return
-    allow_open_key = all(one.allow_open_key for one in options)
+    allow_open_key = all(getattr(one, "allow_open_key", False) for one in options)
     for step in check_credentials(credentials, now, site.surroundings.environment, allow_open_key=allow_open_key):
         yield _finding(step, "credentials")
     ends = certificate_ends(credentials)
@@ -122,4 +123,4 @@ def _shows_certificate(target: TargetSettings) -> bool:
 
 
 def _finding(step: Step, part: str) -> Finding:
-    return Question(step.name, part, _WHY[step.name]).step(step, _OTHERWISE.get(step.name, ""))
+    return Question(step.name, part, _WHY.get(step.name, _WHY_ELSE)).step(step, _OTHERWISE.get(step.name, ""))

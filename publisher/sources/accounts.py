@@ -8,6 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Final, Protocol
 
+from publisher.errors import ConfigError
 from publisher.model.job import JobId, RowRef
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import CountedJob, JobFilter
@@ -81,6 +82,11 @@ ACCOUNTS: Final[Mapping[str, str]] = {
 
 
 def accounts_plugin(name: str) -> AccountsPlugin:
-    """The plug-in module for a source's type. Raises: KeyError for a name that is not in `ACCOUNTS`."""
+    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
+    if name not in ACCOUNTS:
+        raise ConfigError(
+            f"source.type: jobs of a source of the type {name} are published, and not looked at by stats, job, export and "
+            f"complete; those read {', '.join(ACCOUNTS)}"
+        )
     plugin: AccountsPlugin = import_module(ACCOUNTS[name])
     return plugin

@@ -1,0 +1,23 @@
+"""A source: A-REX's databases, named by their folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from publisher.sources import arex
+from publisher.sources.base import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The keys of its block in the configuration."""
+
+    folder: Path = field(metadata={"help": "where jobs are"})
+
+
+def create(options: object, environment: Mapping[str, str]) -> Source:
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another source: {type(options).__name__}")
+    return arex.create(arex.Options(control_dir=options.folder), environment)

@@ -1,0 +1,53 @@
+"""A transport: sheets of paper in a tray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from publisher.delivery.base import Circumstances, Credentials, Endpoint, Receipt, Step, Transport, Verdict
+from publisher.model.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The keys of such a target in the configuration."""
+
+    tray: Path = field(metadata={"help": "where the paper is"})
+
+
+def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """None: paper needs no network."""
+    return ()
+
+
+def create(options: object, credentials: Credentials, circumstances: Circumstances) -> Transport:
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    return Paper(options.tray)
+
+
+class Paper:
+    """Takes all that it is handed."""
+
+    def __init__(self, tray: Path) -> None:
+        self._tray = tray
+
+    def payload_limit(self) -> int:
+        return 4_000
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        with self._tray.open("ab") as tray:
+            tray.write(message.payload)
+        return Receipt(verdict=Verdict.DELIVERED, remote_id="sheet", bytes_sent=len(message.payload))
+
+    def preflight(self) -> tuple[Step, ...]:
+        return (Step(name="tray", answer="there is paper in it"),)
+
+    def warnings(self, now: datetime) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,31 @@
+"""A format: a line a job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from publisher.formats.base import Frame, JobFormat
+from publisher.model.job import Side
+from publisher.model.policy import PublishedJob
+
+
+def create(name: str) -> JobFormat:
+    return Terse()
+
+
+class Terse:
+    """The job's id and its wall time."""
+
+    name: ClassVar[str] = "terse"
+    needs: ClassVar[frozenset[Side]] = frozenset()
+    frame: ClassVar[Frame] = Frame(head=b"terse\n", separator=b"\n", tail=b"\n")
+
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+        return f"{job.job.job_id} {job.job.wall_s}".encode()
+
+    def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
+        return (job.job.job_id,)
+
+    def check(self, payload: bytes) -> None:
+        """There is nothing to be wrong with."""
