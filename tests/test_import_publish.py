@@ -198,6 +198,33 @@ def test_explain_tells_which_line_of_which_map_decided(maps: dict[str, str], vo:
     assert set(rules) <= {entry.name for entry in fields(JobRecord)}
 
 
+def test_changed_rules_are_told_with_the_way_to_have_them_for_all_jobs(site: SiteUnderTest) -> None:
+    def notes() -> list[str]:
+        return bring_in(site, log)["notes"]
+
+    log = write(site.folder / "accounting", [colon(ANY)])
+    groups = write(site.folder / "groups.map", [b"theory theo\n"])
+    site.config["importers"]["gridengine"] |= {"group_vo_map": "groups.map", "exclude_users": ["eve"]}
+    assert notes() == []
+    write(groups, [b"# the same\ntheory  theo\n"])
+    assert notes() == []
+    write(groups, [b"theory others\n"])
+    site.config["importers"]["gridengine"] |= {"exclude_users": [], "orphans_after_s": "2d"}
+    site.save()
+    (note,) = notes()
+    assert note.startswith("exclude_users, group_vo_map of importers.gridengine changed since the last import")
+    assert notes() == []
+    (before,) = imported(site).values()
+    assert before["VO"] == "theo"
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    for file in site.state.parent.glob("imported.db*"):
+        file.unlink()
+    assert notes() == []
+    (after,) = imported(site).values()
+    assert after["VO"] == "others"
+    assert site.publish().json["targets"]["egi"]["records"] == 0
+
+
 def test_explain_tells_the_record_and_its_file_wherever_that_was_moved(site: SiteUnderTest) -> None:
     log, moved = site.folder / "accounting", site.folder / "accounting.0"
     bring_in(site, write(log, [colon(ANY)]))

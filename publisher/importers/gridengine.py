@@ -30,6 +30,7 @@ from publisher.importers.log_files import (
     opened,
     rotated_siblings,
 )
+from publisher.importers.past_rules import note_of_change
 from publisher.model.job import JobRecord
 
 __all__ = ["GridEngineImporter", "Options", "create"]
@@ -100,6 +101,9 @@ class GridEngineImporter:
             closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
         ):
             self._check_cluster(accounting)
+            with accounting.transaction():
+                note = note_of_change(accounting, _NAME, self._site.rules)
+            report.notes += [note] if note else []
             run = _Import(
                 accounting=accounting,
                 cursors=Cursors(accounting, _NAME),

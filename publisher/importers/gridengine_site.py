@@ -16,6 +16,7 @@ from publisher.importers.arc_jobs import WAIT_S
 from publisher.importers.base import ImportedJob, ImportRule
 from publisher.importers.gridengine_parallel import Run
 from publisher.importers.gridengine_record import Accounted, TimeUnit
+from publisher.importers.past_rules import rules_of
 from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
 from publisher.model.job import JobRecord
 
@@ -105,6 +106,8 @@ class SiteMapping:
             site_map(options.group_vo_map, _NAME, "group_vo_map"),
             site_map(options.user_vo_map, _NAME, "user_vo_map"),
         )
+        maps = dict(zip(("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, strict=True))
+        self.rules = rules_of(options, maps | {"user_map": self._users})
         self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
         self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
         self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)

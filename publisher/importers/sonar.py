@@ -19,6 +19,7 @@ from publisher.importers.arc_jobs import ArcJobs
 from publisher.importers.base import BadLine, ImportReport, ImportRule
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.log_files import LogFile, Mark, opened
+from publisher.importers.past_rules import note_of_change
 from publisher.importers.sonar_batch import Batch, BatchReader
 from publisher.importers.sonar_samples import TABLES as SAMPLE_TABLES
 from publisher.importers.sonar_samples import keep_samples
@@ -79,6 +80,9 @@ class SonarImporter:
             closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
         ):
             self._check_cluster(accounting)
+            with accounting.transaction():
+                note = note_of_change(accounting, NAME, self._site.rules)
+            report.notes += [note] if note else []
             run = _Run(
                 accounting=accounting,
                 cursors=Cursors(accounting, NAME),

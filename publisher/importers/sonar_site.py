@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from publisher.importers.arc_jobs import WAIT_S
 from publisher.importers.base import ImportedJob, ImportRule
+from publisher.importers.past_rules import rules_of
 from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
 from publisher.importers.sonar_nodes import node_names
 from publisher.importers.sonar_runs import Run
@@ -103,6 +104,15 @@ class SiteMapping:
         self._account_vos = site_map(options.account_vo_map, NAME, "account_vo_map")
         self._user_vos = site_map(options.user_vo_map, NAME, "user_vo_map")
         self._projects = site_map(options.account_project_map, NAME, "account_project_map")
+        self.rules = rules_of(
+            options,
+            {
+                "user_map": self._users,
+                "account_vo_map": self._account_vos,
+                "user_vo_map": self._user_vos,
+                "account_project_map": self._projects,
+            },
+        )
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
         self._hosts = lru_cache(maxsize=1_000)(node_names)
 
