@@ -44,10 +44,10 @@ def run_sending(arguments: argparse.Namespace, stop: threading.Event) -> int:
 def run_looking(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import looking
 
+    if arguments.command == "status":
+        return looking.status(arguments, lambda: _site(arguments, stop))
     site = _site(arguments, stop)
     match arguments.command:
-        case "status":
-            return looking.status(arguments, site)
         case "trace":
             return looking.trace(arguments, site)
         case "explain":
@@ -138,7 +138,14 @@ def _site(arguments: argparse.Namespace, stop: threading.Event) -> Any:
             chance=random.random,
             abreast=True,
         ),
+        after_round=() if settings.metrics is None else (_tell_metrics,),
     )
+
+
+def _tell_metrics(site: Any, outcome: Any) -> None:
+    from publisher import metrics
+
+    metrics.after_round(site, outcome)
 
 
 RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] = {

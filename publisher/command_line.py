@@ -120,7 +120,17 @@ def _sync(commands: Any) -> None:
 def _status(commands: Any) -> None:
     command = _command(commands, "status", "what was delivered, what waits; only reads")
     _with_targets(command)
-    _with_json(command)
+    output = command.add_mutually_exclusive_group()
+    _with_json(output)
+    output.add_argument("--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3")
+    for word, status in (("warning", 1), ("critical", 2)):
+        command.add_argument(
+            f"--{word}",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"with --nagios: exit {status} above this: age=36h, oldest=3d, late=100; may be repeated",
+        )
 
 
 def _trace(commands: Any) -> None:

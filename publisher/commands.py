@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from publisher.abreast import work_on
 from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
-from publisher.errors import BUG, PublisherError, RecordError, SourceError, Unfit, UsageError, gravest
+from publisher.errors import BUG, PublisherError, RecordError, SourceError, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.lost import LostJobs
-from publisher.model.selection import Selection, Window
 from publisher.outcome import Outcome, added, broken_off
 from publisher.pipeline import Observer, Round
 from publisher.sources.base import Source
+from publisher.waiting import waiting
 from publisher.wiring import Site
 
 log = logging.getLogger("publisher")
@@ -30,7 +30,11 @@ _EARLY = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus:
-    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read."""
+    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
+
+    `oldest_unsent` is the end of the pending job that ended first, None without any or when that cannot be told. `overdue` is
+    when somebody should look at it, if it has no success until then; None before the first one.
+    """
 
     target: str
     last_success: datetime | None
@@ -41,6 +45,9 @@ class TargetStatus:
     in_doubt: int
     quarantined: int
     held: int  # months that the last round held back
+    oldest_unsent: Epoch | None
+    overdue: datetime | None
+    began: bool  # it had a round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +77,13 @@ def publish(
     """
     chosen = choose(site.settings, targets)
     refuse_limit_for_summaries(chosen, limit)
+    monotonic = site.surroundings.monotonic
 
     def work(target: TargetSettings, source: Source, ledger: Ledger) -> Outcome:
         waiting = None if force else _not_due(ledger.target(target.name), target, site.surroundings.clock())
         if waiting:
             return Outcome(target=target.name, outcome="nothing", reason=waiting)
+        began = monotonic()
         outcome = _attempt(
             site,
             target,
@@ -86,10 +95,16 @@ def publish(
             accept_key_change=accept_key_change,
         )
         if not dry_run:
-            after_round(site, outcome)
+            after_round(site, replace(outcome, seconds=monotonic() - began))
         return outcome
 
-    return work_on(site, chosen, work, rehearsal=dry_run)
+    try:
+        return work_on(site, chosen, work, rehearsal=dry_run)
+    except PublisherError as error:
+        if not dry_run:  # no target came to a round, and that must be seen too
+            for target in chosen:
+                after_round(site, broken_off(target.name, error))
+        raise
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:
@@ -107,13 +122,13 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
         found = []
         for target in chosen:
             state = ledger.target(target.name)
-            pending = late = None
+            pending = late = oldest = None
             try:
                 with closing(site.source()) as source:
-                    pending, late = _waiting(site, target, state, source, ledger)
+                    pending, late, oldest = waiting(site, target, state, source, ledger)
             except SourceError as error:
                 trouble = str(error)
-            found.append(_status(target, state, pending, late))
+            found.append(_status(target, state, pending, late, oldest))
     return found, trouble
 
 
@@ -263,57 +278,17 @@ def _not_due(state: TargetState | None, target: TargetSettings, now: datetime) -
     return None
 
 
-def _waiting(
-    site: Site, target: TargetSettings, state: TargetState | None, source: Source, ledger: Ledger
-) -> tuple[int, int]:
-    """Jobs that the next round would send, and those of them that ended before the last published end."""
-    now = site.surroundings.clock()
-    start = state.start if state else _start(target, now)
-    selection = target.selection(Window(start=start))
-    pending = state.prepared if state else 0
-    if target.summary:
-        # Jobs, not rows: those counted into months whose last content the receiver has not accepted.
-        months = [month for month in ledger.months(target.name) if month.digest != month.accepted_digest]
-        pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
-    late = 0
-    pages = [source.look_again(ledger.open_rows(target.name), frozenset(), now)]
-    pages += [
-        source.since(ledger.cursor(target.name, database), database, frozenset(), now)
-        for database in source.databases()
-    ]
-    for page in (page for stream in pages for page in stream):
-        keys = [job.key for job in page.jobs]
-        known = ledger.known(target.name, keys)
-        held = ledger.held(target.name, keys)
-        waiting = [
-            job
-            for job, key in zip(page.jobs, keys, strict=True)
-            if key not in known and key not in held and _wanted(selection, target, job)
-        ]
-        pending += len(waiting)
-        if state and state.last_published_end is not None:
-            late += sum(job.ended_at < state.last_published_end for job in waiting)
-    return pending, late
-
-
-def _wanted(selection: Selection, target: TargetSettings, job: JobRecord) -> bool:
-    if not selection.wants(job):
-        return False
-    try:
-        return selection.wants_vo(target.policy.describe(job).who.vo)
-    except Unfit:
-        return True  # it will be set aside; until then it waits
-
-
-def _start(target: TargetSettings, now: datetime) -> Epoch | None:
-    begin = target.start.begin(now)
-    return None if begin is None else Epoch(int(begin.timestamp()))
-
-
-def _status(target: TargetSettings, state: TargetState | None, pending: int | None, late: int | None) -> TargetStatus:
+def _status(
+    target: TargetSettings,
+    state: TargetState | None,
+    pending: int | None,
+    late: int | None,
+    oldest: Epoch | None,
+) -> TargetStatus:
+    success = state.last_success if state else None
     return TargetStatus(
         target=target.name,
-        last_success=state.last_success if state else None,
+        last_success=success,
         last_published_end=state.last_published_end if state else None,
         delivered=state.delivered if state else 0,
         pending=pending,
@@ -321,4 +296,7 @@ def _status(target: TargetSettings, state: TargetState | None, pending: int | No
         in_doubt=state.in_doubt if state else 0,
         quarantined=state.quarantined if state else 0,
         held=len(state.held) if state else 0,
+        oldest_unsent=oldest,
+        overdue=None if success is None else target.overdue_after(success),
+        began=state is not None and state.last_round is not None,
     )

@@ -9,8 +9,9 @@ beside the main thread. A message is written down only when the one before is se
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
@@ -29,6 +30,7 @@ from publisher.model.progress import Progress
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
 _CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
+TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
 _SUSPECTS: Final = 8  # single records refused for no clear reason before the target itself is to blame
 
 
@@ -60,6 +62,7 @@ class Tally:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
 
 
 class Dispatch:
@@ -223,6 +226,7 @@ class Dispatch:
         """Settle what came of a message; False when something else has to go out in its place."""
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
+        self._count_attempts(receipt)
         match receipt.verdict:
             case Verdict.DELIVERED:
                 self._ledger.sent(message, remote_id=receipt.remote_id, row_ids=receipt.row_ids, now=self._clock())
@@ -240,6 +244,12 @@ class Dispatch:
             case Verdict.TOO_LARGE | Verdict.REFUSED:
                 self._narrow(outstanding or self._written_down(message), receipt)
                 return False
+
+    def _count_attempts(self, receipt: Receipt) -> None:
+        """Each but the last was followed by another at once; one that was not even made counts as what it was told."""
+        self.tally.attempts[receipt.verdict.name.lower()] += 1
+        if receipt.attempts > 1:
+            self.tally.attempts[TRIED_AGAIN] += receipt.attempts - 1
 
     def _narrow(self, whole: Outstanding, receipt: Receipt) -> None:
         """Cut a message; make its only record lighter when it is too large, or set it aside."""

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from publisher import doctor
 
 
-def status(arguments: argparse.Namespace, site: Site) -> int:
-    found, trouble = commands.status(site, targets=arguments.target)
+def status(arguments: argparse.Namespace, load: Callable[[], Site]) -> int:
+    """`load` reads the configuration; that it cannot be read is an answer to Nagios too."""
+    if arguments.nagios:
+        return _status_nagios(arguments, load)
+    if arguments.warning or arguments.critical:
+        raise UsageError("--warning and --critical go with --nagios")
+    found, trouble = commands.status(load(), targets=arguments.target)
     if arguments.json:
         terminal.print_json(results.status_json(found), sys.stdout)
     else:
@@ -27,6 +32,21 @@ def status(arguments: argparse.Namespace, site: Site) -> int:
         terminal.error_line(trouble)
         return SourceError.exit_status
     return 0
+
+
+def _status_nagios(arguments: argparse.Namespace, load: Callable[[], Site]) -> int:
+    from publisher import results_nagios
+
+    try:
+        limits = results_nagios.thresholds(arguments.warning, arguments.critical)
+        site = load()
+        found, trouble = commands.status(site, targets=arguments.target)
+    except PublisherError as error:
+        terminal.print_line(results_nagios.nagios_unknown(str(error)), sys.stdout)
+        return results_nagios.UNKNOWN
+    line, state = results_nagios.status_nagios(found, trouble, site.surroundings.clock(), limits)
+    terminal.print_line(line, sys.stdout)
+    return state
 
 
 def trace(arguments: argparse.Namespace, site: Site) -> int:
@@ -85,15 +105,15 @@ def quarantine(arguments: argparse.Namespace, site: Site) -> int:
 
 def doctor_says(arguments: argparse.Namespace, site: Callable[[], Site], host: doctor.Host) -> int:
     """Everything that could keep records from going out; `site` loads the configuration, which may be the first finding."""
-    from publisher import results_doctor
+    from publisher import results_doctor, results_nagios
 
     try:
         diagnosis = _diagnosis(arguments, site, host)
     except PublisherError as error:
         if not arguments.nagios:
             raise
-        terminal.print_line(results_doctor.nagios_unknown(str(error)), sys.stdout)
-        return results_doctor.NAGIOS_UNKNOWN
+        terminal.print_line(results_nagios.nagios_unknown(str(error)), sys.stdout)
+        return results_nagios.UNKNOWN
     if arguments.nagios:
         line, status = results_doctor.doctor_nagios(diagnosis)
         terminal.print_line(line, sys.stdout)

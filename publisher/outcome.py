@@ -32,6 +32,8 @@ class Outcome:
     held: tuple[HeldMonth, ...] = ()
     shadow: bool = False  # everything was done but sent
     lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
+    attempts: Mapping[str, int] = field(default_factory=dict)  # to hand messages over, by what came of each
+    seconds: float = 0.0  # how long it took
     exit_status: int = 0
 
 
@@ -68,6 +70,7 @@ def concluded(
         arex_default_benchmarks=arex_default,
         warnings=dict(sorted((warnings or {}).items())),
         held=tuple(held),
+        attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest(statuses),
     )
 
@@ -85,6 +88,7 @@ def broken_off(target: str, error: PublisherError, tally: Tally | None = None) -
         quarantined=tally.quarantined,
         shed=tally.shed,
         kept=tally.kept,
+        attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
     )
 
@@ -128,5 +132,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         lost=one.lost or other.lost,
+        attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
+        seconds=one.seconds + other.seconds,
         exit_status=gravest([one.exit_status, other.exit_status]),
     )

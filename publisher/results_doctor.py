@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.doctor import Diagnosis, Finding, Measure, State
+from publisher.results_nagios import nagios_line, performance
 
-NAGIOS_UNKNOWN: Final = 3
 _NAGIOS: Final[Mapping[State, tuple[int, str]]] = {
     State.OK: (0, "OK"),
     State.WARNING: (1, "WARNING"),
     State.FAILURE: (2, "CRITICAL"),
 }
 _GRAVEST_FIRST: Final = (State.FAILURE, State.WARNING, State.OK)
-_MOST_TEXT: Final = 600  # of Nagios' line, before the performance data; its own limits are at 1 kB and 4 kB
 
 
 def doctor_json(diagnosis: Diagnosis) -> Mapping[str, Any]:
@@ -78,24 +77,12 @@ def doctor_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
         Measure(label="failures", value=diagnosis.count(State.FAILURE), critical="0"),
         Measure(label="warnings", value=diagnosis.count(State.WARNING), warn="0"),
     ]
-    data = " ".join(_performance(one) for one in [*counts, *diagnosis.measures])
-    return f"PUBLISHER {word} - {_one_line(text)} | {data}", status
-
-
-def nagios_unknown(reason: str) -> str:
-    return f"PUBLISHER UNKNOWN - {_one_line(reason)}"
+    data = [
+        performance(one.label, one.value, one.unit, one.warn, one.critical) for one in [*counts, *diagnosis.measures]
+    ]
+    return nagios_line(word, text, data), status
 
 
 def _named(one: Finding) -> str:
     part = Path(one.part).name if one.part.startswith("/") else one.part
     return one.name if part in ("host", "state", "credentials", "configuration", "source") else f"{one.name} ({part})"
-
-
-def _performance(one: Measure) -> str:
-    return f"'{one.label}'={one.value}{one.unit};{one.warn};{one.critical}".rstrip(";")
-
-
-def _one_line(text: str) -> str:
-    """Nagios takes the first `|` for the end of the text."""
-    line = " ".join(text.replace("|", "/").split())
-    return line if len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 3]}..."

@@ -8,15 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from publisher import results, terminal
 from publisher.outcome import Outcome
 from publisher.scheduler.daemon import Daemon, Wish
 from publisher.scheduler.systemd import ServiceManager
 from publisher.wiring import Site
+
+if TYPE_CHECKING:
+    from publisher.metrics.endpoint import Endpoint
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
@@ -27,18 +30,37 @@ def serve(load: Callable[[], Site], stop: threading.Event) -> int:
     Raises: ConfigError, LedgerError when it cannot begin.
     """
     with _signals_wait():
-        site = load()
         _lead_foreign_logs()
-        Daemon(
-            site,
-            load=load,
-            wish=_next_wish,
-            stop=stop,
-            manager=ServiceManager(site.surroundings.environment),
-            observer=terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
-            tell=_tell,
-        ).serve()
+        with _metrics_over_http() as follow:
+            site = follow(load())
+            Daemon(
+                site,
+                load=lambda: follow(load()),
+                wish=_next_wish,
+                stop=stop,
+                manager=ServiceManager(site.surroundings.environment),
+                observer=terminal.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
+                tell=_tell,
+            ).serve()
     return 0
+
+
+@contextmanager
+def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
+    """Lets the endpoint follow each configuration that is loaded; one that it cannot follow is refused as a whole."""
+    with ExitStack() as opened:
+        endpoints: list[Endpoint] = []
+
+        def follow(site: Site) -> Site:
+            if site.settings.metrics is not None and not endpoints:
+                from publisher.metrics.endpoint import Endpoint  # its library need not be installed
+
+                endpoints.append(opened.enter_context(closing(Endpoint())))
+            for endpoint in endpoints:
+                endpoint.follow(site)
+            return site
+
+        yield follow
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def after_round(
     """The counts after a regular round, when they changed or a day has passed; None when there is nothing to tell."""
     now = site.surroundings.clock()
     counts = ledger.counts(target.name)
-    wanted = _recent(to_tell(counts), now, MONTHS)
+    wanted = recent(to_tell(counts), now, MONTHS)
     fresh = counts.last_told is not None and timedelta(0) <= now - counts.last_told < _TELL_EVERY
     if not wanted or (fresh and wanted == {at: counts.told.get(at) for at in wanted}):
         return None
@@ -110,7 +110,7 @@ def tell(
         try:
             dispatch.send_outstanding()
             _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
-            counts = _recent(to_tell(ledger.counts(target.name)), now, months)
+            counts = recent(to_tell(ledger.counts(target.name)), now, months)
             ledger.prepare_sync(target.name, _messages(target, form, counts, now))
             dispatch.send_outstanding()
         except Stopped as stopped:
@@ -125,7 +125,7 @@ def to_tell(counts: HostCounts) -> dict[HostMonth, int]:
     return wanted | vanished
 
 
-def _recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
+def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
     """The last so many months, the current one included."""
     month = month_of(now)
     first = 0 if months is None else month_number_of(month.year, month.month) - months + 1

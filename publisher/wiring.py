@@ -24,6 +24,8 @@ from publisher.ledger.charge_base import ChargeBook
 from publisher.ledger.charge_book import open_charge_book, open_charge_book_to_read
 from publisher.ledger.history import open_history
 from publisher.ledger.history_base import History
+from publisher.ledger.measure_base import MeasureBook
+from publisher.ledger.measure_book import open_measure_book, open_measure_book_to_read
 from publisher.ledger.moves import open_ledger, open_to_read
 from publisher.ledger.rehearsal import RehearsalLedger
 from publisher.model.selection import Window
@@ -94,6 +96,14 @@ class Site:
         return usage_plugin(self.settings.source.type).create(
             self.settings.source.options, self.surroundings.environment
         )
+
+    def measure_book(self) -> MeasureBook:
+        """What was measured of the targets, kept for metrics. Raises: LedgerError."""
+        return open_measure_book(self.settings.state)
+
+    def measure_book_to_read(self) -> MeasureBook:
+        """Raises: LedgerError."""
+        return open_measure_book_to_read(self.settings.state)
 
     def importer(self, name: str) -> Importer:
         """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""

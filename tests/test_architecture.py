@@ -24,9 +24,9 @@ ROOMS: dict[str, set[str]] = {
     "beside": set(),
     "making": {"errors", "model", "formats.base"},
     "dispatch": {"errors", "model", "formats.base", "delivery.base", "ledger.base", "judge", "beside", "making"},
-    "key_guard": {"errors", "model", "sources.base", "ledger.base", "judge"},
+    "key_guard": {"errors", "model", "sources.base", "ledger.base", "judge", "reading"},
     "batching": {"errors", "model", "formats.base", "judge", "dispatch"},
-    "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch"},
+    "summing": {"errors", "model", "sources.base", "formats.base", "ledger.base", "judge", "dispatch", "reading"},
     "counting": {"errors", "model", "sources.base", "ledger.base", "aim", "judge", "summing"},
     "outcome": {"errors", "model", "delivery.base", "dispatch"},
     "reading": {"model", "sources.base", "ledger.base"},
@@ -50,6 +50,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "wiring": {"*"},
     "abreast": {"errors", "config", "ledger.base", "sources.base", "beside", "outcome", "wiring"},
+    "waiting": {"errors", "model", "config", "ledger.base", "sources.base", "wiring"},
     "commands": {
         "errors",
         "abreast",
@@ -63,6 +64,7 @@ ROOMS: dict[str, set[str]] = {
         "wiring",
         "syncing",
         "takeover",
+        "waiting",
     },
     "explaining": {
         *(
@@ -92,7 +94,12 @@ ROOMS: dict[str, set[str]] = {
     },
     # The daemon. `scheduler.cron` is a noun that settings hold; the rest stands on the commands.
     "scheduler": {"errors", "config", "scheduler", "ledger.base", "commands", "outcome", "pipeline", "wiring"},
-    "serving": {"outcome", "results", "scheduler", "terminal", "wiring"},
+    "serving": {"outcome", "results", "scheduler", "metrics", "terminal", "wiring"},
+    # Measures what every round left; of delivery it asks when the certificate ends.
+    "metrics": {
+        *("errors", "model", "config", "metrics", "ledger.measure_base", "outcome", "wiring"),
+        *("commands", "syncing", "delivery.credential_check", "whole_file"),
+    },
     "journal": set(),
     "checking": {
         *("errors", "model", "config", "ledger.base", "sources.base"),
@@ -122,7 +129,8 @@ ROOMS: dict[str, set[str]] = {
         *("delivery.base", "delivery.credential_check", "delivery.trust_check", "delivery.reach"),
         *("arc_conf", "arc_conf.values"),
     },
-    "results_doctor": {"doctor"},
+    "results_nagios": {"errors", "commands"},
+    "results_doctor": {"doctor", "results_nagios"},
     "statistics": {"errors", "model", "sources.accounts", "wiring"},
     "results_stats": {"model", "results"},
     "results_job": {"model", "results", "results_stats"},
@@ -156,11 +164,11 @@ ROOMS: dict[str, set[str]] = {
     "command_line": {"command_words"},
     "looking": {
         *("errors", "model", "ledger.base", "wiring", "terminal"),
-        *("commands", "results", "explaining", "results_explain", "doctor", "results_doctor"),
+        *("commands", "results", "explaining", "results_explain", "doctor", "results_doctor", "results_nagios"),
     },
     "configuring": {"errors", "arc_conf", "charges.rules", "config", "terminal", "wiring"},
     "cli": {
-        *("errors", "command_line", "config", "wiring", "terminal"),
+        *("errors", "command_line", "config", "metrics", "wiring", "terminal"),
         *("sending", "serving", "looking", "local", "doctor", "importing", "results_import", "configuring"),
         "billing",
     },

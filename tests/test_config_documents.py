@@ -8,6 +8,7 @@ import pytest
 
 from publisher.config import Settings, example, load, show
 from publisher.config.charges import ChargeKeys, RoundingKeys
+from publisher.config.metrics import MetricsSettings
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.rules import BenchmarkKeys, OneBenchmark, VoRuleKeys
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings, SourceKeys, TopKeys
@@ -24,6 +25,7 @@ def blocks() -> dict[str, set[str]]:
     known: dict[str, type] = {
         "top": TopKeys,
         "credentials": CredentialSettings,
+        "metrics": MetricsSettings,
         "source": SourceKeys,
         "records": RecordSettings,
         "benchmark rule": BenchmarkKeys,

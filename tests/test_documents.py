@@ -336,7 +336,7 @@ def test_readme_tells_where_each_step_of_the_journey_is() -> None:
 
 
 def test_readme_names_files_that_exist() -> None:
-    named = set(re.findall(r"(?<![\w/])((?:publisher|tests|conf|man)/[\w./-]+\w)", README))
+    named = set(re.findall(r"(?<![\w/])((?:publisher|tests|conf|man)/[\w./@-]+\w)", README))
     named |= {".ci/run"} & set(re.findall(r"`(\.ci/run)`", README))
     assert len(named) > 10
     missing = sorted(name for name in named if not (ROOT / name).exists())

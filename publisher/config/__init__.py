@@ -6,6 +6,7 @@ may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys
 the sample and a paragraph in publisher.yaml(5).
 """
 
+from publisher.config.metrics import Listen, MetricsSettings
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.registered import REGISTERED, Registered
 from publisher.config.settings import CredentialSettings, Settings, SourceSettings, load, one_off_target
@@ -16,6 +17,8 @@ __all__ = [
     "REGISTERED",
     "CredentialSettings",
     "IdentitySettings",
+    "Listen",
+    "MetricsSettings",
     "RecordSettings",
     "Registered",
     "Settings",

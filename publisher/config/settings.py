@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from publisher.config import values
+from publisher.config.metrics import MetricsSettings, check_library
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.registered import REGISTERED, Registered, plugin_options
 from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_block, read_keys
@@ -64,6 +65,7 @@ class TopKeys:
     source: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where jobs come from"})
     state: Path = field(default_factory=lambda: DEFAULT_STATE)
     credentials: CredentialSettings = CredentialSettings()
+    metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
     records: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
     importers: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
     targets: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where records go"})
@@ -81,6 +83,7 @@ class Settings:
     records: RecordSettings
     targets: tuple[TargetSettings, ...]
     importers: Mapping[str, object] = field(default_factory=dict)  # by name, the importer's `Options`
+    metrics: MetricsSettings | None = None
     host_name: str = ""
 
     @property
@@ -179,6 +182,7 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
         records=records,
         targets=targets,
         importers=importers,
+        metrics=known.get("metrics"),
         host_name=host_name,
     )
 

@@ -32,6 +32,7 @@ def show(settings: Settings) -> str:
         "source": {"type": settings.source.type, **_keys(settings.source.options)},
         "state": str(settings.state),
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
+        **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),
         **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
@@ -40,8 +41,12 @@ def show(settings: Settings) -> str:
 
 
 def _importers(settings: Settings) -> dict[str, Any]:
-    shown = {name: _keys(options) for name, options in settings.importers.items()}
-    return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in shown.items()}
+    return {name: _set_keys(options) for name, options in settings.importers.items()}
+
+
+def _set_keys(options: object) -> dict[str, Any]:
+    """Those that have a value."""
+    return {key: value for key, value in _keys(options).items() if value is not None}
 
 
 def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def _records(records: RecordSettings) -> dict[str, Any]:
 
 
 def _identity(identity: IdentitySettings) -> dict[str, Any]:
-    return {key: value for key, value in _keys(identity).items() if value is not None}
+    return _set_keys(identity)
 
 
 def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:

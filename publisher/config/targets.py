@@ -35,6 +35,7 @@ _DEFAULT_BATCH: Final = 500
 _DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
 _JURA_FORMATS: Final = ("car", "apel-summary-0.2", "apel-summary-0.4", "ogf-ur")
 _SUMMARY_EVERY_S: Final = 86400
+_PATIENCE: Final = timedelta(hours=1)  # beyond two rounds
 _JOBS_EVERY_S: Final = 3600
 _MEETING_PLACES: Final[Mapping[str, str]] = {"ams": "url, project and topic", "spool": "directory"}
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
@@ -161,6 +162,13 @@ class TargetSettings:
     def due_after(self, success: datetime) -> datetime:
         """When the next round is due after one that went through, aware UTC."""
         return self.cron.next_after(success) if self.cron else success + timedelta(seconds=self.every_s)
+
+    def overdue_after(self, success: datetime) -> datetime:
+        """When somebody should look at a target that had no success since, aware UTC.
+
+        Then the round after the next one is over, and some time more: timers are spread, and a host may be down.
+        """
+        return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _PATIENCE
 
     def in_format(self, name: str) -> TargetSettings:
         """The same target with another format, which may have a place for more or for less."""

@@ -23,7 +23,6 @@ _MIB: Final = 1 << 20
 # A round writes its messages down before it sends them: some MiB each, and a merge of months as much again.
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
-_PATIENCE: Final = timedelta(hours=1)  # beyond two rounds: timers are spread, and a host may be down
 _TOO_LONG: Final = timedelta(days=7)
 _WHY_DIRECTORY: Final = "what was sent stands there: without it jobs go out twice, or not at all"
 
@@ -152,7 +151,7 @@ def _target(
 
 def _limit(target: TargetSettings, success: datetime) -> timedelta:
     """How old a success may be: the round after the next one is due by then."""
-    return target.due_after(target.due_after(success)) - success + timedelta(seconds=target.jitter_s) + _PATIENCE
+    return target.overdue_after(success) - success
 
 
 def _last_success(question: Question, target: TargetSettings, state: TargetState | None, now: datetime) -> Finding:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from publisher.ledger import charge_schema
+from publisher.ledger import charge_schema, measure_schema
 
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
@@ -198,4 +198,4 @@ CREATE TABLE quarantine (
 );
 CREATE INDEX quarantine_of_job ON quarantine (job_id);
 """
-TABLES: Final = _OF_TARGETS + charge_schema.TABLES
+TABLES: Final = _OF_TARGETS + charge_schema.TABLES + measure_schema.TABLES

@@ -220,7 +220,6 @@ class Daemon:
             (outcome,) = commands.publish(site, targets=[name], observer=self._observer)
         except PublisherError as error:
             outcome = broken_off(name, error)
-            commands.after_round(site, outcome)
         except Exception as error:  # the boundary: a bug in one round must not stop the next
             log.critical("target %s: a bug in publisher: %s", name, error, exc_info=True)
             reason = f"a bug in publisher ({type(error).__name__}: {error}), exit status {BUG}; please report it"

@@ -1,0 +1,176 @@
+"""After a round: its target is measured, the values are kept, and the text file is written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from publisher import commands
+from publisher.delivery.credential_check import certificate_ends
+from publisher.errors import ConfigError, LedgerError, SourceError, UsageError
+from publisher.ledger.measure_base import Measure
+from publisher.metrics import names
+from publisher.metrics.exposition import exposition
+from publisher.model.selection import Window
+from publisher.outcome import Outcome
+from publisher.whole_file import whole_file
+from publisher.wiring import Site
+
+_ATTEMPTS_TO_AGREE: Final = 5
+Values = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Gauges by name and label; those of which nothing is known are None. `added` goes to counters."""
+
+    target: str
+    gauges: Mapping[str, float | None]
+    added: Mapping[tuple[str, str], float]
+
+    @property
+    def known(self) -> Values:
+        return {(name, ""): value for name, value in self.gauges.items() if value is not None}
+
+    @property
+    def unknown(self) -> Sequence[str]:
+        return [name for name, value in self.gauges.items() if value is None]
+
+
+def after_round(site: Site, outcome: Outcome) -> None:
+    """Measure a target after its round, and tell of it. Raises: LedgerError, ConfigError when the file cannot be written."""
+    if outcome.target not in {target.name for target in site.settings.targets}:
+        return  # taken out of the configuration meanwhile
+    try:
+        measured = (_of_target(site, outcome), _of_site(site))
+        with closing(site.measure_book()) as book:
+            for one in measured:
+                book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
+    except LedgerError:
+        # What is kept is not true any more, and cannot be put right: only that is told, and what came of the round.
+        write_file(site, lost_measures(site, outcome))
+        raise
+    _write_what_is_kept(site)
+
+
+def _write_what_is_kept(site: Site) -> None:
+    """The file, as often as another target's round came in between: its writer may have been overtaken by this one."""
+    for _ in range(_ATTEMPTS_TO_AGREE):
+        written = _kept(site)
+        write_file(site, written)
+        if _kept(site) == written:
+            return
+
+
+def _kept(site: Site) -> Sequence[Measure]:
+    with closing(site.measure_book_to_read()) as book:
+        return book.measures()
+
+
+def write_file(site: Site, measures: Sequence[Measure]) -> None:
+    """The text file, whole or as it was; nothing when none is configured. Raises: ConfigError."""
+    settings = site.settings.metrics
+    if settings is None or settings.textfile is None:
+        return
+    text = exposition(site, measures).decode()
+    try:
+        with whole_file(settings.textfile) as out:
+            out.write(text)
+    except UsageError as error:
+        reason = str(error).partition("; ")[0]
+        raise ConfigError(
+            f"metrics.textfile: {reason}; its directory must be there, and let this user write (under systemd: "
+            f"ReadWritePaths={settings.textfile.parent} in the service)"
+        ) from error
+
+
+def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[Measure]:
+    """All that can be told without the publishing database."""
+    measures = [Measure(target="", name=names.STATE_USABLE, label="", value=0)]
+    if outcome is not None:
+        found = {names.LAST_STATUS: outcome.exit_status, names.LAST_ROUND: site.surroundings.clock().timestamp()}
+        measures += [Measure(target=outcome.target, name=name, label="", value=value) for name, value in found.items()]
+    return measures
+
+
+def _of_target(site: Site, outcome: Outcome) -> Measured:
+    """Raises: LedgerError."""
+    ((status,), _) = commands.status(site, targets=[outcome.target])
+    with closing(site.measure_book_to_read()) as book:
+        messages, records = book.delivered(outcome.target)
+    return Measured(
+        target=outcome.target,
+        gauges={
+            names.LAST_SUCCESS: _seconds(status.last_success),
+            names.OVERDUE: _seconds(status.overdue),
+            names.LAST_ROUND: _seconds(site.surroundings.clock()),
+            names.LAST_STATUS: outcome.exit_status,
+            names.LAST_SECONDS: outcome.seconds,
+            names.PUBLISHED_END: status.last_published_end,
+            names.OLDEST_UNSENT: status.oldest_unsent,
+            names.DELIVERED: status.delivered,
+            names.PENDING: status.pending,
+            names.LATE: status.late,
+            names.IN_DOUBT: status.in_doubt,
+            names.QUARANTINED: status.quarantined,
+            names.HELD: status.held,
+            names.DRIFT: _drift(site, outcome.target),
+            names.MESSAGES: messages,
+            names.RECORDS: records,
+        },
+        added={
+            (names.SENT_BYTES, ""): outcome.bytes,
+            (names.ROUNDS, outcome.outcome): 1,
+            (f"{names.ROUND_SECONDS}_count", ""): 1,
+            (f"{names.ROUND_SECONDS}_sum", ""): outcome.seconds,
+            **{(names.ATTEMPTS, verdict): count for verdict, count in outcome.attempts.items()},
+        },
+    )
+
+
+def _drift(site: Site, name: str) -> float | None:
+    """Jobs by which what the receiver was told differs from what was delivered; None where no counts are told.
+
+    Both stand in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
+    """
+    (target,) = (target for target in site.settings.targets if target.name == name)
+    if not target.sync:
+        return None
+    from publisher import syncing  # loaded by the round already, where there is something to tell
+
+    with closing(site.ledger_to_read()) as ledger:
+        counts = ledger.counts(name)
+    due = syncing.to_tell(counts)
+    recent = syncing.recent(due, site.surroundings.clock(), syncing.MONTHS)
+    return sum(abs(jobs - counts.told.get(at, 0)) for at, jobs in recent.items())
+
+
+def _of_site(site: Site) -> Measured:
+    gauges: dict[str, float | None] = {
+        names.ROWS: None,
+        names.SOURCE_READABLE: 0,
+        names.STATE_USABLE: 1,
+        names.STATE_BYTES: _size(site),
+        names.CERTIFICATE_ENDS: _seconds(certificate_ends(site.credentials())),
+    }
+    try:
+        with closing(site.source()) as source:
+            gauges |= {names.ROWS: source.count(Window()), names.SOURCE_READABLE: 1}
+    except SourceError:
+        pass  # the gauges say so, and the round has
+    return Measured(target="", gauges=gauges, added={})
+
+
+def _size(site: Site) -> float | None:
+    """Of the publishing database, without what is just being written."""
+    try:
+        return site.settings.state.stat().st_size
+    except OSError:
+        return None
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
