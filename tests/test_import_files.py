@@ -137,6 +137,19 @@ def test_a_rotated_file_is_finished_before_the_new_one(tmp_path: Path, database:
     assert totals(database)[0] == 9
 
 
+def test_a_file_that_had_nothing_but_its_head_is_finished_after_its_rotation_too(
+    tmp_path: Path, database: Path
+) -> None:
+    """Every file of the qmaster begins with the same lines, so these do not tell one from the next."""
+    path = write(tmp_path / "accounting", [HEADER])
+    assert run_import(database, path).lines == 0
+    write(tmp_path / "accounting.0", [HEADER, *lines(3)])
+    write(path, [HEADER, *lines(2, 4)])
+    report = run_import(database, path)
+    assert (report.imported, report.duplicates, report.notes, report.troubles) == (5, 0, [], [])
+    assert run_import(database, path).lines == 0
+
+
 def test_a_compressed_one_too_and_several_rotations(tmp_path: Path, database: Path) -> None:
     path = write(tmp_path / "accounting", [HEADER, *lines(4)])
     run_import(database, path)

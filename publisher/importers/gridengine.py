@@ -24,6 +24,7 @@ from publisher.importers.gridengine_site import Options, SiteMapping
 from publisher.importers.log_files import (
     DIGEST_BYTES,
     KEPT_BYTES,
+    MARK_BYTES,
     Line,
     LogFile,
     in_directory,
@@ -156,10 +157,12 @@ class GridEngineImporter:
             return
         with opened(path) as file:
             gone = [cursor for cursor in before if not file.fits(cursor.mark)]
-        if not gone:
+        # So few bytes may be those with which the qmaster begins every file.
+        unsure = [cursor for cursor in before if cursor.mark.taken < MARK_BYTES]
+        if not gone and not unsure:
             return
-        found = False
-        for sibling in rotated_siblings(path, min(cursor.modified for cursor in gone)):
+        found = not gone
+        for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
             with opened(sibling) as file:
                 found = found or any(file.fits(cursor.mark) for cursor in gone)
             self._file(run, sibling)
