@@ -36,7 +36,7 @@ def samples(text: str) -> Samples:
 
 
 class WatchedSite:
-    """A site with metrics. `ahead` is how far its clock is before ours."""
+    """A site with metrics. `ahead` is how far its clock is before ours; `stopped` says that SIGTERM came."""
 
     def __init__(self, site: ConfiguredSite) -> None:
         self.site = site
@@ -44,6 +44,7 @@ class WatchedSite:
         self.file = site.folder / "textfile" / "publisher.prom"
         self.file.parent.mkdir()
         site.config["metrics"] = {"textfile": str(self.file)}
+        self.stopped = False
         self._hours = 0
 
     def now(self) -> datetime:
@@ -55,7 +56,11 @@ class WatchedSite:
         return Site(
             settings=config.load(self.site.path, {}, host_name="ce01.example.org"),
             surroundings=Surroundings(
-                environment={}, clock=self.now, monotonic=time.monotonic, wait=lambda seconds: False, abreast=True
+                environment={},
+                clock=self.now,
+                monotonic=time.monotonic,
+                wait=lambda seconds: self.stopped,
+                abreast=True,
             ),
             after_round=(metrics.after_round,),
         )

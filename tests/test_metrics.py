@@ -8,6 +8,7 @@ import socket
 import sys
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -214,6 +215,30 @@ def test_a_target_that_is_not_due_changes_nothing(spooling: WatchedSite) -> None
     assert spooling.file.read_text() == before
 
 
+def test_a_stop_is_not_kept_waiting(spooling: WatchedSite) -> None:
+    """To count what waits may take minutes: after SIGTERM only what is known of the round is told."""
+    spooling.round()
+    spooling.finish_jobs(5)
+    before = spooling.told()
+    spooling.stopped = True
+    spooling.round(["one"], force=True)
+    during = spooling.told()
+    assert during["publisher_last_round_exit_status", "one"] == 75
+    assert during["publisher_rounds_total", "one", "deferred"] == 1
+    changed = {at[0] for at in during if at[1:2] != ("two",) and during[at] != before.get(at)}
+    assert changed == {
+        "publisher_last_round_exit_status",
+        "publisher_last_round_timestamp_seconds",
+        "publisher_last_round_duration_seconds",
+        "publisher_rounds_total",
+        "publisher_round_duration_seconds_sum",
+        "publisher_round_duration_seconds_count",
+    }
+    spooling.stopped = False
+    spooling.round(["one"], force=True)
+    assert spooling.told()["publisher_delivered_jobs", "one"] == 9
+
+
 # The configuration
 
 
@@ -279,6 +304,10 @@ def asked(port: int) -> Samples:
         return samples(answer.read().decode())
 
 
+def told_of_a_round(port: int, target: str) -> bool:
+    return asked(port).get(("publisher_rounds_total", target, "ok")) == 1
+
+
 def test_the_endpoint_follows_the_configuration(spooling: WatchedSite) -> None:
     first, second = free_port(), free_port()
     with closing(Endpoint()) as endpoint:
@@ -308,7 +337,8 @@ def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite) -> 
     spooling.site.config["metrics"] = {"listen": str(port)}
     with RunningDaemon(spooling.site) as daemon:
         daemon.manager.wait_for("READY=1")
-        until(lambda: asked(port).get(("publisher_rounds_total", "two", "ok")) == 1, daemon.text)
+        for name in ("one", "two"):
+            until(partial(told_of_a_round, port, name), daemon.text)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             spooling.site.config["metrics"] = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
             spooling.site.save()

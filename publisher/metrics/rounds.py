@@ -44,8 +44,12 @@ def after_round(site: Site, outcome: Outcome) -> None:
     """Measure a target after its round, and tell of it. Raises: LedgerError, ConfigError when the file cannot be written."""
     if outcome.target not in {target.name for target in site.settings.targets}:
         return  # taken out of the configuration meanwhile
+    measured: Sequence[Measured]
     try:
-        measured = (_of_target(site, outcome), _of_site(site))
+        if site.surroundings.wait(0):  # a stop was asked for, and to count what waits may take minutes
+            measured = (_of_round(site, outcome),)
+        else:
+            measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site))
         with closing(site.measure_book()) as book:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
@@ -96,30 +100,13 @@ def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[Measur
     return measures
 
 
-def _of_target(site: Site, outcome: Outcome) -> Measured:
-    """Raises: LedgerError."""
-    ((status,), _) = commands.status(site, targets=[outcome.target])
-    with closing(site.measure_book_to_read()) as book:
-        messages, records = book.delivered(outcome.target)
+def _of_round(site: Site, outcome: Outcome) -> Measured:
     return Measured(
         target=outcome.target,
         gauges={
-            names.LAST_SUCCESS: _seconds(status.last_success),
-            names.OVERDUE: _seconds(status.overdue),
             names.LAST_ROUND: _seconds(site.surroundings.clock()),
             names.LAST_STATUS: outcome.exit_status,
             names.LAST_SECONDS: outcome.seconds,
-            names.PUBLISHED_END: status.last_published_end,
-            names.OLDEST_UNSENT: status.oldest_unsent,
-            names.DELIVERED: status.delivered,
-            names.PENDING: status.pending,
-            names.LATE: status.late,
-            names.IN_DOUBT: status.in_doubt,
-            names.QUARANTINED: status.quarantined,
-            names.HELD: status.held,
-            names.DRIFT: _drift(site, outcome.target),
-            names.MESSAGES: messages,
-            names.RECORDS: records,
         },
         added={
             (names.SENT_BYTES, ""): outcome.bytes,
@@ -128,6 +115,32 @@ def _of_target(site: Site, outcome: Outcome) -> Measured:
             (f"{names.ROUND_SECONDS}_sum", ""): outcome.seconds,
             **{(names.ATTEMPTS, verdict): count for verdict, count in outcome.attempts.items()},
         },
+    )
+
+
+def _of_target(site: Site, name: str) -> Measured:
+    """Raises: LedgerError."""
+    ((status,), _) = commands.status(site, targets=[name])
+    with closing(site.measure_book_to_read()) as book:
+        messages, records = book.delivered(name)
+    return Measured(
+        target=name,
+        gauges={
+            names.LAST_SUCCESS: _seconds(status.last_success),
+            names.OVERDUE: _seconds(status.overdue),
+            names.PUBLISHED_END: status.last_published_end,
+            names.OLDEST_UNSENT: status.oldest_unsent,
+            names.DELIVERED: status.delivered,
+            names.PENDING: status.pending,
+            names.LATE: status.late,
+            names.IN_DOUBT: status.in_doubt,
+            names.QUARANTINED: status.quarantined,
+            names.HELD: status.held,
+            names.DRIFT: _drift(site, name),
+            names.MESSAGES: messages,
+            names.RECORDS: records,
+        },
+        added={},
     )
 
 
