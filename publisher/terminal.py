@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from shutil import get_terminal_size
 from threading import Lock
 from typing import Any, Final, TextIO
@@ -335,4 +336,7 @@ def _say(level: int, logged: str, shown: str) -> None:
     if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):
         log.log(level, "%s", logged)
     else:
-        sys.stderr.write(visible(shown) + "\n")
+        with suppress(
+            OSError
+        ):  # a full disk under standard error: there is no place left to say so but the exit status
+            sys.stderr.write(visible(shown) + "\n")

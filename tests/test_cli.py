@@ -261,6 +261,26 @@ def test_a_bug_shows_its_traceback_only_when_asked_for(
     assert "-vv" in done.err
 
 
+# Output that goes nowhere
+
+
+@pytest.mark.parametrize("name", ["status", "stats", "publish"])
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, both: bool) -> None:
+    """As of `publisher publish >>log 2>&1`. With no place left to say so, the exit status still does."""
+    site.save()
+    words = [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), name]
+    with Path("/dev/full").open("w") as full:
+        stderr = full if both else subprocess.PIPE
+        done = subprocess.run(words, stdout=full, stderr=stderr, text=True, timeout=60, check=False)
+    assert done.returncode == 74
+    if not both:
+        assert "cannot print the result: No space left on device" in done.stderr
+        assert "bug" not in done.stderr
+    if name == "publish":
+        assert site.publish().json["targets"]["egi"]["outcome"] == "nothing", "what was done stays done"
+
+
 # ^C
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
@@ -150,6 +151,24 @@ def test_a_file_is_whole_or_as_it_was(site: ConfiguredSite, tmp_path: Path) -> N
     assert file.read_text() == whole
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
     assert site.run("export", "-o", str(tmp_path / "nowhere" / "jobs.jsonl")).status == 64
+
+
+def test_a_pipe_and_a_link_are_written_to_and_not_replaced(site: ConfiguredSite, tmp_path: Path) -> None:
+    """As root, `-o /dev/stdout` would put a file in the place of the device."""
+    write(site, JOBS[:3])
+    pipe, there, link = tmp_path / "pipe", tmp_path / "there", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(there)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert site.run("export", "-o", str(pipe)).status == 0
+        assert len(os.read(reader, 65_536).splitlines()) == 3
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert site.run("export", "-o", str(link)).status == 0
+    assert link.is_symlink()
+    assert len(there.read_text().splitlines()) == 3
 
 
 def test_columns_are_explained(site: ConfiguredSite) -> None:
