@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import io
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, Later, LedgerError, PublisherError
+from publisher.errors import BUG, Later, PublisherError
 
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
@@ -96,6 +95,12 @@ def run_charge(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return billing.charge(arguments, _site(arguments, stop))
 
 
+def run_report(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    from publisher import presenting
+
+    return presenting.report(arguments, _site(arguments, stop))
+
+
 def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import importing, results_import, terminal
 
@@ -164,6 +169,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "doctor": run_doctor,
     "import": run_import,
     "charge": run_charge,
+    "report": run_report,
     "complete": run_local,
     "config": run_config,
 }
@@ -216,38 +222,12 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
-    except OSError as error:
-        return _cannot_print(error) if _is_of_output(error) else _bug(error)
     except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
-        return _bug(error)
-
-
-def _bug(error: Exception) -> int:
-    from publisher import terminal
-
-    terminal.log.critical("a bug in publisher", exc_info=error)
-    terminal.error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
-    return BUG
-
-
-def _is_of_output(error: OSError) -> bool:
-    """Whether standard output takes no more: files that we open ourselves have errors of their own, with their names."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def _cannot_print(error: OSError) -> int:
-    from publisher import terminal
-
-    terminal.error_line(
-        f"cannot print the result: {error.strerror}; what was done stays done, `publisher status` tells"
-    )
-    _leave_output()
-    return LedgerError.exit_status
-
-
-def _leave_output() -> None:
-    """Nobody reads it, or nothing fits in: Python would complain once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.log.critical("a bug in publisher", exc_info=True)
+        terminal.error_line(
+            f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints"
+        )
+        return BUG
 
 
 def _goes_on(command: str) -> str:
@@ -273,8 +253,6 @@ def main() -> NoReturn:
     status = run(sys.argv[1:], stop)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has left
-        _leave_output()
-    except OSError as error:
-        status = _cannot_print(error) if _is_of_output(error) else _bug(error)
+    except BrokenPipeError:  # whoever read has left; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

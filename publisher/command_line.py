@@ -37,6 +37,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _doctor(commands)
     _import(commands)
     _charge(commands)
+    _report(commands)
     _complete(commands)
     _config(commands)
     top.tell_below()
@@ -287,6 +288,23 @@ def _charge(commands: Any) -> None:
     what.add_argument("--stored", action="store_true", help="list what is kept; compute nothing")
     what.add_argument("--runs", action="store_true", help="list the runs that computed charges, and how they ended")
     _with_json(command)
+
+
+def _report(commands: Any) -> None:
+    command = _command(commands, "report", "one page with plots: what jobs used, and what became of them; only reads")
+    command.add_argument(
+        "--from", dest="start", metavar="WHEN", help="jobs that ended since (default: last-month): 2026-03, last-month"
+    )
+    command.add_argument(
+        "--to", dest="end", metavar="WHEN", help="and before; a named period ends at its end (default: this-month)"
+    )
+    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the page there; - is standard output")
+    command.add_argument(
+        "--format", choices=("html", "terminal"), default="html", help="a page, or tables and bars here"
+    )
+    command.add_argument(
+        "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
+    )
 
 
 def _complete(commands: Any) -> None:

@@ -142,6 +142,13 @@ ROOMS: dict[str, set[str]] = {
         *("exporting", "results_export", "whole_file"),
     },
     "importing": {"errors", "importers.base", "wiring"},
+    "tallying": {"errors", "model", "config"},
+    "reporting": {
+        *("model", "config", "ledger.base", "ledger.charge_base", "ledger.history_base"),
+        *("commands", "syncing", "tallying", "wiring"),
+    },
+    "report": {"model", "report", "reporting", "tallying"},
+    "presenting": {"errors", "model", "reporting", "report", "terminal", "whole_file", "wiring"},
     "results_import": {"importers.base"},
     "terminal": {"errors", "journal", "delivery.base", "ledger.base", "model", "sources.base"},
     "sending": {
@@ -170,7 +177,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {
         *("errors", "command_line", "config", "metrics", "wiring", "terminal"),
         *("sending", "serving", "looking", "local", "doctor", "importing", "results_import", "configuring"),
-        "billing",
+        *("billing", "presenting"),
     },
 }
 

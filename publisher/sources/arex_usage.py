@@ -25,7 +25,7 @@ from publisher.sources.arex import Options, copies_directory, database_paths
 from publisher.sources.arex_database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Reading, stored_job_id
 from publisher.sources.arex_names import NameTables
 from publisher.sources.arex_rows import Asked, Row, RowReader
-from publisher.sources.arex_values import positive
+from publisher.sources.arex_values import positive, text_of
 from publisher.sources.local_time import LocalTime, local_zone
 from publisher.sources.sqlite_readonly import CopyShelf
 
@@ -33,6 +33,7 @@ _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
 _REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
 # EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount; FQAN and benchmark beside the row.
 _KIND: Final = itemgetter(3, 4, 5, 6, 7, 8, 10, 13, 14, 21, 22)
+_WALL, _USER, _KERNEL = itemgetter(15), itemgetter(16), itemgetter(17)
 Kind = tuple[Any, ...]
 # Nothing is waited for: what a job used is all there when it has an end.
 _WHATEVER: Final = Asked(needs=frozenset(), now=Epoch(LAST_SECOND), remembers=False)
@@ -58,7 +59,7 @@ class ArexUsage:
             clock=clock, hold_off_s=0, unescape=options.unescape, busy_timeout_s=options.lock_wait_s
         )
 
-    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
         first = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
         with ExitStack() as stack:
@@ -70,7 +71,14 @@ class ArexUsage:
             opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
             for place, database in enumerate(opened):
                 summing = _Summing(self._clock, eras, opened[:place], alone=alone)
-                yield from database.pages(first, last, self._page_rows, summing)
+                asked = {
+                    "first": first,
+                    "after": BEFORE_ALL,
+                    "last": last,
+                    "limit": self._page_rows,
+                    "own": own_projects,
+                }
+                yield from database.pages(asked, summing)
 
     def close(self) -> None:
         self._shelf.close()
@@ -79,16 +87,14 @@ class ArexUsage:
 class UsageDatabase(AccountingDatabase):
     """One accounting database, open for a report."""
 
-    def pages(self, first: int, last: int, limit: int, summing: _Summing) -> Iterator[UsagePage]:
+    def pages(self, asked: Mapping[str, int], summing: _Summing) -> Iterator[UsagePage]:
         """Raises: SourceError."""
-        position = (first, BEFORE_ALL)
         while True:
-            asked = {"first": position[0], "after": position[1], "last": last, "limit": limit}
             page, end = self._ask(partial(summing.page, asked=asked))
             yield page
-            if page.rows_read < limit or end is None:
+            if page.rows_read < asked["limit"] or end is None:
                 return
-            position = end
+            asked = {**asked, "first": end[0], "after": end[1]}
 
 
 class _Summing:
@@ -141,14 +147,21 @@ class _Summing:
 
     def _sorted(self, rows: Sequence[Row], names: NameTables) -> tuple[dict[Kind, list[Row]], list[Row]]:
         """Rows by kind, and the strange ones."""
+        if self._alone:
+            return {}, list(rows)
         kinds: dict[Kind, list[Row]] = {}
         strange = []
+        finished = {number for number, status in names.statuses.items() if status not in ("", "in-progress")}
         for row in rows:
-            status = names.statuses.get(row[8], "")
-            if self._alone or not status or status == "in-progress" or not _is_plain(row):
-                strange.append(row)
+            if row[8] in finished and _is_plain(row):
+                kind = _KIND(row)
+                members = kinds.get(kind)
+                if members is None:
+                    kinds[kind] = [row]
+                else:
+                    members.append(row)
             else:
-                kinds.setdefault(_KIND(row), []).append(row)
+                strange.append(row)
         return kinds, strange
 
     def _read_examples(
@@ -176,37 +189,43 @@ class _Summing:
 
     def _groups(self, example: JobRecord, members: Sequence[Row], reader: RowReader) -> list[UsageGroup]:
         """Rows of one kind by era and project."""
-        text, epoch, eras = reader.text, self._clock.epoch, self._eras
-        imported = reader.layout == arex_sql.IMPORTED
-        sums: dict[tuple[int, Any, bool], list[Any]] = {}
+        text, eras = reader.text, self._eras
+        alike: dict[tuple[int, Any, bool], list[Row]] = {}
         for row in members:
-            submitted, ended, wall = row[11], row[12], row[15]
-            began, project, local_user = row[18], row[19], row[20]
-            own = project is not None and local_user is not None and text(local_user).partition(":")[0] == text(project)
-            key = bisect_right(eras, ended), project, own
-            total = sums.get(key)
-            if total is None:
-                total = sums[key] = [0, 0, 0, []]
-            total[0] += 1
-            total[1] += wall
-            total[2] += row[16] + row[17]
-            if began is not None:
-                start = positive(began) if imported else epoch(text(began), ended_at=ended, wall_s=wall)
-                if start is not None:
-                    total[3].append(start - submitted)
+            project, local_user = row[19], row[20]
+            own = bool(project and local_user) and text(local_user).partition(":")[0] == text(project)
+            key = bisect_right(eras, row[12]), project, own
+            found = alike.get(key)
+            if found is None:
+                alike[key] = [row]
+            else:
+                found.append(row)
         return [
             UsageGroup(
                 era=era,
                 example=example,
                 project=text(project),
                 own_project=own,
-                jobs=jobs,
-                wall_s=wall_s,
-                cpu_s=cpu_s,
-                waits_s=waits,
+                jobs=len(rows),
+                wall_s=sum(map(_WALL, rows)),
+                cpu_s=sum(map(_USER, rows)) + sum(map(_KERNEL, rows)),
+                waits_s=self._waits(rows, imported=reader.layout == arex_sql.IMPORTED),
             )
-            for (era, project, own), (jobs, wall_s, cpu_s, waits) in sums.items()
+            for (era, project, own), rows in alike.items()
         ]
+
+    def _waits(self, rows: Sequence[Row], *, imported: bool) -> list[int]:
+        """From submission to true start, of the rows that tell it: an importer's in a column, A-REX's in its local time."""
+        epoch = self._clock.epoch
+        if imported:
+            starts = [(positive(row[18]), row[11]) for row in rows]
+        else:
+            starts = [
+                (epoch(text_of(row[18]), ended_at=row[12], wall_s=row[15]), row[11])
+                for row in rows
+                if row[18] is not None
+            ]
+        return [start - submitted for start, submitted in starts if start is not None]
 
 
 def _is_plain(row: Row) -> bool:

@@ -58,7 +58,7 @@ def _ended(layout: int) -> str:
     columns = (f"NULL AS {name}" if layout == 1 and name in _NOT_IN_1 else f"AAR.{name}" for name in _COLUMNS)
     return f"""
         SELECT {", ".join(columns)}, {_started(layout)}, {_extra("projectname", "AND +x.InfoValue <> '' ORDER BY x.rowid")},
-               {_extra("localuser", "ORDER BY x.rowid DESC")}, {_beside(layout)}
+               CASE WHEN :own THEN {_extra("localuser", "ORDER BY x.rowid DESC")} END, {_beside(layout)}
         FROM AAR WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
         ORDER BY EndTime, RecordID LIMIT :limit
     """

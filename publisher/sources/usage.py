@@ -14,11 +14,12 @@ from publisher.model.usage import UsagePage
 class UsageReader(Protocol):
     """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts once."""
 
-    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
         """The jobs that ended in a window, page by page, whether or not everything beside their rows is written yet.
 
         `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in front of it. `alone`: each
-        job is a group of its own, with all that is known of it.
+        job is a group of its own, with all that is known of it. `own_projects`: whether projects are called as their users
+        are is looked up; otherwise none is.
         Raises: SourceError when the data cannot be read; never an empty answer instead.
         """
         ...
