@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import io
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from publisher import command_line
-from publisher.errors import BUG, Later, PublisherError
+from publisher.errors import BUG, Later, LedgerError, PublisherError
 
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
@@ -222,12 +223,38 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        return _cannot_print(error) if _is_of_output(error) else _bug(error)
     except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
-        terminal.log.critical("a bug in publisher", exc_info=True)
-        terminal.error_line(
-            f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints"
-        )
-        return BUG
+        return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    from publisher import terminal
+
+    terminal.log.critical("a bug in publisher", exc_info=error)
+    terminal.error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
+    return BUG
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether standard output takes no more: files that we open ourselves have errors of their own, with their names."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _cannot_print(error: OSError) -> int:
+    from publisher import terminal
+
+    terminal.error_line(
+        f"cannot print the result: {error.strerror}; what was done stays done, `publisher status` tells"
+    )
+    _leave_output()
+    return LedgerError.exit_status
+
+
+def _leave_output() -> None:
+    """Nobody reads it, or nothing fits in: Python would complain once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _goes_on(command: str) -> str:
@@ -253,6 +280,8 @@ def main() -> NoReturn:
     status = run(sys.argv[1:], stop)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has left; Python would complain once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read has left
+        _leave_output()
+    except OSError as error:
+        status = _cannot_print(error) if _is_of_output(error) else _bug(error)
     sys.exit(status)
