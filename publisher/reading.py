@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ from publisher.sources.base import Page, Source
 
 Read = tuple[Page, Progress]
 _QUARANTINE_PORTION: Final = 1000
+_LONG_AGO: Final = Epoch(0)
 
 
 class Reading(Protocol):
@@ -116,13 +117,37 @@ class WindowAgain:
         # Where that database is gone by now (`migrate`), the place in it tells nothing: once more from the beginning.
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
-        for read, page in enumerate(self.source.window(self.window, self.needs, now, after)):
+        pages = whole_window(self.target, self.source, self.ledger, self.window, self.needs, now, after)
+        for read, page in enumerate(pages):
             if read >= self.most_pages:
                 return
             place = _place(page)
             mark = WindowMark(errand=self.errand, ended_at=place[0], row=place[1]) if place else None
             yield page, Progress(window_mark=mark)
         self.finished = True
+
+
+def whole_window(
+    target: str,
+    source: Source,
+    ledger: Ledger,
+    window: Window,
+    needs: frozenset[Side],
+    now: datetime,
+    after: tuple[Epoch, RowRef] | None = None,
+) -> Iterator[Page]:
+    """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
+
+    That is not remembered, and a window by itself waits until a day after such a row's end.
+    """
+    for page in source.window(window, needs, now, after):
+        if page.open:
+            given_up = [replace(row, finished_seen_at=_LONG_AGO) for row in page.open]
+            found = [job for whole in source.look_again(given_up, needs, now) for job in whole.jobs]
+            known = ledger.known(target, [job.key for job in found])
+            jobs = [*page.jobs, *(job for job in found if job.key in known)]
+            page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
+        yield page
 
 
 def place_of(reading: Reading, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]) -> Progress | None:

@@ -158,5 +158,5 @@ def job_digest(job_id: str) -> bytes:
 
 
 def values_fingerprint(*values: object) -> int:
-    """24 bits over the values whose change makes a delivered job worth sending again."""
-    return zlib.crc32(repr(values).encode("utf-8", "surrogateescape")) & 0xFFFFFF
+    """24 bits over the values whose change makes a delivered job worth sending again; never 0, which says that none count."""
+    return zlib.crc32(repr(values).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1

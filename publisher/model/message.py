@@ -17,6 +17,10 @@ MessageId = NewType("MessageId", str)
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
+LEFT_OUT: Final = 0
+"""The fingerprint of a run that was counted and left its month, because nothing is made of its row now. No values have it."""
+
+
 @per_job(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
