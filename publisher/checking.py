@@ -14,11 +14,12 @@ from datetime import datetime
 from publisher.config import TargetSettings
 from publisher.errors import Unfit
 from publisher.judge import Fit
-from publisher.ledger.base import Ledger, TargetState
+from publisher.ledger.base import Hold, Ledger, TargetState
 from publisher.model.months import AcceptedChange, month_window
 from publisher.model.row_keys import month_number, month_number_of, sync_host, year_and_month
 from publisher.model.selection import Window
 from publisher.model.when import month_of
+from publisher.portal import EVERY_HOST
 from publisher.sources.base import Source
 from publisher.syncing import HostMonth, whoever_counts
 from publisher.wiring import Site
@@ -62,6 +63,7 @@ class _Seen:
     delivered: int = 0
     before: int = 0
     quarantined: int = 0
+    held: int = 0  # of the quarantined, those that wait
     pending: int = 0
 
 
@@ -91,11 +93,16 @@ def _check(
     counts = ledger.counts(target.name)
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first)
-    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(portal or {})} if at[0] >= first}
+    by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
+    rows = []
+    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})} if at[0] >= first}
     start = (state.start or 0) if state else 0
     for at in sorted(places):
         found = seen.get(at, _Seen())
         delivered = counts.delivered.get(at, 0)
+        before_us = (month_window(at[0]).end or 0) <= start
+        if delivered and before_us:  # by a republish: who else would deliver the rest of it?
+            found = replace(found, pending=found.pending + found.before, before=0)
         compared = Compared(
             target=target.name,
             month=at[0],
@@ -106,11 +113,35 @@ def _check(
             quarantined=found.quarantined,
             pending=found.pending,
             told=counts.told.get(at) if target.sync else None,
-            portal=None if portal is None else portal.get(at, 0),
+            portal=None if by_host is None else by_host.get(at, 0),
             repairs=(),
         )
-        theirs = not compared.delivered and (month_window(at[0]).end or 0) <= start
-        yield replace(compared, repairs=tuple(_repairs(target, compared, found, theirs=theirs)))
+        rows.append(replace(compared, repairs=tuple(_repairs(target, compared, found, before_us=before_us))))
+    yield from rows
+    if portal is not None and by_host is None:
+        yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
+
+
+def _whole_months(
+    target: TargetSettings, rows: Sequence[Compared], portal: Mapping[HostMonth, int]
+) -> Iterable[Compared]:
+    """Months beside a portal that does not tell submit hosts apart."""
+    for month in sorted({row.month for row in rows} | {month for month, _ in portal}):
+        here = [row for row in rows if row.month == month]
+        whole = Compared(
+            target=target.name,
+            month=month,
+            submit_host=EVERY_HOST,
+            database=sum(row.database for row in here),
+            delivered=sum(row.delivered for row in here),
+            before=sum(row.before for row in here),
+            quarantined=sum(row.quarantined for row in here),
+            pending=sum(row.pending for row in here),
+            told=None,
+            portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
+            repairs=(),
+        )
+        yield replace(whole, repairs=tuple(_of_portal(target, whole)))
 
 
 def accepted(site: Site, targets: Sequence[TargetSettings], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
@@ -150,8 +181,11 @@ def _seen_in_the_database(
             fit = judge.judge(job, key, None, None)
             if not isinstance(fit, Fit) and key not in held:
                 continue
+            # A single record stays in the month in which it was delivered; totals are to follow their jobs.
+            stays = key in known and not target.summary
             try:
-                at = (month_number(job.ended_at), sync_host(target.policy.place(job).spelt_host))
+                month = month_number(known[key].ended_at if stays else job.ended_at)
+                at = (month, sync_host(target.policy.place(job).spelt_host))
             except Unfit:
                 continue
             here = seen.setdefault(at, _Seen())
@@ -161,6 +195,7 @@ def _seen_in_the_database(
                 here.pending += not known[key].settled
             elif key in held:
                 here.quarantined += 1
+                here.held += held[key].hold is not Hold.DROPPED  # of those an administrator said: never
             elif start is not None and job.ended_at < start:
                 here.before += 1
             else:
@@ -168,17 +203,26 @@ def _seen_in_the_database(
     return seen
 
 
-def _repairs(target: TargetSettings, row: Compared, found: _Seen, *, theirs: bool) -> Iterable[str]:
-    """The command that mends each difference of a row. `theirs`: another publisher's month, whose count it told itself."""
+def _repairs(target: TargetSettings, row: Compared, found: _Seen, *, before_us: bool) -> Iterable[str]:
+    """The command that mends each difference of a row. `before_us`: the month ended before the target's start.
+
+    Of such a month, what we have nothing of is another publisher's, who told the count too.
+    """
+    window = f"--from {row.month_name} --to {row.month_name}"
     if row.pending:
-        yield f"{row.pending} not delivered: publisher publish --force --target {target.name}"
-    if row.quarantined:
-        yield f"{row.quarantined} set aside: publisher quarantine list --target {target.name}"
+        again = f"republish {window}" if before_us else "publish --force"
+        yield f"{row.pending} not delivered: publisher {again} --target {target.name}"
+    if found.held:
+        yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
     if found.delivered > row.delivered or (target.summary and found.delivered != row.delivered and not row.pending):
-        window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    if target.sync and row.told != row.due and (row.told is not None or not theirs):
+    theirs = before_us and not row.delivered
+    if target.sync and (row.told or 0) != row.due and (row.told is not None or not theirs):
         yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
+    yield from _of_portal(target, row)
+
+
+def _of_portal(target: TargetSettings, row: Compared) -> Iterable[str]:
     if row.portal is not None and row.portal < row.due:
         window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"

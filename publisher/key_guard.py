@@ -7,7 +7,7 @@ Job records replace each other, but no row of the sums is ever deleted: one that
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -26,10 +26,14 @@ HostMonth = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What the jobs of a window make: rows by month, and jobs by month and submit host."""
+    """What the jobs of a window make: rows by month, and jobs by month and submit host.
+
+    `again` are those of them, by month, that were delivered before.
+    """
 
     rows: Mapping[int, Sequence[KeyTotal]]
     hosts: Mapping[HostMonth, int]
+    again: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,7 @@ def made(
     keys = SummaryKeys(wanted.format)
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[HostMonth] = Counter()
+    again: Counter[int] = Counter()
     for page in source.window(window, frozenset(), now):
         page_read(page)
         ids = [job.key for job in page.jobs]
@@ -85,17 +90,39 @@ def made(
             here[0] += 1
             here[1] += job.wall_s
             here[2] += job.cpu_user_s + job.cpu_kernel_s
-            hosts[month_number(fit.entry.ended_at), sync_host(fit.published.where.spelt_host)] += 1
+            month = month_number(fit.entry.ended_at)
+            hosts[month, sync_host(fit.published.where.spelt_host)] += 1
+            again[month] += key in known  # also if it is on its way once more
     rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
     for row, (jobs, wall_s, cpu_s) in sums.items():
         rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
-    return Made(rows=dict(rows), hosts=dict(hosts))
+    return Made(rows=dict(rows), hosts=dict(hosts), again=dict(again))
 
 
 def stale(ledger: Ledger, target: str, month: int, would_be: Made) -> tuple[KeyTotal, ...]:
     """Rows that a month's single records made before, and that nothing would make any more."""
     new = {total.key.digest for total in would_be.rows.get(month, ())}
     return tuple(total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new)
+
+
+def lost(
+    ledger: Ledger, target: str, months: Sequence[int], would_be: Made | None, totals: Collection[int], source: Source
+) -> dict[int, int]:
+    """Delivered jobs of these months that would not go out again: a receiver that purged its records would lose them.
+
+    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not stand in for them, so all rows of a
+    month are only counted where not each was looked at, or `totals` are there, for which a ticket is written anyway.
+    """
+    delivered: Counter[int] = Counter()
+    for (month, _), jobs in ledger.counts(target).delivered.items():
+        delivered[month] += jobs
+    missing = {}
+    for month in months:
+        if would_be is not None and month not in totals:
+            missing[month] = delivered[month] - would_be.again.get(month, 0)
+        elif delivered[month]:
+            missing[month] = delivered[month] - source.count(month_window(month))
+    return {month: jobs for month, jobs in missing.items() if jobs > 0}
 
 
 def emptied(

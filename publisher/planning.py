@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,6 +26,9 @@ from publisher.wiring import Site
 # A window this many times what was ever delivered, and not small, is more likely a slip than a wish.
 _DWARFS: Final = 10
 _SMALL: Final = 20_000
+
+
+Digests = frozenset[bytes]
 
 
 class Looking(Protocol):
@@ -67,6 +69,7 @@ class Plan:
     goes_on: WindowMark | None  # how far an errand has come that was broken off
     held: tuple[HeldMonth, ...]  # months that would leave rows behind at the receiver
     made: key_guard.Made | None  # what its months make at the receiver, where something was sent of them before
+    noted: Digests  # the receiver's rows that single records had made of the months by then
     policy_digest: str  # of what decides which jobs are sent and how they look
     brake: str  # why it should not be done without a second thought; '' when nothing speaks against it
 
@@ -145,6 +148,9 @@ def _outline(site: Site, target: TargetSettings, wish: Wish, source: Source, led
         goes_on=None,
         held=(),
         made=None,
+        noted=frozenset(
+            total.key.digest for at in numbers(window) for total, _ in ledger.summary_keys(target.name, at)
+        ),
         policy_digest=f"{site.selection_digest(target)}-{site.policy_digest(target)}",
         brake=_brake(site, target, window, source, ledger, all_rows, state.delivered if state else 0),
     )
@@ -250,7 +256,7 @@ def _guarded(
         )
         for number in touched:
             stale[number] = key_guard.stale(ledger, target.name, number, would_be)
-    lost = {} if outline.exact else _lost(target, source, ledger, touched)
+    lost = {} if outline.exact else key_guard.lost(ledger, target.name, touched, would_be, totals, source)
     held = [
         HeldMonth(
             month=number,
@@ -284,17 +290,6 @@ def _totals(target: TargetSettings, ledger: Ledger, touched: Sequence[int]) -> d
         for state in ledger.months(target.name)
         if state.month in touched and state.accepted_digest
     }
-
-
-def _lost(target: TargetSettings, source: Source, ledger: Ledger, touched: Sequence[int]) -> dict[int, int]:
-    """Delivered jobs that the accounting data has no more: a receiver that purged its records would lose them."""
-    delivered: Counter[int] = Counter()
-    for (month, _), jobs in ledger.counts(target.name).delivered.items():
-        delivered[month] += jobs
-    missing = {
-        number: delivered[number] - source.count(month_window(number)) for number in touched if delivered[number]
-    }
-    return {number: jobs for number, jobs in missing.items() if jobs > 0}
 
 
 def _brake(

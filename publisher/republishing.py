@@ -7,7 +7,7 @@ target's lock is free for a regular round, and after each one the ledger knows h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,8 @@ from publisher.aim import Aim
 from publisher.config import TargetSettings
 from publisher.errors import PublisherError, RecordError
 from publisher.ledger.base import Ledger
+from publisher.model.months import HeldMonth
+from publisher.model.summary_keys import KeyTotal
 from publisher.outcome import Outcome, added, broken_off, held_reason
 from publisher.pipeline import Observer, Round
 from publisher.planning import Plan, Wish, as_wished, numbers
@@ -27,6 +29,7 @@ from publisher.wiring import Site
 # A portion is a few seconds of work: so long a regular round may have to wait.
 _PORTION_PAGES: Final = 50
 _BREATH_S: Final = 0.2
+_LOOKS: Final = 3  # at months in which others deliver too, before they have to wait for us
 
 
 def carry_out(
@@ -95,6 +98,8 @@ def _carry_out(
     pages = 1_000_000_000 if dry_run else _PORTION_PAGES
     finished = False
     while not finished:
+        if strange := _under_other_settings(aim, planned, ledger):
+            return added(done, strange)
         portion, finished = _round(site, aim, source, ledger, observer).republish(
             planned.window, planned.errand, most_pages=pages
         )
@@ -103,6 +108,8 @@ def _carry_out(
             _note_accepted(site, aim, planned, ledger)
             if planned.whole:
                 _note_singles(site, aim, planned, source, ledger, observer)
+            if strange := _under_other_settings(aim, planned, ledger):
+                return added(done, strange)
         if not finished and site.surroundings.wait(_BREATH_S):
             return _stopped(done)
     return done
@@ -137,34 +144,99 @@ def _carry_out_months(
 def _adopt(site: Site, target: TargetSettings, aim: Aim, months: Sequence[int], source: Source, ledger: Ledger) -> None:
     """What jura-ng left of months that we have not sent yet is written down, so that it is not forgotten after them."""
     with ledger.working_on(aim.name):
-        now = site.surroundings.clock()
-        ledger.begin_round(
-            aim.name, start_rule=aim.start_rule, start=aim.start, selection_digest=aim.selection_digest, now=now
-        )
-        adopt_named(target, months, source, ledger, now)
+        _begin(site, aim, ledger)
+        adopt_named(target, months, source, ledger, site.surroundings.clock())
+
+
+def _begin(site: Site, aim: Aim, ledger: Ledger) -> None:
+    now = site.surroundings.clock()
+    ledger.begin_round(
+        aim.name, start_rule=aim.start_rule, start=aim.start, selection_digest=aim.selection_digest, now=now
+    )
 
 
 def _stopped(done: Outcome) -> Outcome:
     return replace(done, outcome="deferred", reason="stopped; the same command goes on from here", exit_status=75)
 
 
+def _under_other_settings(aim: Aim, planned: Plan, ledger: Ledger) -> Outcome | None:
+    """Rows that another publisher made of these months meanwhile, under settings that are not ours; None where there are none.
+
+    What we send again of their jobs leaves them behind.
+    """
+    months = [
+        HeldMonth(month=number, stale=rows, lost_jobs=0)
+        for number in numbers(planned.window)
+        if (rows := _not_ours(aim, planned, ledger, number))
+    ]
+    if not months:
+        return None
+    return Outcome(
+        target=aim.name,
+        outcome="rejected",
+        reason=f"other settings have come into use for {aim.name} since this was planned: start it again",
+        held=tuple(months),
+        exit_status=RecordError.exit_status,
+    )
+
+
+def _not_ours(aim: Aim, planned: Plan, ledger: Ledger, number: int) -> tuple[KeyTotal, ...]:
+    """Rows of a month that are not of our settings, and were not there when this was planned."""
+    there = {total.key.digest for total in planned.made.rows.get(number, ())} if planned.made else set()
+    return tuple(
+        total
+        for total, policy in ledger.summary_keys(aim.name, number)
+        if policy != aim.policy_digest and total.key.digest not in there | planned.noted
+    )
+
+
 def _note_singles(site: Site, aim: Aim, planned: Plan, source: Source, ledger: Ledger, observer: Observer) -> None:
-    """The months are at the receiver as single records, whole, as they are said now."""
+    """The months are at the receiver as single records, whole, as they are said now.
+
+    Reading them takes long, and a regular round may deliver more of them meanwhile: then they are read once more, in the end
+    without letting go of the target.
+    """
     if not planned.held and _stands(aim.name, planned, ledger):
         return
-    now = site.surroundings.clock()
+
+    def locked() -> AbstractContextManager[None]:
+        return ledger.working_on(aim.name, lambda: not site.surroundings.wait(_BREATH_S))
+
+    for _ in range(_LOOKS):
+        with locked():
+            noted = _noted(site, aim, planned, ledger)
+        made = _made_of(site, aim, planned, source, ledger, observer)
+        with locked():
+            if noted == _noted(site, aim, planned, ledger):
+                _set_singles(aim, planned, made, ledger)
+                return
+    with locked():
+        _noted(site, aim, planned, ledger)
+        _set_singles(aim, planned, _made_of(site, aim, planned, source, ledger, observer), ledger)
+
+
+def _made_of(site: Site, aim: Aim, planned: Plan, source: Source, ledger: Ledger, observer: Observer) -> key_guard.Made:
     wanted = key_guard.Wanted(target=aim.name, format=aim.format.name, selection=aim.selection, policy=aim.policy)
-    made = key_guard.made(
+    return key_guard.made(
         wanted,
         planned.window,
         source,
         ledger,
-        now,
+        site.surroundings.clock(),
         delivered=True,
         page_read=lambda page: observer.page_read(aim.name, page),
     )
+
+
+def _noted(site: Site, aim: Aim, planned: Plan, ledger: Ledger) -> object:
+    """What the ledger knows of the months by now, also from others."""
+    _begin(site, aim, ledger)
+    return ledger.counts(aim.name).delivered, [ledger.summary_keys(aim.name, at) for at in numbers(planned.window)]
+
+
+def _set_singles(aim: Aim, planned: Plan, made: key_guard.Made, ledger: Ledger) -> None:
     months = numbers(planned.window)
-    rows = {number: made.rows.get(number, ()) for number in months}
+    rows = {at: (*made.rows.get(at, ()), *_not_ours(aim, planned, ledger, at)) for at in months}
     hosts = {at: jobs for at, jobs in made.hosts.items() if at[0] in rows}
     ledger.set_singles(aim.name, rows, hosts, aim.policy_digest)
 

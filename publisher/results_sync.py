@@ -8,6 +8,7 @@ from publisher.checking import Compared
 from publisher.model.months import AcceptedChange
 from publisher.model.row_keys import year_and_month
 from publisher.model.summary_keys import KeyTotal
+from publisher.portal import EVERY_HOST
 from publisher.results import Json, when
 from publisher.shadowing import ComparedMonth
 
@@ -31,7 +32,7 @@ def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
         (
             row.target,
             row.month_name,
-            row.submit_host or "(none)",
+            _host(row),
             *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
             "-" if row.told is None else f"{row.told:,}",
             "-" if row.portal is None else f"{row.portal:,}",
@@ -131,7 +132,7 @@ def check_notes(
     yield ""
     yield f"  The accounting portal has more jobs of site {site} than we publish:"
     for one in too_many:
-        yield f"  {one.month_name}, submit host {one.submit_host or '(none)'}: {one.portal:,} jobs, we publish {one.due:,}."
+        yield f"  {one.month_name}, submit host {_host(one)}: {one.portal:,} jobs, we publish {one.due:,}."
     yield "  Please tell us under which keys (user, VO, submit host, benchmark, processors) these months have rows, and delete"
     ours = {(target, change.month) for target, change in accepted}
     if any((one.target, one.month) in ours for one in too_many):
@@ -147,3 +148,7 @@ def check_notes(
 def _name(month: int) -> str:
     year, of_year = year_and_month(month)
     return f"{year}-{of_year:02}"
+
+
+def _host(row: Compared) -> str:
+    return "(all)" if row.submit_host == EVERY_HOST else row.submit_host or "(none)"

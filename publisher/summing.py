@@ -180,6 +180,7 @@ class MonthTotals:
         totals = Accumulator(self._format.grouping)
         entries: list[Entry] = []
         left: set[int] = set()  # months in which jobs of this one were counted before
+        for_sure = state.dirty or not state.jobs
         present = 0
         for page in self._source.window(month_window(state.month), self._format.needs, now):
             self._page_read(page)
@@ -196,19 +197,19 @@ class MonthTotals:
                 if before is None or known[key].fingerprint != fit.entry.fingerprint:
                     entries.append(fit.entry)
                     left.add(state.month if before is None else before)
+            if for_sure and len(entries) >= _FLUSH_JOBS:  # until the month is written too, it stays to be summed up
+                self._count(entries, {}, dirty={state.month, *left}, clean=(), progress=Progress())
+                entries.clear()
         groups = list(totals.groups())
-        if present < state.jobs and not state.dirty:
+        if not for_sure and present < state.jobs:
             # What is there beside the rows that are gone is met by the regular reading, and added.
             groups, entries, left = list(self._ledger.counted(self._target, state.month)), [], set()
         dirty = left - {state.month}
         self._count(entries, {state.month: groups}, dirty=dirty, clean=[state.month], progress=Progress())
 
     def _judge_of(self, month: int) -> Judge:
-        """Whoever asks for a month gets it whole, also one before the start; only the month of the start begins there."""
-        window, start = month_window(month), self._judge.selection.window.start
-        if start is not None and start in window:
-            window = replace(window, start=start)
-        return replace(self._judge, selection=replace(self._judge.selection, window=window))
+        """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
+        return replace(self._judge, selection=replace(self._judge.selection, window=month_window(month)))
 
     def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
@@ -216,7 +217,7 @@ class MonthTotals:
         if not all(group.has_begun(now) for group in groups):
             return ()
         stale = self._stale(state, groups)
-        lost = max(state.accepted_jobs - state.jobs, 0)
+        lost = self._lost(state)
         if not stale and not lost:
             return groups
         if not self._accept_key_change:
@@ -224,6 +225,16 @@ class MonthTotals:
             return ()
         self._ledger.accept_change(self._target, state.month, stale, lost, self._clock())
         return groups
+
+    def _lost(self, state: MonthState) -> int:
+        """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be sent have not."""
+        jobs, there = state.jobs, state.accepted_jobs
+        if self._ledger.summary_keys(self._target, state.month):
+            delivered = self._ledger.counts(self._target).delivered
+            there = max(there, sum(count for (month, _), count in delivered.items() if month == state.month))
+            if not (self._accept_key_change or self._judge.again):  # what was sent one by one is not summed up yet
+                jobs = max(jobs, self._source.count(month_window(state.month)))
+        return max(there - jobs, 0)
 
     def _stale(self, state: MonthState, groups: Sequence[SummaryGroup]) -> tuple[KeyTotal, ...]:
         """Rows of the receiver that the groups do not replace, single records of an earlier format among them."""

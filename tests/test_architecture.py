@@ -103,7 +103,7 @@ ROOMS: dict[str, set[str]] = {
     "journal": set(),
     "checking": {
         *("errors", "model", "config", "ledger.base", "sources.base"),
-        *("judge", "syncing", "wiring"),
+        *("judge", "portal", "syncing", "wiring"),
     },
     "portal": {"errors", "model"},
     "takeover": {
@@ -117,7 +117,7 @@ ROOMS: dict[str, set[str]] = {
         *("key_guard", "rehearsing", "takeover", "wiring"),
     },
     "results_plan": {"planning"},
-    "results_sync": {"model", "ledger.base", "results", "checking", "shadowing"},
+    "results_sync": {"model", "ledger.base", "results", "checking", "portal", "shadowing"},
     "republishing": {
         *("errors", "model", "config", "ledger.base", "sources.base", "planning", "takeover"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),

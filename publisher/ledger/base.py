@@ -297,7 +297,10 @@ class Ledger(Protocol):
         ...
 
     def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more."""
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
+
+        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
+        """
         ...
 
     def took_over(self, target: str) -> Epoch | None:

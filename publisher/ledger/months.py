@@ -49,6 +49,9 @@ VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :hos
 ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
     accepted_jobs = excluded.accepted_jobs, accepted_hosts = excluded.accepted_hosts,
     accepted_format = excluded.accepted_format"""
+_EMPTIED = """
+UPDATE month SET accepted = counted, accepted_digest = digest, accepted_jobs = 0, accepted_hosts = hosts
+WHERE target = :target AND month = :month AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
 _GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
 _TOTALS = """
 UPDATE target SET
@@ -131,6 +134,12 @@ def adopt(connection: sqlite3.Connection, target: int, left: LeftMonth) -> None:
             "format": left.format,
         },
     )
+
+
+def emptied(connection: sqlite3.Connection, target: int, month: int) -> None:
+    """A month without jobs by now has nothing to be sent: what stays of it at the receiver was accepted to stay."""
+    if connection.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
+        connection.execute(_TOTALS, {"target": target})
 
 
 def _hosts(groups: Sequence[SummaryGroup]) -> str:

@@ -141,6 +141,7 @@ class SqliteLedger(LedgerQuestions):
         said = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in stale]
         with self._atomic():
             keys.forget(self._connection, number, month, stale)
+            months.emptied(self._connection, number, month)
             self._connection.execute(
                 _ACCEPT_CHANGE,
                 {
