@@ -164,6 +164,16 @@ def test_cron_starts_a_command_that_there_is() -> None:
     assert cli.parser().parse_args(words).command in cli.RUNS
 
 
+def test_the_monthly_mail_is_a_command_that_there_is() -> None:
+    text = (CONF / "publisher.cron").read_text(encoding="ascii")
+    (command,) = re.findall(r"^#\d+ \d+ 2 \* \* +publisher +(.+)$", text, re.MULTILINE)
+    words = publisher_words(command)
+    assert words is not None
+    assert cli.parser().parse_args(words).command == "report"
+    assert command.partition(" | ")[2].startswith("mail -s ")
+    assert "%" not in command
+
+
 def test_cron_and_logrotate_mean_the_same_file() -> None:
     path = f"{LOG}/publisher.log"
     assert f">>{path} 2>&1" in cron_line()[1]
