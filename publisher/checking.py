@@ -20,6 +20,7 @@ from publisher.model.row_keys import month_number, month_number_of, sync_host, y
 from publisher.model.selection import Window
 from publisher.model.when import month_of
 from publisher.portal import EVERY_HOST
+from publisher.reading import whole_window
 from publisher.sources.base import Source
 from publisher.syncing import HostMonth, whoever_counts
 from publisher.wiring import Site
@@ -174,7 +175,7 @@ def _seen_in_the_database(
     judge = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = state.start if state and state.start is not None else None
     seen: dict[HostMonth, _Seen] = {}
-    for page in source.window(judge.selection.window, frozenset(), now):
+    for page in whole_window(target.name, source, ledger, judge.selection.window, frozenset(), now):
         keys = [job.key for job in page.jobs]
         known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
         for job, key in zip(page.jobs, keys, strict=True):

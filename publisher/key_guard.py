@@ -19,6 +19,7 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.row_keys import month_number, sync_host
 from publisher.model.selection import Selection, Window
 from publisher.model.summary_keys import KeyTotal, SummaryKey, SummaryKeys
+from publisher.reading import whole_window
 from publisher.sources.base import Page, Source
 
 HostMonth = tuple[int, str]
@@ -72,7 +73,7 @@ def made(
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[HostMonth] = Counter()
     again: Counter[int] = Counter()
-    for page in source.window(window, frozenset(), now):
+    for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
         page_read(page)
         ids = [job.key for job in page.jobs]
         known, held = ledger.known(wanted.target, ids), ledger.held(wanted.target, ids)

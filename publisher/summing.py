@@ -16,18 +16,20 @@ from typing import Final
 from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
 from publisher.formats.base import SummaryFormat, receiver_table
-from publisher.judge import Fit, Judge
-from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthState
-from publisher.model.job import JobId, JobKey, RowRef, SkippedJob
-from publisher.model.message import Entry, Message, message_id
+from publisher.judge import Fit, Judge, PassedOver, set_aside
+from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthState, Quarantined
+from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.message import LEFT_OUT, Entry, Message, message_id
 from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
 from publisher.model.policy import PublishedJob
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
 from publisher.model.summary import Accumulator, Share, SummaryGroup
 from publisher.model.summary_keys import KeyTotal
+from publisher.reading import whole_window
 from publisher.sources.base import Page, Source
 
+_ASIDE_AT_ONCE: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
@@ -179,24 +181,31 @@ class MonthTotals:
         judge = self._judge_of(state.month)
         totals = Accumulator(self._format.grouping)
         entries: list[Entry] = []
+        aside: list[SkippedJob] = []
         left: set[int] = set()  # months in which jobs of this one were counted before
         for_sure = state.dirty or not state.jobs
         present = 0
-        for page in self._source.window(month_window(state.month), self._format.needs, now):
+        window = month_window(state.month)
+        for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
             self._page_read(page)
-            keys = [job.key for job in page.jobs]
+            jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
+            keys = [job.key for job in jobs]
             known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
-            for job, key in zip(page.jobs, keys, strict=True):
-                before = month_number(known[key].ended_at) if key in known else None
+            for job, key in zip(jobs, keys, strict=True):
+                was = known.get(key)
+                before = None if was is None or was.fingerprint == LEFT_OUT else month_number(was.ended_at)
                 present += before == state.month
-                fit = judge.judge(job, key, None, None)
-                dropped = key in held and held[key].hold is Hold.DROPPED
-                if dropped or not isinstance(fit, Fit) or not self.admits(fit.published, now):
-                    continue
-                totals.add(fit.published)
-                if before is None or known[key].fingerprint != fit.entry.fingerprint:
-                    entries.append(fit.entry)
-                    left.add(state.month if before is None else before)
+                fit = self._looked_at(job, key, held.get(key), judge, now)
+                if isinstance(fit, Fit):
+                    totals.add(fit.published)
+                    if before is None or was is None or was.fingerprint != fit.entry.fingerprint:
+                        entries.append(fit.entry)
+                        left.add(state.month if before is None else before)
+                elif before is not None and was is not None:
+                    entries.append(Entry(key=key, ended_at=was.ended_at, fingerprint=LEFT_OUT))
+                    left.add(before)
+                    if fit is not None and key not in held and len(aside) < _ASIDE_AT_ONCE:
+                        aside.append(fit)
             if for_sure and len(entries) >= _FLUSH_JOBS:  # until the month is written too, it stays to be summed up
                 self._count(entries, {}, dirty={state.month, *left}, clean=(), progress=Progress())
                 entries.clear()
@@ -204,8 +213,28 @@ class MonthTotals:
         if not for_sure and present < state.jobs:
             # What is there beside the rows that are gone is met by the regular reading, and added.
             groups, entries, left = list(self._ledger.counted(self._target, state.month)), [], set()
+            aside = []
         dirty = left - {state.month}
-        self._count(entries, {state.month: groups}, dirty=dirty, clean=[state.month], progress=Progress())
+        for skipped in aside:
+            self._dispatch.count_aside(skipped)
+        progress = Progress(skipped=tuple(aside))
+        self._count(entries, {state.month: groups}, dirty=dirty, clean=[state.month], progress=progress)
+
+    def _looked_at(
+        self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, judge: Judge, now: datetime
+    ) -> Fit | SkippedJob | None:
+        """What a month that is summed up anew makes of a job, whatever was made of it before; None: it is not wanted."""
+        if held is not None and held.hold is Hold.DROPPED:
+            return None
+        if isinstance(job, SkippedJob):
+            return job
+        verdict = judge.judge(job, key, None, None)
+        if isinstance(verdict, Fit):
+            try:
+                self._format.admit(verdict.published, now)
+            except Unfit as unfit:
+                return set_aside(job, unfit)
+        return None if isinstance(verdict, PassedOver) else verdict
 
     def _judge_of(self, month: int) -> Judge:
         """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""

@@ -103,7 +103,7 @@ ROOMS: dict[str, set[str]] = {
     "journal": set(),
     "checking": {
         *("errors", "model", "config", "ledger.base", "sources.base"),
-        *("judge", "portal", "syncing", "wiring"),
+        *("judge", "portal", "reading", "syncing", "wiring"),
     },
     "portal": {"errors", "model"},
     "takeover": {

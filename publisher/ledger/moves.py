@@ -14,7 +14,7 @@ from publisher.ledger.months import forget as forget_months
 from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
 from publisher.model.job import Epoch, SkippedJob, job_key
-from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.message import LEFT_OUT, Entry, Message, MessageId, Rendered
 from publisher.model.months import LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Progress
@@ -97,7 +97,7 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             months.count(self._connection, number, contents, dirty, clean, basis)
             rows.advance(self._connection, number, progress, policy_digest, now)
-            rows.leave_quarantine(self._connection, number, [entry.key for entry in entries])
+            rows.leave_quarantine(self._connection, number, [one.key for one in entries if one.fingerprint != LEFT_OUT])
             packed = []
             if entries:
                 counted = rows.enter_counted(self._connection, number, len(entries), now)
