@@ -335,6 +335,27 @@ def test_readme_tells_where_each_step_of_the_journey_is() -> None:
     assert listed == modules | rooms | {path.name for path in package.glob("*.yaml")}
 
 
+def test_what_the_way_of_a_record_names_is_there() -> None:
+    """`Judge.judge` in `publisher/judge.py`: both names are defined in that file."""
+    named = re.findall(r"`([A-Za-z_.]+)` in\s`(publisher/[\w/]+\.py)`", readme_section("How a record travels"))
+    named += re.findall(r"`([A-Z]+)` (?:of|in)\s`(publisher/[\w/]+\.py)`", readme_section("How a record travels"))
+    assert len(named) >= 12
+    for name, path in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for part in name.split("."):
+            assert re.search(rf"^ *(?:class|def) {part}\b|^{part}\b.*=", text, re.MULTILINE), f"{part} is not in {path}"
+
+
+def test_readme_leads_to_sections_that_there_are() -> None:
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    led = set(re.findall(r"\]\(#([\w-]+)\)", README))
+    assert len(led) > 8
+    assert led - anchors == set()
+
+
 def test_readme_names_files_that_exist() -> None:
     named = set(re.findall(r"(?<![\w/])((?:publisher|tests|conf|man)/[\w./@-]+\w)", README))
     named |= {".ci/run"} & set(re.findall(r"`(\.ci/run)`", README))
