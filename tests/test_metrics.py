@@ -19,6 +19,7 @@ from publisher.errors import ConfigError, LedgerError, SourceError
 from publisher.metrics.endpoint import Endpoint
 from publisher.metrics.names import METRICS, Kind
 from tests.daemons import RunningDaemon, until
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.metrics_site import Samples, WatchedSite, samples
 from tests.pki import PKI
@@ -143,6 +144,22 @@ def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: F
     suffixes = {Kind.SUMMARY: ("_sum", "_count")}
     wanted = {f"{metric.name}{suffix}" for metric in METRICS for suffix in suffixes.get(metric.kind, ("",))}
     assert {name for name, *_ in site.told()} == wanted
+
+
+def test_counts_that_were_not_told_are_drift_until_they_are(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
+    site.site.config["targets"]["egi"] |= {"sync": True, "attempts": 1}
+    fake_ams.faults.push(Fault.none())  # the jobs come through, their counts do not
+    fake_ams.faults.always(Fault.status(503))
+    site.finish_jobs(4)
+    site.round()
+    told = site.told()
+    assert (told["publisher_delivered_jobs", "egi"], told["publisher_sync_drift_jobs", "egi"]) == (4, 4)
+    fake_ams.faults.clear()
+    site.finish_jobs(3)
+    site.round(force=True)
+    told = site.told()
+    assert (told["publisher_delivered_jobs", "egi"], told["publisher_sync_drift_jobs", "egi"]) == (7, 0)
 
 
 @pytest.mark.parametrize("missing", ["database", "directory"])
