@@ -249,6 +249,26 @@ def test_a_tree_gives_the_files_that_sonar_names_so(tmp_path: Path, database: Pa
     )
 
 
+def test_a_day_that_cannot_be_searched_stops_no_other(
+    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [tmp_path / "data" / "2026" / "09" / day for day in ("20", "21", "22")]
+    for number, day in enumerate(days, start=1):
+        day.mkdir(parents=True)
+        write(day / "0+job-slurm.json", numbered(1, number))
+    scan = os.scandir
+
+    def forbidding(path: str) -> Any:
+        if path == str(days[1]):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", forbidding)
+    report = run_import(database, tmp_path / "data")
+    assert (report.imported, report.exit_status) == (2, 66)
+    assert report.troubles == [f"{days[1]}: Permission denied; let this user search it"]
+
+
 def test_files_of_days_long_gone_are_not_even_opened(tmp_path: Path, database: Path) -> None:
     root = tmp_path / "data"
     root.mkdir()

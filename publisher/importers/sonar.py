@@ -110,23 +110,20 @@ class SonarImporter:
     def _path(self, run: _Run, path: Path) -> None:
         """A file of any name, or all files of a tree that Sonar names so."""
         before = run.report.files
-        try:
-            for each in self._tree(path) if path.is_dir() else [path]:
-                self._file(run, each)
-        except SourceError as error:  # of the tree: those of a file are told where they happen
-            run.report.troubles.append(str(error))
+        for each in self._tree(path, run.report.troubles) if path.is_dir() else [path]:
+            self._file(run, each)
         if run.report.files == before:
             run.report.troubles.append(
                 f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
             )
 
-    def _tree(self, path: Path) -> Iterator[Path]:
-        """In the order of days."""
+    def _tree(self, path: Path, troubles: list[str]) -> Iterator[Path]:
+        """In the order of days. A folder that cannot be searched is told among the troubles."""
 
-        def fail(error: OSError) -> None:
-            raise SourceError(f"{error.filename}: {error.strerror or error}; let this user search it") from error
+        def tell(error: OSError) -> None:
+            troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
 
-        for folder, folders, names in os.walk(path, onerror=fail):
+        for folder, folders, names in os.walk(path, onerror=tell):
             folders.sort()
             for name in sorted(names):
                 if _WANTED.fullmatch(name) and (self._options.samples or not _SAMPLE.match(name)):
