@@ -1,14 +1,13 @@
-"""The command line's hands: tables, one progress line, log lines. Part of the `cli` room, the only one that knows rich."""
+"""The command line's hands: results, one progress line, log lines. Part of the `cli` room."""
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from shutil import get_terminal_size
 from threading import Lock
@@ -21,6 +20,26 @@ from publisher.ledger.base import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.sources.base import Page
+from publisher.tables import print_csv, print_line, print_table, visible
+
+__all__ = [
+    "CountingReport",
+    "JsonLines",
+    "PlainLines",
+    "ProgressReport",
+    "error_line",
+    "log",
+    "log_trouble",
+    "notice",
+    "print_csv",
+    "print_json",
+    "print_json_and_list",
+    "print_json_list",
+    "print_line",
+    "print_table",
+    "set_up_logging",
+    "visible",
+]
 
 log = logging.getLogger("publisher")
 
@@ -28,37 +47,6 @@ _LINE_EVERY_S: Final = 60.0
 _BAR_EVERY_S: Final = 0.2
 _PATIENCE_S: Final = 2.0  # what is done sooner needs no bar
 _SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
-
-
-def visible(text: str) -> str:
-    """The text on one line with nothing that moves a cursor: job names and answers must not forge lines."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
-
-
-def print_line(text: str, out: TextIO) -> None:
-    out.write(visible(text) + "\n")
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    """A plain table on a pipe, a drawn one on a terminal."""
-    rows = [[visible(cell) for cell in row] for row in rows]
-    if not out.isatty():
-        widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
-        for row in [columns, *rows]:
-            out.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))
-    Console(file=out).print(table)
 
 
 def print_json(result: Mapping[str, Any], out: TextIO) -> None:
@@ -87,14 +75,6 @@ def print_json_and_list(
         out.write(between + json.dumps(row))
         between = ",\n    "
     out.write("\n  ]\n}\n")
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A line of names, then a line a row, whatever stands in the cells."""
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([visible(cell) for cell in row])
 
 
 class JsonLines(logging.Formatter):

@@ -357,6 +357,22 @@ def test_a_terminal_gets_a_drawn_table_and_no_colours_where_none_are_wanted(site
     assert not COLOUR.search(written)
 
 
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_no_terminal_is_too_narrow_for_a_whole_value(site: SiteUnderTest, width: int) -> None:
+    """A time or the command that mends a difference is of no use when its end is missing."""
+    assert site.publish().status == 65
+    wanted = re.findall(r"\S+Z\b", site.run("status").out)
+    assert len(wanted) == 2
+    _, written = on_a_terminal(site, "status", COLUMNS=str(width))
+    assert all(time in written for time in wanted)
+    assert "…" not in written
+    drawn = "━" in written
+    assert drawn == (width == 200)
+    if width >= 80:
+        lines = re.sub(r"\x1b\[[\d;]*m", "", written).splitlines()
+        assert max(map(len, lines)) <= width
+
+
 @pytest.mark.parametrize(("answer", "sent"), [(b"n\n", 0), (b"\n", 0), (b"y\n", 1)])
 def test_republish_asks_on_a_terminal(site: SiteUnderTest, answer: bytes, sent: int) -> None:
     status, written = on_a_terminal(site, "republish", *WINDOW, answer=answer)
