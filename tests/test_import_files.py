@@ -265,6 +265,31 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
     ]
 
 
+def test_a_damaged_archive_in_a_directory_stops_no_other(tmp_path: Path, database: Path) -> None:
+    packed = write(tmp_path / "accounting.1.gz", [gzip.compress(b"".join(lines(50)))[:60]])
+    os.utime(packed, (1, 1))
+    write(tmp_path / "accounting", lines(2, 51))
+    report = run_import(database, tmp_path)
+    assert (report.imported, report.exit_status, len(report.troubles)) == (2, 66, 1)
+
+
+def test_a_rotated_file_that_is_still_being_compressed_stops_no_import_and_is_finished_later(
+    tmp_path: Path, database: Path
+) -> None:
+    path = write(tmp_path / "accounting", lines(30))
+    run_import(database, path)
+    whole = gzip.compress(b"".join(lines(50)))
+    packed = write(tmp_path / "accounting.0.gz", [whole[: len(whole) // 2]])
+    write(path, lines(2, 51))
+    report = run_import(database, path)
+    assert (report.exit_status, len(report.troubles), report.notes) == (66, 1, [])
+    assert totals(database)[0] >= 32
+    packed.write_bytes(whole)
+    report = run_import(database, path)
+    assert (report.exit_status, report.notes) == (0, [])
+    assert totals(database)[0] == 52
+
+
 @pytest.mark.parametrize("keep", [20, 200, -9])
 def test_a_damaged_archive_gives_what_can_be_read_and_the_rest_later(keep: int, tmp_path: Path, database: Path) -> None:
     noise = [colon(replace(ANY, job=n, name=random.Random(n).randbytes(40).hex())) for n in range(1, 20_000)]

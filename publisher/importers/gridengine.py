@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -140,18 +140,17 @@ class GridEngineImporter:
 
     def _path(self, run: _Import, path: Path) -> None:
         """A file, after what rotation made of it since the last time; or the files of a directory."""
-        try:
+        with _told(run.report):
             if path.is_dir():
                 for each in in_directory(path, _FILES):
-                    self._file(run, each)
+                    with _told(run.report):
+                        self._file(run, each)
                 return
             self._rotated(run, path)
             self._file(run, path)
-        except SourceError as error:
-            run.report.troubles.append(str(error))
 
     def _rotated(self, run: _Import, path: Path) -> None:
-        """Finish what stood under this name the last time."""
+        """Finish what stood under this name the last time; what is in trouble is looked for again the next time."""
         before = run.cursors.left_behind(path)
         if not before:
             return
@@ -161,11 +160,14 @@ class GridEngineImporter:
         unsure = [cursor for cursor in before if cursor.mark.taken < MARK_BYTES]
         if not gone and not unsure:
             return
-        found = not gone
+        found, troubles = not gone, len(run.report.troubles)
         for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
-            with opened(sibling) as file:
-                found = found or any(file.fits(cursor.mark) for cursor in gone)
-            self._file(run, sibling)
+            with _told(run.report):
+                with opened(sibling) as file:
+                    found = found or any(file.fits(cursor.mark) for cursor in gone)
+                self._file(run, sibling)
+        if len(run.report.troubles) > troubles:
+            return
         if not found:
             run.report.notes.append(
                 f"{path}: is another file than the last time, and that one is not beside it; "
@@ -259,6 +261,15 @@ class GridEngineImporter:
         report.bad += len(bad)
         report.bad_lines += bad[: _SHOWN_BAD - len(report.bad_lines)]
         return moved
+
+
+@contextmanager
+def _told(report: ImportReport) -> Iterator[None]:
+    """One file's trouble stops no other."""
+    try:
+        yield
+    except SourceError as error:
+        report.troubles.append(str(error))
 
 
 def _bad(path: Path, line: Line, reason: str) -> BadLine:
