@@ -328,6 +328,34 @@ def test_two_formats_that_do_not_meet_are_fine(read: Write, apart: str) -> None:
     assert len(read(SMALL + OTHER.replace("apel-summary-0.4", "car")).targets) == 2
 
 
+SAME = OTHER.replace("apel-summary-0.4", "{0}")
+
+
+@pytest.mark.parametrize(
+    ("form", "vos", "others", "said"),
+    [
+        ("car", "sync: true", "vos: [cms]", "counts that one target tells"),
+        ("car", "vos: [atlas]", "sync: true", "counts that one target tells"),
+        ("apel-summary-0.4", "vos: [atlas]", "vos: [cms, atlas]", "replace some of them"),
+        ("apel-summary-0.4", "vos: [atlas]", "exclude_vos: [cms]", "replace some of them"),
+        ("apel-summary-0.4", "statuses: [completed]", "statuses: [failed]", "replace some of them"),
+        ("apel-summary-0.4", "vos: [atlas]", "vos: [cms]", ""),
+        ("apel-summary-0.4", "exclude_vos: [cms]", "vos: [cms]", ""),
+        ("car", "statuses: [completed]", "statuses: [failed]", ""),
+    ],
+)
+def test_targets_of_one_topic_do_not_replace_what_the_other_sent(
+    read: Write, form: str, vos: str, others: str, said: str
+) -> None:
+    content = f"{SMALL.replace('car', form)}    {vos}\n{SAME.format(form)}    {others}\n"
+    if not said:
+        assert len(read(content).targets) == 2
+        return
+    (only,) = problems(read, content)
+    assert "targets.other: its " in only
+    assert said in only
+
+
 def test_sync_is_for_apel(read: Write) -> None:
     (only,) = problems(read, SMALL.replace("ams", "sgas").replace("car", "ogf-ur") + "    sync: true\n")
     assert only == "publisher.yaml:10: targets.egi.sync: sync counts are for APEL; ogf-ur does not go there"

@@ -302,18 +302,48 @@ def _check_records(records: RecordSettings, overrides: Mapping[str, Any], block:
 
 
 def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Reading) -> None:
-    """Jobs and summaries, or two kinds of summaries, of one site under one topic are counted twice there.
+    """Targets that would spoil each other's rows at the receiver.
 
     A shadow target hands nothing over and may stand beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
-        if (there := destination(first)) is not None and there == destination(second) and first.format != second.format:
-            node = block.keys[second.name]
-            reading.wrong(
-                node.keys["format"].place if isinstance(node, Block) else node.place,
-                f"{second.format} would go to the same {_MEETING_PLACES[second.type]} as {first.format} of target "
-                f"{first.name}, and jobs are counted twice there; send one format, or mark one target `shadow: true`",
-            )
+        if (there := destination(first)) is None or there != destination(second):
+            continue
+        node = block.keys[second.name]
+        if trouble := _mixed(first, second):
+            node = node.keys["format"] if isinstance(node, Block) and first.format != second.format else node
+            reading.wrong(node.place, trouble)
+
+
+def _mixed(first: TargetSettings, second: TargetSettings) -> str:
+    """What comes of two targets at one place; '' when nothing does.
+
+    Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under one key replace each other.
+    """
+    where = f"the same {_MEETING_PLACES[second.type]} as"
+    if first.format != second.format:
+        return (
+            f"{second.format} would go to {where} {first.format} of target {first.name}, and jobs are counted twice there; "
+            "send one format, or mark one target `shadow: true`"
+        )
+    if second.summary and not _apart(first, second):
+        return (
+            f"its totals would go to {where} those of target {first.name}, and replace some of them there; give each target "
+            "vos of its own, or make them one"
+        )
+    if first.sync or second.sync:
+        return (
+            f"its jobs go to {where} those of target {first.name}, where the counts that one target tells by sync: true would "
+            "replace those of the other; make them one target, or tell no counts"
+        )
+    return ""
+
+
+def _apart(one: TargetSettings, other: TargetSettings) -> bool:
+    """Whether no VO is wanted by both."""
+    if one.vos is None:
+        return other.vos is not None and other.vos <= one.exclude_vos
+    return one.vos <= other.exclude_vos if other.vos is None else not one.vos & other.vos
 
 
 def destination(target: TargetSettings) -> tuple[str, ...] | None:
