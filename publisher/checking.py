@@ -6,7 +6,7 @@ if it was saved, what the portal shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -68,17 +68,26 @@ class _Seen:
     pending: int = 0
 
 
+def _quietly(jobs: int) -> None:
+    """Nobody watches."""
+
+
 def check(
     site: Site,
     targets: Sequence[TargetSettings],
     *,
     months: int | None,
     portal: Mapping[HostMonth, int] | None,
+    jobs_seen: Callable[[int], None] = _quietly,
 ) -> list[Compared]:
     """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
     now = site.surroundings.clock()
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        return [row for target in targets for row in _check(target, source, ledger, now, months=months, portal=portal)]
+        return [
+            row
+            for target in targets
+            for row in _check(target, source, ledger, now, months=months, portal=portal, jobs_seen=jobs_seen)
+        ]
 
 
 def _check(
@@ -89,11 +98,12 @@ def _check(
     *,
     months: int | None,
     portal: Mapping[HostMonth, int] | None,
+    jobs_seen: Callable[[int], None],
 ) -> Iterable[Compared]:
     state = ledger.target(target.name)
     counts = ledger.counts(target.name)
     first = _first_month(now, months)
-    seen = _seen_in_the_database(target, state, source, ledger, now, first)
+    seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
     rows = []
     places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})} if at[0] >= first}
@@ -170,12 +180,14 @@ def _seen_in_the_database(
     ledger: Ledger,
     now: datetime,
     first: int,
+    jobs_seen: Callable[[int], None],
 ) -> dict[HostMonth, _Seen]:
     """Every wanted job of the months, and what the ledger says of each."""
     judge = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = state.start if state and state.start is not None else None
     seen: dict[HostMonth, _Seen] = {}
     for page in whole_window(target.name, source, ledger, judge.selection.window, frozenset(), now):
+        jobs_seen(len(page.jobs))
         keys = [job.key for job in page.jobs]
         known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
         for job, key in zip(page.jobs, keys, strict=True):

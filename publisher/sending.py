@@ -158,7 +158,12 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
         _tell_outcomes(arguments, site, outcomes)
         return commands.exit_status(outcomes)
     counts = portal.read(arguments.portal, site.settings.site) if arguments.portal else None
-    compared = checking.check(site, targets, months=months, portal=counts)
+    quiet = arguments.quiet or arguments.json
+    counting = terminal.CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what="jobs compared")
+    try:
+        compared = checking.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
+    finally:
+        counting.done()
     accepted = checking.accepted(site, targets, months=months)
     shadows = shadowing.compare(site, targets, months=months)
     different = any(row.repairs for row in compared) or any(month.different for month in shadows)

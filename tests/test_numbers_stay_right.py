@@ -287,3 +287,13 @@ def test_a_portal_that_does_not_tell_submit_hosts_apart(world: World, there: int
     assert len(repairs) == bool(repair)
     assert repair in "".join(repairs)
     assert [row.portal for row in compared if row.submit_host == portal.EVERY_HOST] == [12, there]
+
+
+def test_a_check_tells_how_far_it_is(world: World) -> None:
+    """It looks at every job of the months: minutes for a million."""
+    world.finish(list(JOBS))
+    done(world.publish())
+    site = world.site()
+    seen: list[int] = []
+    checking.check(site, site.settings.targets, months=None, portal=None, jobs_seen=seen.append)
+    assert sum(seen) == len(JOBS)
