@@ -105,7 +105,14 @@ def run_report(arguments: argparse.Namespace, stop: threading.Event) -> int:
 def run_import(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import importing, results_import, terminal
 
-    report = importing.import_accounting(_site(arguments, stop), arguments.action, arguments.paths, arguments.database)
+    site, quiet = _site(arguments, stop), arguments.quiet or arguments.json
+    counting = terminal.CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what="records read")
+    try:
+        report = importing.import_accounting(
+            site, arguments.action, arguments.paths, arguments.database, watch=counting.seen
+        )
+    finally:
+        counting.done()
     if arguments.json:
         terminal.print_json(results_import.import_json(report), sys.stdout)
     else:

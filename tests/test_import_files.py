@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from threading import Thread
 
@@ -20,9 +20,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.importers.base import ImportReport
+from publisher.importers import gridengine, sonar
+from publisher.importers.base import Importer, ImportReport
 from publisher.importers.log_files import opened
-from tests.gridengine_files import BEGIN, HEADER, Entry, colon, content, entries, jobs, jsonl, run_import, totals, write
+from tests import sonar_files
+from tests.gridengine_files import (
+    BEGIN,
+    HEADER,
+    NOW,
+    Entry,
+    colon,
+    content,
+    entries,
+    jobs,
+    jsonl,
+    run_import,
+    totals,
+    write,
+)
 
 ANY = Entry()
 
@@ -430,3 +445,22 @@ def test_the_beginning_of_time_is_not_needed(tmp_path: Path, database: Path) -> 
     append(tmp_path / "accounting", *lines(1))
     assert run_import(database, tmp_path / "accounting").imported == 1
     assert next(iter(jobs(database).values()))["SubmitTime"] == BEGIN
+
+
+# Progress
+
+
+def test_how_far_it_is_is_told_step_by_step(tmp_path: Path, database: Path) -> None:
+    """Years of accounting take minutes; every importer tells of them in one way."""
+    log = write(tmp_path / "accounting", [colon(entry) for entry in entries(1, 3_000)])
+    told = write(tmp_path / "0+job-slurm.json", list(islice(sonar_files.collections(1, 200), 60)))
+    for report, seen in (
+        watched(gridengine.create(gridengine.Options(cluster="c")), log, database),
+        watched(sonar.create(sonar.Options(cluster=sonar_files.CLUSTER)), told, tmp_path / "sonar.db"),
+    ):
+        assert sum(seen) == report.lines > 0
+
+
+def watched(importer: Importer, path: Path, database: Path) -> tuple[ImportReport, list[int]]:
+    seen: list[int] = []
+    return importer.run([path], database, NOW, seen.append), seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -55,6 +55,14 @@ class BadLine:
     digest: bytes  # of the whole line: the same line is set aside once, wherever it is met again
 
 
+Watch = Callable[[int], None]
+"""Told how many records more have been read, after each step."""
+
+
+def unwatched(more: int) -> None:
+    """Nobody watches."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
     """What one run did. `held`, `orphans` and `set_aside` are what the database holds after it, the rest is of this run."""
@@ -78,6 +86,12 @@ class ImportReport:
     set_aside: int = 0
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why
+    watch: Watch = unwatched
+
+    def count_lines(self, more: int) -> None:
+        """So many records were written down with what they are."""
+        self.lines += more
+        self.watch(more)
 
     @property
     def exit_status(self) -> int:
@@ -96,7 +110,7 @@ class ImportRule(NamedTuple):
 class Importer(Protocol):
     """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is one transaction."""
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
+    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
         """Read what is new in these files. One file's trouble never stops another.
 
         Raises: ConfigError for maps of the site, UsageError for a database that is not ours, LedgerError when it cannot be

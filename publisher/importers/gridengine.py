@@ -15,7 +15,7 @@ from typing import Final
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.arc_jobs import PUBLISHED, ArcJobs
-from publisher.importers.base import BadLine, ImportedJob, ImportReport, ImportRule
+from publisher.importers.base import BadLine, ImportedJob, ImportReport, ImportRule, Watch, unwatched
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.gridengine_lines import read_line
 from publisher.importers.gridengine_parallel import TABLES, Run, held, is_parallel, merge
@@ -94,8 +94,8 @@ class GridEngineImporter:
         self._options = options
         self._site = SiteMapping(options)
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
-        report = ImportReport(importer=_NAME, database=database)
+    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+        report = ImportReport(importer=_NAME, database=database, watch=watch)
         options = self._options
         with (
             closing(AccountingDatabase(database, TABLES)) as accounting,
@@ -251,7 +251,7 @@ class GridEngineImporter:
         claimed = len(batch.serial) - len(own) + len(merged.runs) - len(tight)
         if claimed:
             report.skipped[PUBLISHED] += claimed
-        report.lines += batch.records
+        report.count_lines(batch.records)
         report.incomplete += sum(record.cpu_incomplete for record in (*batch.serial, *batch.parallel))
         report.imported += serial.inserted + parallel.inserted
         report.updated += serial.updated + parallel.updated

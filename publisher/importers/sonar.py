@@ -16,7 +16,7 @@ from typing import Final
 from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.arc_jobs import ArcJobs
-from publisher.importers.base import BadLine, ImportReport, ImportRule
+from publisher.importers.base import BadLine, ImportReport, ImportRule, Watch, unwatched
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
 from publisher.importers.log_files import LogFile, Mark, opened
 from publisher.importers.past_rules import note_of_change
@@ -72,8 +72,8 @@ class SonarImporter:
         self._site = SiteMapping(options)
         self._batches = BatchReader(options)
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime) -> ImportReport:
-        report = ImportReport(importer=NAME, database=database, orphans_are=_ORPHANS)
+    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+        report = ImportReport(importer=NAME, database=database, orphans_are=_ORPHANS, watch=watch)
         options = self._options
         with (
             closing(AccountingDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting,
@@ -177,7 +177,7 @@ class SonarImporter:
                 keep_partitions(connection, partitions)
             bad: list[BadLine] = run.accounting.set_aside(NAME, batch.bad)
         report = run.report
-        report.lines += batch.lines
+        report.count_lines(batch.lines)
         report.duplicates += duplicates
         report.skipped.update(batch.skipped)
         report.bad += len(bad)
