@@ -83,7 +83,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         replace(job, vo=name, fqans=(), queue=name, projects=(name,), job_id=f"evil{at}", local_job_id=f"e{at}")
         for at, (job, name) in enumerate(zip(JOBS, EVIL, strict=False))
     ]
-    write(site, [*JOBS[20:320], *evil])
+    write(site, [*JOBS[20:220], *evil])
     site.run("publish", "--force")
     assert site.run("charge", *WINDOW).status == 0
     path = folder / "report.html"

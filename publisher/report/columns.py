@@ -14,7 +14,7 @@ from publisher.model.usage import Durations
 
 Value = str | int | float | Decimal | None
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LONG: Final = 24  # letters
+LONG: Final = 24  # letters: a text of more needs room
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 # What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -26,6 +26,7 @@ class Kind(StrEnum):
     TEXT = "text"
     DAY = "day"  # days since 1970
     COUNT = "count"
+    MINUTES = "minutes"
     SECONDS = "seconds"  # shown in hours
     SCALED = "scaled"  # 1/1000 of benchmark units x seconds; shown in units x hours
     SHARE = "share"  # shown in per cent
@@ -88,10 +89,6 @@ class Table:
     total: tuple[Value, ...] | None = None
     notes: tuple[str, ...] = ()
 
-    def is_long(self, at: int) -> bool:
-        """Whether a column has texts that need room."""
-        return any(isinstance(row[at], str) and len(str(row[at])) > _LONG for row in self.rows)
-
     def csv(self) -> str:
         """All rows without the total, which would be counted twice by who adds them up."""
         lines = [[column.key for column in self.columns]]
@@ -108,7 +105,7 @@ def count(key: str, title: str, means: str) -> Column:
 
 
 def minutes(key: str, title: str, means: str) -> Column:
-    return count(key, title, means + " In minutes, rounded down.")
+    return Column(key=key, title=title, kind=Kind.MINUTES, means=f"{means} In minutes, rounded down.")
 
 
 DAY: Final = Column(key="day", title="Day", kind=Kind.DAY, means="Day in UTC.")
@@ -186,6 +183,7 @@ _SHOWN: Final[Mapping[Kind, Callable[[float], str]]] = {
     Kind.TEXT: str,
     Kind.DAY: lambda value: day_text(int(value)),
     Kind.COUNT: lambda value: f"{value:,}",
+    Kind.MINUTES: lambda value: minutes_text(int(value)),
     Kind.SECONDS: hours_text,
     Kind.SCALED: lambda value: hours_text(value / 1000),
     Kind.SHARE: share_text,

@@ -45,10 +45,10 @@ def _delivery(report: Report) -> Table:
             count("rejected_messages", "Rejected messages", "Messages that the receiver refused in the period."),
             minutes(
                 "lag_median_min",
-                "Median lag, min",
+                "Median lag",
                 "From the end of a job of the period to its acceptance: half took no longer.",
             ),
-            minutes("lag_p90_min", "90 % lag, min", "Nine of ten took no longer."),
+            minutes("lag_p90_min", "90 % lag", "Nine of ten took no longer."),
         ),
         rows=rows,
         notes=("State of each target at the moment of the report; lag and rejected messages are of the period.",),

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from publisher import __version__
 from publisher.model.when import iso
-from publisher.report.columns import Table, day_text, printable
+from publisher.report.columns import LONG, Table, day_text, printable
 from publisher.report.glance import figures, findings
 from publisher.report.pictures import pictures
 from publisher.report.plots import Plot
@@ -65,6 +65,7 @@ def page(report: Report) -> Iterator[str]:
         findings=findings(report),
         sections=list(_sections(report)),
         most_rows=_MOST_ROWS,
+        long=LONG,
         script=script,
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
     )

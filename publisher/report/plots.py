@@ -23,6 +23,7 @@ OTHERS: Final = SERIES - 1
 _WIDTH_IN, _HEIGHT_IN = 6.0, 3.1
 _ROW_IN: Final = 0.27
 _LABEL: Final = 30  # letters of a name beside a bar
+_LEGEND: Final = 16  # and above a plot, where four stand side by side
 # matplotlib draws in colours that nobody else uses; the page's take their place.
 _INK: Final = "#0a0a01"
 _GRID: Final = "#0a0a02"
@@ -65,6 +66,7 @@ class Plot:
     svg: str
 
 
+@mpl.rc_context(_STYLE)
 def over_time(
     name: str,
     title: str,
@@ -77,7 +79,7 @@ def over_time(
     figure, axes = _figure(_HEIGHT_IN)
     below = [0.0] * len(steps)
     for label, colour, heights in series:
-        axes.bar(range(len(steps)), heights, 0.86, bottom=below, color=_colour(colour), label=_short(label))
+        axes.bar(range(len(steps)), heights, 0.86, bottom=below, color=_colour(colour), label=_short(label, _LEGEND))
         below = [low + height for low, height in zip(below, heights, strict=True)]
     ticks = range(0, len(steps), max(1, -(-len(steps) // 6)))
     axes.set_xticks(list(ticks), [steps[at] for at in ticks])
@@ -88,6 +90,7 @@ def over_time(
     return _plot(name, title, says, figure)
 
 
+@mpl.rc_context(_STYLE)
 def ranking(
     name: str, title: str, says: str, bars: Sequence[tuple[str, float, str]], unit: Say, *, colour: int
 ) -> Plot:
@@ -104,6 +107,7 @@ def ranking(
     return _plot(name, title, says, figure)
 
 
+@mpl.rc_context(_STYLE)
 def spread(
     name: str,
     title: str,
@@ -118,7 +122,7 @@ def spread(
     for number, (label, colour, counts) in enumerate(series):
         places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(steps))]
         colours = [_colour(OTHERS if step == grey else colour) for step in steps]
-        axes.bar(places, counts, width * 0.94, color=colours, label=_short(label))
+        axes.bar(places, counts, width * 0.94, color=colours, label=_short(label, _LEGEND))
     axes.set_xticks(range(len(steps)), steps, rotation=35, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
     _measured(axes.yaxis, whole)
@@ -137,10 +141,9 @@ def whole(value: float) -> str:
 
 
 def _figure(height_in: float) -> tuple[Figure, Any]:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH_IN, height_in))
-        FigureCanvasSVG(figure)
-        return figure, figure.add_subplot()
+    figure = Figure(figsize=(_WIDTH_IN, height_in))
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()
 
 
 def _legend(axes: Any) -> None:
@@ -166,18 +169,18 @@ def _colour(number: int) -> str:
     return f"#0b0b{number:02x}"
 
 
-def _short(label: str) -> str:
+def _short(label: str, most: int = _LABEL) -> str:
     """A name for a place beside a bar; of a DN, the end tells more. What begins with an underscore has no legend else."""
     label = printable(label) or "(none)"
-    if len(label) > _LABEL:
-        label = f"…{label[1 - _LABEL :]}" if label.startswith("/") else f"{label[: _LABEL - 1]}…"
+    if len(label) > most:
+        label = f"…{label[1 - most :]}" if label.startswith("/") else f"{label[: most - 1]}…"
     return f"\u200b{label}" if label.startswith("_") else label
 
 
 def _plot(name: str, title: str, says: str, figure: Figure) -> Plot:
     drawn = StringIO()
     # Names of users in letters that the font lacks: the page's font has them.
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     return Plot(name=name, title=title, says=says, svg=_for_the_page(name, title, says, drawn.getvalue()))

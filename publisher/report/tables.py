@@ -199,8 +199,8 @@ def _quantiles(report: Report) -> Table:
             count(
                 "negative", "Start before submission", "Jobs that started before they were submitted: clocks disagreed."
             ),
-            minutes("median_min", "Median, min", "Half of the jobs with a known start waited no longer."),
-            minutes("p90_min", "90 %, min", "Nine of ten jobs with a known start waited no longer."),
+            minutes("median_min", "Median", "Half of the jobs with a known start waited no longer."),
+            minutes("p90_min", "90 %", "Nine of ten jobs with a known start waited no longer."),
         ),
         rows=[
             (queue, one.known, one.unknown, one.negative, one.quantile_min(0.5), one.quantile_min(0.9))
@@ -234,6 +234,7 @@ def definitions(of: Sequence[Table]) -> Table:
         Kind.TEXT: "text",
         Kind.DAY: "date",
         Kind.COUNT: "number",
+        Kind.MINUTES: "min",
         Kind.SECONDS: "s",
         Kind.SCALED: "benchmark unit x s",
         Kind.SHARE: "fraction",

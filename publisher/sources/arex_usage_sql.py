@@ -16,6 +16,7 @@ _COLUMNS: Final = (
     *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount", "UsedWalltime"),
     *("UsedCPUUserTime", "UsedCPUKernelTime"),
 )
+_UNUSED: Final = frozenset({"LocalJobID", "ExitCode"})  # they keep the others in their places
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
 
 
@@ -48,14 +49,15 @@ def _beside(layout: int) -> str:
     )
     if layout == 1:
         return f"{fqan}, {benchmark}"
-    return (
-        f"CASE WHEN coalesce((SELECT Name FROM FQANs WHERE ID = AAR.FQANID), '') = '' THEN {fqan} END, "
-        f"CASE WHEN coalesce((SELECT Name FROM Benchmarks WHERE ID = AAR.BenchmarkID), '') = '' THEN {benchmark} END"
+    return ", ".join(
+        f"CASE WHEN AAR.{column} IS NULL OR AAR.{column} = (SELECT ID FROM {table} WHERE Name = '') THEN {look} END"
+        for column, table, look in (("FQANID", "FQANs", fqan), ("BenchmarkID", "Benchmarks", benchmark))
     )
 
 
 def _ended(layout: int) -> str:
-    columns = (f"NULL AS {name}" if layout == 1 and name in _NOT_IN_1 else f"AAR.{name}" for name in _COLUMNS)
+    left_out = _UNUSED | _NOT_IN_1 if layout == 1 else _UNUSED
+    columns = (f"NULL AS {name}" if name in left_out else f"AAR.{name}" for name in _COLUMNS)
     return f"""
         SELECT {", ".join(columns)}, {_started(layout)}, {_extra("projectname", "AND +x.InfoValue <> '' ORDER BY x.rowid")},
                CASE WHEN :own THEN {_extra("localuser", "ORDER BY x.rowid DESC")} END, {_beside(layout)}

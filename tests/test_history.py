@@ -1,0 +1,130 @@
+"""What was delivered when: days, lags and first acceptances, over fresh entries and stretches alike."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from publisher.ledger import stretches
+from publisher.ledger.history import SqliteHistory
+from publisher.ledger.history_base import Delivered, TargetHistory
+from publisher.ledger.membership import pack
+from publisher.ledger.sqlite_file import open_ledger_file
+from publisher.model.job import Epoch, job_key
+from publisher.model.message import Entry
+from publisher.model.selection import Window
+
+DAY = 86_400
+BEGIN = 20_000 * DAY
+WINDOW = Window(start=Epoch(BEGIN), end=Epoch(BEGIN + 10 * DAY))
+SENT, REJECTED, COUNTED = 2, 3, 4
+
+
+class Past:
+    """A publishing database into which the past is written by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = open_ledger_file(path)
+        self.connection.execute(
+            "INSERT INTO target (id, name, start_rule, selection_digest) VALUES (1, 'egi', 'all', '')"
+        )
+        self.messages = 0
+
+    def message(self, state: int, made_at: int, settled_at: int | None, size: int = 100, name: str = "car") -> int:
+        self.messages += 1
+        self.connection.execute(
+            "INSERT INTO message (id, target, message_id, state, format, records, bytes, digest, made_at, settled_at)"
+            " VALUES (?, 1, ?, ?, ?, 2, ?, x'', ?, ?)",
+            (self.messages, f"m{self.messages}", state, name, size, made_at, settled_at),
+        )
+        return self.messages
+
+    def jobs(self, message: int, ended: dict[str, int]) -> None:
+        entries = (Entry(key=job_key(job, ""), ended_at=Epoch(at), fingerprint=1) for job, at in ended.items())
+        packed = sorted(pack(entry, message) for entry in entries)
+        self.connection.execute("INSERT INTO fresh VALUES (?, 1, ?)", (message, b"".join(packed)))
+
+    def settle(self) -> None:
+        """Make a stretch of what is fresh."""
+        self.connection.execute("BEGIN")
+        stretches.settle_fresh(self.connection, 1, {})
+        self.connection.execute("COMMIT")
+
+    def told(self) -> TargetHistory:
+        with closing(SqliteHistory(sqlite3.connect(self.path, isolation_level=None), self.path)) as history:
+            return history.targets(["egi", "another"], WINDOW)["egi"]
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[Past]:
+    made = Past(tmp_path / "publishing.db")
+    yield made
+    made.connection.close()
+
+
+def lags(told: TargetHistory) -> dict[int, int]:
+    return dict(told.lags.minutes)
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["fresh", "stretch"])
+def test_the_first_acceptance_counts(past: Past, settled: bool) -> None:
+    past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN, "b": BEGIN + 1800})
+    if settled:
+        past.settle()
+    past.jobs(past.message(SENT, BEGIN + DAY, BEGIN + 2 * DAY), {"a": BEGIN, "c": BEGIN + DAY})
+    if settled:
+        past.settle()
+    told = past.told()
+    assert lags(told) == {60: 1, 30: 1, 24 * 60: 1}
+    assert (told.lags.unknown, told.lags.negative) == (0, 0)
+
+
+def test_what_is_not_accepted_is_unknown(past: Past) -> None:
+    past.jobs(past.message(0, BEGIN, None), {"a": BEGIN})
+    past.jobs(past.message(SENT, BEGIN, BEGIN + 60), {"b": BEGIN + 120})
+    told = past.told()
+    assert lags(told) == {}
+    assert (told.lags.unknown, told.lags.negative) == (1, 1)
+
+
+def test_only_jobs_of_the_window(past: Past) -> None:
+    past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN - 1, "b": BEGIN, "c": BEGIN + 10 * DAY})
+    assert past.told().lags.known + past.told().lags.negative == 1
+
+
+def test_a_counted_job_is_accepted_with_its_month(past: Past) -> None:
+    """The totals that were made before it was counted do not tell of it, even if they are accepted later."""
+    month = 12 * 2024 + 9  # day 20,000 since 1970 is 2024-10-04
+    early = past.message(SENT, BEGIN, BEGIN + 9 * 3600)
+    counted = past.message(COUNTED, BEGIN + 5, BEGIN + 5)
+    late = past.message(SENT, BEGIN, BEGIN + 2 * 3600)
+    past.connection.executemany(
+        "INSERT INTO month_message (message, month, target) VALUES (?, ?, 1)", [(early, month), (late, month)]
+    )
+    past.jobs(counted, {"a": BEGIN})
+    assert lags(past.told()) == {120: 1}
+
+
+def test_days_by_format_and_rejections(past: Past) -> None:
+    past.message(SENT, BEGIN, BEGIN + 10, 100)
+    past.message(SENT, BEGIN, BEGIN + DAY - 1, 150)
+    past.message(SENT, BEGIN, BEGIN + DAY, 7, "apel-sync-0.1")
+    past.message(SENT, BEGIN, BEGIN - 1, 1000)
+    past.message(REJECTED, BEGIN, BEGIN + 20, 30)
+    past.message(REJECTED, BEGIN, BEGIN - 20, 30)
+    told = past.told()
+    assert dict(told.days) == {
+        (20_000, "car"): Delivered(messages=2, records=4, bytes=250),
+        (20_001, "apel-sync-0.1"): Delivered(messages=1, records=2, bytes=7),
+    }
+    assert told.rejected == 1
+
+
+def test_a_target_without_a_round_has_no_past(past: Past) -> None:
+    with closing(SqliteHistory(sqlite3.connect(past.path, isolation_level=None), past.path)) as history:
+        assert history.targets(["another"], WINDOW) == {}
