@@ -40,8 +40,8 @@ log = logging.getLogger("publisher")
 
 _NAME: Final = "gridengine"
 _FILES: Final = ("accounting", "accounting.jsonl")
-# In one transaction. Measured with 1,000,000 lines while others kept the two cores busy: 34,100 lines of JSON in a second of
-# processor time, or 36,700 with colons, of which a fifth belong to parallel jobs; 66 MiB. 4,000 at once are a tenth slower.
+# In one transaction. Measured with 300,000 lines of JSON, of which a third belong to parallel jobs, while others kept the two
+# cores busy: 34,300 to 35,500 in a second of processor time; 66 MiB, also with 1,000,000. 4,000 at once are a tenth slower.
 _BATCH_LINES: Final = 500
 _SECOND: Final = 1_000_000  # µs
 _SHOWN_BAD: Final = 100
