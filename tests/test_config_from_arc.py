@@ -121,6 +121,27 @@ def test_sgas_and_apel_of_one_name_stay_two_targets(tmp_path: Path) -> None:
     assert settings.targets[0].records.localid_prefix == "abisko:"
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "live", "said"),
+    [
+        ("vofilter=atlas", "vofilter=cms", ["one", "two"], "they tell none"),
+        ("vofilter=atlas", "", ["one"], "would replace some of those that target one sends"),
+        ("apel_messages=urs", "apel_messages=urs", ["one", "two"], "they tell none"),
+        ("vofilter=atlas", "topic=other", ["one", "two"], ""),
+    ],
+)
+def test_targets_of_one_topic_do_not_replace_what_the_other_sent(
+    one: str, two: str, live: list[str], said: str, tmp_path: Path
+) -> None:
+    common = "targeturl=https://msg.argo.grnet.gr\ngocdb_name=EXAMPLE-SITE\n"
+    blocks = (f"[arex/jura/apel:one]\n{common}{one}\n", f"[arex/jura/apel:two]\n{common}{two}\n")
+    page = page_of("[common]\n[arex]\n[arex/jura]\n" + "".join(blocks))
+    found = loaded(page, tmp_path).targets
+    assert [target.name for target in found] == live
+    assert any(target.sync for target in found) == (said != "they tell none")
+    assert said in " ".join(page.by_hand)
+
+
 def test_a_site_without_gocdb_name_takes_the_domain_and_says_so(tmp_path: Path) -> None:
     page = sample("sgas_only.conf")
     assert loaded(page, tmp_path).site == "CLIMATE-SITE"

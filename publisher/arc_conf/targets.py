@@ -96,8 +96,30 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
                 f"{draft.format} would go where target {rival.name} sends {rival.format}, and APEL counts such jobs twice; "
                 "keep one of them"
             )
+        beside = [one for one in live if draft.destination and one.destination == draft.destination]
+        if draft.summary and (
+            same := [one for one in beside if not (one.vos and draft.vos and set(draft.vos).isdisjoint(one.vos))]
+        ):
+            draft.obstacles.append(
+                f"its totals would replace some of those that target {same[0].name} sends to the same topic; make them one, "
+                "with the vos of both"
+            )
         if not draft.obstacles:
+            _leave_counts_out(beside, draft)
             live.append(draft)
+
+
+def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
+    """Of targets of one topic, the counts of each would replace those of the others there."""
+    if not others:
+        return
+    for one in (*others, draft):
+        one.lines.lines = [line for line in one.lines.lines if not line.lstrip().startswith("sync:")]
+    names = ", ".join(one.name for one in (*others, draft))
+    draft.lines.by_hand.append(
+        f"targets {names} go to one topic, where the counts of each would replace those of the others, so they tell none; make "
+        "them one target, with the vos of all, and sync: true"
+    )
 
 
 def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
