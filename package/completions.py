@@ -25,6 +25,7 @@ _ASKED: Final = {
     "job": "jobs",
     "jobs": "jobs",
     "target": "targets",
+    "vo": "vos",
     "filter_vo": "vos",
     "filter_user": "users",
     "filter_queue": "queues",

@@ -94,6 +94,11 @@ def _republish(commands: Any) -> None:
     command.add_argument("--site", help="with a URL: another site name")
     command.add_argument("--topic", help="with --ams-url: default gLite-APEL")
     command.add_argument("--project", help="with --ams-url: default accounting")
+    command.add_argument(
+        "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
+    )
+    command.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: before the batch system's ids")
+    command.add_argument("--batch-records", type=_count, metavar="N", help="with a URL: at most N records a message")
     command.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")

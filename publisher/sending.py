@@ -93,9 +93,16 @@ def _once(arguments: argparse.Namespace, site: Site) -> list[TargetSettings]:
     urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
     given = [(kind, url) for kind, url in urls.items() if url]
     extra = {"topic": arguments.topic, "project": arguments.project}
+    either = {
+        "vos": arguments.vo,
+        "localid_prefix": arguments.localid_prefix,
+        "batch_records": arguments.batch_records and str(arguments.batch_records),
+    }
     if not given:
-        if arguments.site or any(extra.values()):
-            raise UsageError("--site, --topic and --project go with --ams-url or --sgas-url")
+        if arguments.site or any(extra.values()) or any(either.values()):
+            raise UsageError(
+                "--site, --topic, --project, --vo, --localid-prefix and --batch-records go with --ams-url or --sgas-url"
+            )
         return []
     if len(given) > 1 or arguments.target:
         raise UsageError("name one of --ams-url, --sgas-url and --target")
@@ -103,7 +110,8 @@ def _once(arguments: argparse.Namespace, site: Site) -> list[TargetSettings]:
     if kind == "sgas" and any(extra.values()):
         raise UsageError("--topic and --project go with --ams-url")
     form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
-    keys = {"type": kind, "url": url, "format": form} | {key: value for key, value in extra.items() if value}
+    told = {key: value for key, value in (extra | either).items() if value}
+    keys = {"type": kind, "url": url, "format": form} | told
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]

@@ -274,6 +274,23 @@ def test_a_target_for_this_once(site: SiteUnderTest) -> None:
     assert republish(site, *window, "--topic", "other").status == 64
 
 
+def test_a_target_for_this_once_takes_what_arcctl_republish_takes(site: SiteUnderTest) -> None:
+    """--vofilter, --localid-prefix and --urbatchsize of ARC's command."""
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 30)
+    fill(site, *jobs)
+    wanted = sum(job.vo in ("atlas", "cms") for job in jobs)
+    assert 3 < wanted < len(jobs)
+    window = ("--from", "2026-09", "--to", "2026-09")
+    there = (*window, "--ams-url", "https://ams.example.org", "--dry-run")
+    run = republish(site, *there, "--vo", "atlas", "--vo", "cms", "--batch-records", "2", "--localid-prefix", "ce1-")
+    assert run.status == 0, run.err
+    ((_, outcome),) = run.json["targets"].items()
+    assert (outcome["records"], outcome["messages"]) == (wanted, (wanted + 1) // 2)
+    assert republish(site, *there, "--batch-records", "0").status == 64
+    for words in (("--vo", "a"), ("--localid-prefix", "x"), ("--batch-records", "2")):
+        assert republish(site, *window, *words).status == 64
+
+
 def test_a_target_for_this_once_is_not_a_configured_one_under_another_name(site: SiteUnderTest) -> None:
     """It would not know what was sent there before, and which rows would be left behind."""
     fill(site, *jobs_of(SEPTEMBER, OCTOBER, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from publisher.config.records import RecordSettings, read_records
 from publisher.config.registered import REGISTERED, Registered, plugin_options
 from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_block, read_keys
 from publisher.config.targets import Common, TargetSettings, destination, read_target, read_targets
-from publisher.config.tree import Block, Node, Place, Problems, Text, read_tree
+from publisher.config.tree import Block, Listing, Node, Place, Problems, Text, read_tree
 from publisher.config.values import Reading, Wrong
 from publisher.errors import ConfigError
 from publisher.model.policy import RecordPolicy
@@ -111,10 +111,17 @@ def load(
     return settings
 
 
+def _said(place: Place, told: str | Sequence[str]) -> Node:
+    """A value of the command line as if it stood in the file."""
+    if isinstance(told, str):
+        return Text(place=place, text=told, null=False)
+    return Listing(place=place, entries=tuple(_said(place, one) for one in told))
+
+
 def one_off_target(
     settings: Settings,
     name: str,
-    keys: Mapping[str, str],
+    keys: Mapping[str, str | Sequence[str]],
     *,
     site: str | None,
     host_name: str,
@@ -131,7 +138,7 @@ def one_off_target(
         problems.add(place.under("site", 0), complaint)
     block = Block(
         place=place,
-        keys={key: Text(place=place.under(key, 0), text=text, null=False) for key, text in keys.items()},
+        keys={key: _said(place.under(key, 0), told) for key, told in keys.items()},
     )
     common = Common(
         site=settings.site if site is None else site,
