@@ -116,11 +116,12 @@ AMS: Final[Rows] = (
     ),
     (
         "401 in the middle of a run",
-        "a new token and once more; the same token, or 401 again, stops the target with 77, and the next round asks anew",
+        "a new token and once more; the same token, or 401 again: once more after 5 s, then it stops the target with 77",
         (
             "test_delivery_ams::test_a_rotated_token_is_exchanged_once",
             "test_delivery_ams::test_a_token_that_ams_refuses_for_good_stops_the_target",
-            "test_delivery_ams::test_a_second_401_with_a_new_token_stops_the_target",
+            "test_delivery_ams::test_a_token_that_was_changed_just_now_is_waited_for_once",
+            "test_delivery_ams::test_a_third_401_stops_the_target",
             "test_delivery_ams::test_authn_away_while_the_token_is_exchanged",
         ),
     ),

@@ -25,6 +25,7 @@ _log: Final = logging.getLogger("publisher.delivery")
 # A limit learnt from a refusal is never taken for smaller than this: a single record above the limit is set aside, and that
 # shall be the service's word, not a guess.
 SMALLEST_LIMIT: Final = 65_536
+_SETTLING: Final = "5"  # seconds, as Retry-After would ask for them, for a changed token to reach both services
 _SET_ASIDE: Final = 65
 _ERRORS: Final[dict[int, type[PublisherError]]] = {75: Unreachable, 76: Rejected, 77: CredentialError, 78: ConfigError}
 
@@ -49,6 +50,7 @@ class _Handover:
     doubt: bool = False
     backend_errors: int = 0
     token_renewed: bool = False
+    token_awaited: bool = False
 
 
 class AmsTransport:
@@ -161,6 +163,10 @@ class AmsTransport:
             handover.attempts += 1
             decision = self._attempt(handover)
             handover.doubt = handover.doubt or decision.doubt
+            if decision.action is Action.REFRESH_TOKEN and not handover.token_awaited:
+                handover.token_awaited = True
+                if self._patience(decision, handover, message):
+                    continue
             if decision.action not in (Action.RETRY, Action.RETRY_THEN_SPLIT):
                 return self._final(decision, handover)
             if decision.action is Action.RETRY_THEN_SPLIT:
@@ -194,7 +200,11 @@ class AmsTransport:
         return not self._world.wait(wait_s)
 
     def _attempt(self, handover: _Handover) -> Decision:
-        """One attempt: a token if there is none, the message, and once a new token for a refused one."""
+        """One attempt: a token if there is none, the message, and once a new token for a refused one.
+
+        `REFRESH_TOKEN` when what authn gives is refused too. A token that was changed a moment ago may not have reached both
+        services, so that is worth one more attempt, after a while.
+        """
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
             return decision
@@ -213,7 +223,7 @@ class AmsTransport:
                     return decision
             self._token = ""
         reason = f"{decision.reason}: AMS refuses the token that authn gives; ask its operators about this host's user"
-        return Decision(action=Action.STOP_TARGET, exit_status=CREDENTIALS, reason=self._with_certificate(reason))
+        return replace(decision, reason=self._with_certificate(reason), asked=_SETTLING)
 
     def _ensure_token(self) -> Decision:
         if self._token:
