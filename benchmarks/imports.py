@@ -23,6 +23,7 @@ from tests import gridengine_files, sonar_files
 
 _PATIENCE_S: Final = 300
 _JOBS_AT_ONCE: Final = 500
+_RECORDS_A_JOB: Final = 10  # of Sonar: eight or nine, rounded up
 _ENVELOPES_A_DAY: Final = 500
 _EVERY_S: Final = 5  # a job begins; a million records are then of one week
 CLUSTERS: Final = {"gridengine": gridengine_files.CLUSTER, "sonar": sonar_files.CLUSTER}
@@ -94,7 +95,8 @@ def make(name: str, folder: Path, records: int) -> None:
         with (folder / "accounting.jsonl").open("wb") as file:
             file.writelines(map(gridengine_files.jsonl, every))
         return
-    told = _until(_lives(), records)
+    # The end of the files cuts a life off, and most of its jobs end late in it: at least half of all jobs are whole.
+    told = _until(_lives(min(_JOBS_AT_ONCE, max(1, records // _RECORDS_A_JOB // 2))), records)
     day = 0
     while envelopes := list(islice(told, _ENVELOPES_A_DAY)):
         day += 1
@@ -103,12 +105,12 @@ def make(name: str, folder: Path, records: int) -> None:
         (tree / "0+job-slurm.json").write_bytes(b"".join(envelopes))
 
 
-def _lives() -> Iterator[bytes]:
-    """Without end, in portions: a cluster's life is made as a whole."""
+def _lives(jobs: int) -> Iterator[bytes]:
+    """Without end, in portions of so many jobs: a cluster's life is made as a whole."""
     number = 1
     while True:
-        yield from sonar_files.collections(number, _JOBS_AT_ONCE, number, _EVERY_S)
-        number += _JOBS_AT_ONCE
+        yield from sonar_files.collections(number, jobs, number, _EVERY_S)
+        number += jobs
 
 
 def _until(envelopes: Iterable[bytes], records: int) -> Iterator[bytes]:
