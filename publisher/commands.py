@@ -8,19 +8,21 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from publisher.abreast import work_on
-from publisher.aim import Aim
 from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.lost import LostJobs
-from publisher.outcome import Outcome, added, broken_off
-from publisher.pipeline import Observer, Round
 from publisher.sources.base import Source
 from publisher.waiting import waiting
 from publisher.wiring import Site
+
+if TYPE_CHECKING:  # `status` starts sooner without them
+    from publisher.aim import Aim
+    from publisher.outcome import Outcome
+    from publisher.pipeline import Observer
 
 log = logging.getLogger("publisher")
 
@@ -75,6 +77,9 @@ def publish(
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
+    from publisher.abreast import work_on
+    from publisher.outcome import Outcome, broken_off
+
     chosen = choose(site.settings, targets)
     refuse_limit_for_summaries(chosen, limit)
     monotonic = site.surroundings.monotonic
@@ -201,6 +206,9 @@ def _attempt(
     limit: int | None,
     accept_key_change: bool,
 ) -> Outcome:
+    from publisher.outcome import Outcome, added, broken_off
+    from publisher.pipeline import Round
+
     try:
         aim = site.aim(target, rehearsal=dry_run, accept_key_change=accept_key_change)
         with closing(aim.transport):
@@ -245,6 +253,7 @@ def _tell_counts(
 ) -> Outcome | None:
     """Its trouble does not hide what the round did."""
     from publisher import syncing  # takes as long to load as the rest of this room, and few rounds have counts to tell
+    from publisher.outcome import broken_off  # loaded by now, with all of a round
 
     try:
         return syncing.after_round(site, target, aim, source, ledger, observer)

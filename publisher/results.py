@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
 from publisher.model.lost import LostJobs
 from publisher.model.months import HeldMonth
-from publisher.outcome import Outcome
+
+if TYPE_CHECKING:  # `status` starts sooner without a whole round
+    from publisher.outcome import Outcome
 
 Json = Mapping[str, Any]
 

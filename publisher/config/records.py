@@ -7,11 +7,9 @@ import stat
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from publisher.charges.rules import ChargeRule, Charges
 from publisher.config import values
-from publisher.config.charges import charge_rules
 from publisher.config.rules import benchmark_rules, vo_rules
 from publisher.config.shapes import check_names, keys_of, read_block, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
@@ -22,6 +20,9 @@ from publisher.model.hosts import is_domain_name
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.policy import KeyStyle, RecordPolicy, StartTime
 from publisher.model.vo_rules import VoRule
+
+if TYPE_CHECKING:
+    from publisher.charges.rules import ChargeRule, Charges
 
 # Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
@@ -97,7 +98,9 @@ class RecordSettings:
     localid_prefix: str = ""
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
-    charges: tuple[ChargeRule, ...] = field(default=(), metadata={"read": charge_rules})
+    charges: tuple[ChargeRule, ...] = field(
+        default=(), metadata={"read": lambda node, reading: _charge_rules(node, reading)}
+    )
 
     def policy(self, site: str, host_name: str, format_name: str = "") -> RecordPolicy:
         """What becomes of job records under these settings, in a format."""
@@ -116,8 +119,20 @@ class RecordSettings:
             localid_prefix=self.localid_prefix,
             machine_name=self.machine_name,
             batch_server=self.batch_server,
-            charging=Charges(rules=self.charges) if self.charges and format_name in CHARGED_FORMATS else None,
+            charging=_charges(self.charges) if self.charges and format_name in CHARGED_FORMATS else None,
         )
+
+
+def _charge_rules(node: Node, reading: Reading) -> tuple[ChargeRule, ...]:
+    from publisher.config.charges import charge_rules  # formulas take 15 ms to load, for the few who charge
+
+    return charge_rules(node, reading)
+
+
+def _charges(rules: tuple[ChargeRule, ...]) -> Charges:
+    from publisher.charges.rules import Charges
+
+    return Charges(rules=rules)
 
 
 def _identity(node: Node, reading: Reading) -> IdentitySettings:

@@ -67,7 +67,7 @@ def read_keys(block: Block, shape: type, reading: Reading) -> Known:
                 known[entry.name] = default_of(entry)
             continue
         try:
-            value = _value(node, kinds[entry.name], entry, reading)
+            value = _value(node, kinds.get(entry.name), entry, reading)
             _check(name, value, entry)
             known[entry.name] = value
         except Wrong as wrong:
@@ -116,7 +116,10 @@ def read_block(node: Node, shape: type[Shape], reading: Reading) -> Shape:
 
 
 def _kinds(shape: type) -> dict[str, Any]:
-    return get_type_hints(shape)
+    """The types of the fields that are read by them; one with a reader of its own may be of a type that is not loaded."""
+    by_type = {entry.name: entry.type for entry in fields(shape) if "read" not in entry.metadata}
+    asked = type(shape.__name__, (), {"__annotations__": by_type, "__module__": shape.__module__})
+    return get_type_hints(asked)
 
 
 def _is_null(node: Node) -> bool:

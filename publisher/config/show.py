@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from publisher.charges.rules import ChargeRule
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.shapes import keys_of
@@ -20,6 +19,9 @@ from publisher.model.benchmark import BenchmarkRule
 from publisher.model.selection import Window
 from publisher.model.vo_rules import VoRule
 from publisher.model.when import iso
+
+if TYPE_CHECKING:
+    from publisher.charges.rules import ChargeRule
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))

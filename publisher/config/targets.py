@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import combinations
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import values
 from publisher.config.records import Infrastructure, RecordSettings
@@ -23,7 +23,9 @@ from publisher.model.job import Epoch
 from publisher.model.policy import RecordPolicy
 from publisher.model.selection import Selection, Window
 from publisher.model.when import StartKind, StartRule, epoch, fixed_period, month_of
-from publisher.scheduler.cron import Cron
+
+if TYPE_CHECKING:
+    from publisher.scheduler.cron import Cron
 
 # A lock file is named after it: file names end at 255 bytes.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -76,6 +78,8 @@ def _read_every(node: Node, _reading: Reading) -> int:
 
 
 def _read_cron(node: Node, _reading: Reading) -> Cron:
+    from publisher.scheduler.cron import Cron  # for the few who write it
+
     text = values.scalar(node, "five fields as in crontab")
     try:
         return Cron(text)
@@ -295,10 +299,8 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block,
 def _check_records(records: RecordSettings, overrides: Mapping[str, Any], block: Block, reading: Reading) -> None:
     """What is wrong between `records` keys, as this target sees them."""
     if records.infrastructure is Infrastructure.LOCAL and not records.batch_server:
-        place = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
-        reading.wrong(
-            place, "infrastructure: local needs batch_server, the host name that local jobs were submitted to"
-        )
+        at = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
+        reading.wrong(at, "infrastructure: local needs batch_server, the host name that local jobs were submitted to")
 
 
 def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Reading) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from publisher.importers.base import ImporterPlugin
+if TYPE_CHECKING:  # rounds of publishing read only the names
+    from publisher.importers.base import ImporterPlugin
 
 IMPORTERS: Final[Mapping[str, str]] = {
     "gridengine": "publisher.importers.gridengine",
