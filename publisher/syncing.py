@@ -111,8 +111,9 @@ def tell(
             dispatch.send_outstanding()
             _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
             counts = recent(to_tell(ledger.counts(target.name)), now, months)
-            ledger.prepare_sync(target.name, _messages(target, form, counts, now))
-            dispatch.send_outstanding()
+            if counts:  # a target without a round has none, and is not in the ledger
+                ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+                dispatch.send_outstanding()
         except Stopped as stopped:
             receipt = stopped.receipt
     return concluded(target.name, receipt, dispatch.tally, held=(), arex_default=0)

@@ -81,6 +81,13 @@ def test_a_round_tells_what_it_delivered_and_only_news_again(site: SiteUnderTest
     assert check(site).status == 0
 
 
+def test_before_the_first_round_there_is_nothing_to_tell(site: SiteUnderTest) -> None:
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 3))
+    run = site.run("sync", "--json")
+    assert (run.status, run.json["targets"]["egi"]["outcome"]) == (0, "nothing")
+    assert check(site).json["rows"][0]["pending"] == 3
+
+
 def test_the_command_tells_the_last_months_or_all(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["sync"] = False
     old = jobs_of(datetime(2025, 3, 1, tzinfo=UTC), datetime(2025, 4, 1, tzinfo=UTC), 10, seed=4)
