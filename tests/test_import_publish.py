@@ -200,7 +200,7 @@ def test_explain_tells_which_line_of_which_map_decided(maps: dict[str, str], vo:
 
 def test_changed_rules_are_told_with_the_way_to_have_them_for_all_jobs(site: SiteUnderTest) -> None:
     def notes() -> list[str]:
-        return bring_in(site, log)["notes"]
+        return list(bring_in(site, log)["notes"])
 
     log = write(site.folder / "accounting", [colon(ANY)])
     groups = write(site.folder / "groups.map", [b"theory theo\n"])
