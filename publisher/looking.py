@@ -135,4 +135,8 @@ def _diagnosis(arguments: argparse.Namespace, site: Callable[[], Site], host: do
         loaded = site()
     except ConfigError as error:
         return doctor.broken_configuration(error)
-    return doctor.examine(loaded, host, targets=arguments.target)
+    shown = terminal.StageLine(sys.stderr, quiet=arguments.quiet or arguments.json or arguments.nagios)
+    try:
+        return doctor.examine(loaded, host, targets=arguments.target, begins=shown.begins)
+    finally:
+        shown.done()

@@ -27,6 +27,7 @@ __all__ = [
     "JsonLines",
     "PlainLines",
     "ProgressReport",
+    "StageLine",
     "error_line",
     "log",
     "log_trouble",
@@ -292,6 +293,26 @@ class CountingReport:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._drawn = False
+
+
+class StageLine:
+    """Tells on a terminal what is looked at just now: a service that does not answer is waited for."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool) -> None:
+        self._stream = stream
+        self._bar = stream.isatty() and not quiet
+
+    def begins(self, what: str) -> None:
+        self._write(f"looking at {what} ...")
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._bar:
+            self._stream.write(f"\r{text}\x1b[K")
+            self._stream.flush()
 
 
 def log_trouble(target: str, exit_status: int, reason: str) -> None:

@@ -357,6 +357,13 @@ def test_a_terminal_gets_a_drawn_table_and_no_colours_where_none_are_wanted(site
     assert not COLOUR.search(written)
 
 
+def test_doctor_shows_on_a_terminal_what_it_waits_for(site: SiteUnderTest) -> None:
+    _, written = on_a_terminal(site, "doctor")
+    assert "\rlooking at the services ...\x1b[K" in written
+    assert "looking at" not in written.rpartition("\r\x1b[K")[2], "and leaves the terminal as it was"
+    assert "looking at" not in on_a_terminal(site, "-q", "doctor")[1]
+
+
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_no_terminal_is_too_narrow_for_a_whole_value(site: SiteUnderTest, width: int) -> None:
     """A time or the command that mends a difference is of no use when its end is missing."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from publisher.commands import choose
 from publisher.doctor.databases import check_databases
@@ -20,24 +20,28 @@ from publisher.wiring import Site
 __all__ = ["Diagnosis", "Finding", "Host", "Measure", "State", "broken_configuration", "examine"]
 
 
-def examine(site: Site, host: Host, *, targets: Sequence[str]) -> Diagnosis:
-    """Ask everything, whatever was found before. Raises: UsageError for a target that is not configured."""
+def examine(site: Site, host: Host, *, targets: Sequence[str], begins: Callable[[str], None]) -> Diagnosis:
+    """Ask everything, whatever was found before. `begins` is told what is looked at next.
+
+    Raises: UsageError for a target that is not configured.
+    """
     chosen = choose(site.settings, targets)
     findings: list[Finding] = []
     measures: list[Measure] = []
 
-    def note(found: Iterable[Finding | Measure]) -> None:
+    def note(part: str, found: Iterable[Finding | Measure]) -> None:
+        begins(part)
         for one in found:
             if isinstance(one, Measure):
                 measures.append(one)
             else:
                 findings.append(one)
 
-    note(check_settings(site.settings, chosen))
-    note(check_databases(site, chosen))
-    note(check_directory(site.settings.state, host.free_bytes))
-    note(check_ledger(site, chosen))
-    note(check_identity(site, chosen))
-    note(check_services(site, chosen, findings))
-    note(check_machine(host, site.settings, chosen))
+    note("the configuration", check_settings(site.settings, chosen))
+    note("the accounting data", check_databases(site, chosen))
+    note("the state directory", check_directory(site.settings.state, host.free_bytes))
+    note("the ledger", check_ledger(site, chosen))
+    note("certificate, key and CAs", check_identity(site, chosen))
+    note("the services", check_services(site, chosen, findings))
+    note("this machine", check_machine(host, site.settings, chosen))
     return Diagnosis(findings=tuple(findings), measures=tuple(measures))
