@@ -1,0 +1,132 @@
+"""What a command loads: `status` and rounds with nothing to do are mostly start-up, and a careless import is felt by all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.pki import PKI
+from tests.sites import SiteUnderTest
+
+_CODE: Final = """
+import json, sys
+from publisher.cli import run
+status = run(sys.argv[1:])
+print()
+print(json.dumps(sorted(sys.modules)))
+sys.exit(status)
+"""
+
+# Of other commands, and of plug-ins and keys that the configuration does not name. A name stands for all that is in it.
+OF_OTHERS: Final = (
+    "publisher.arc_conf",
+    "publisher.billing",
+    "publisher.charges",
+    "publisher.charging",
+    "publisher.checking",
+    "publisher.config.charges",
+    "publisher.delivery.sgas",
+    "publisher.delivery.spool",
+    "publisher.doctor",
+    "publisher.explaining",
+    "publisher.exporting",
+    "publisher.formats.apel_summary",
+    "publisher.formats.car_check",
+    "publisher.formats.ogf_ur",
+    "publisher.importers.base",
+    "publisher.importing",
+    "publisher.ledger.charge_book",
+    "publisher.ledger.history",
+    "publisher.ledger.measure_book",
+    "publisher.ledger.rehearsal",
+    "publisher.metrics",
+    "publisher.planning",
+    "publisher.portal",
+    "publisher.report",
+    "publisher.reporting",
+    "publisher.republishing",
+    "publisher.scheduler",
+    "publisher.serving",
+    "publisher.shadowing",
+    "publisher.sources.usage",
+    "publisher.statistics",
+    "publisher.syncing",
+    "publisher.takeover",
+    "publisher.tallying",
+)
+OF_A_ROUND: Final = (
+    "publisher.abreast",
+    "publisher.aim",
+    "publisher.batching",
+    "publisher.delivery.ams_client",
+    "publisher.dispatch",
+    "publisher.formats.car",
+    "publisher.judge",
+    "publisher.outcome",
+    "publisher.pipeline",
+    "publisher.sending",
+    "publisher.summing",
+)
+# requests and lxml come with the first message.
+HEAVY: Final = ("apscheduler", "jinja2", "lxml", "matplotlib", "prometheus_client", "requests", "rich", "urllib3")
+CRYPTOGRAPHY: Final = ("cryptography", "ssl")
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Everything there is has been sent."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    with made.arex() as arex:
+        for job in generate(1, 5, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)):
+            arex.write(job)
+    first = made.publish()
+    assert first.status == 0, first.err
+    return made
+
+
+def loaded(site: SiteUnderTest, *arguments: str) -> set[str]:
+    """The modules of a process of its own after the command."""
+    command = [sys.executable, "-c", _CODE, "--config", str(site.path), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return set(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def among(modules: set[str], *names: str) -> list[str]:
+    return [name for name in names if any(f"{module}.".startswith(f"{name}.") for module in modules)]
+
+
+def test_status_loads_nothing_of_a_round_or_of_another_command(site: SiteUnderTest) -> None:
+    modules = loaded(site, "status")
+    assert "publisher.waiting" in modules
+    assert among(modules, *OF_OTHERS, *OF_A_ROUND, *HEAVY, *CRYPTOGRAPHY) == []
+
+
+def test_a_round_with_nothing_to_do_loads_nothing_of_another_command(site: SiteUnderTest) -> None:
+    modules = loaded(site, "publish", "--force")
+    assert among(modules, *OF_A_ROUND) == list(OF_A_ROUND)
+    assert among(modules, *OF_OTHERS, *HEAVY) == []
+
+
+def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:
+    site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    del site.config["targets"]["egi"]["every"]
+    site.config["targets"]["egi"]["cron"] = "0 3 * * *"
+    site.save()
+    expected = ["publisher.charges", "publisher.config.charges", "publisher.scheduler", "apscheduler"]
+    assert among(loaded(site, "status"), *OF_OTHERS, *HEAVY) == expected
+
+
+@pytest.mark.parametrize("name", [*OF_OTHERS, *OF_A_ROUND])
+def test_the_modules_are_called_so(name: str) -> None:
+    """A module under a new name would be loaded unseen."""
+    assert find_spec(name) is not None
