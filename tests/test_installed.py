@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Machine:
         self.root = root
 
     def run(
-        self, *command: str, user: str = "root", status: int = 0, **environment: str
+        self, *command: str, user: str = "root", status: int = 0, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Raises: AssertionError when it ends otherwise than it should."""
         words = ["chroot", str(self.root)]
@@ -98,7 +98,7 @@ class Machine:
             text=True,
             timeout=120,
             check=False,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **environment},
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(environment or {})},
         )
         assert done.returncode == status, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done
@@ -200,17 +200,17 @@ def test_from_arc_conf_to_accepted_records(machine: Machine, site: SiteUnderTest
     machine.put(re.sub(r"^\[arex/jura.*?(?=^\[|\Z)", "", ARC_CONF, flags=re.MULTILINE | re.DOTALL), "/etc/arc.conf")
     environment = {"CREDENTIALS_DIRECTORY": credentials(machine)}
 
-    machine.run("publisher", "config", "check", user="publisher", **environment)
-    examined = machine.run("publisher", "doctor", "--json", user="publisher", status=0, **environment)
+    machine.run("publisher", "config", "check", user="publisher", environment=environment)
+    examined = machine.run("publisher", "doctor", "--json", user="publisher", status=0, environment=environment)
     findings = json.loads(examined.stdout)
     assert "failure" not in {finding["state"] for finding in findings["findings"]}, findings
 
     unit = machine.path("/lib/systemd/system/publisher.service").read_text()
     command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)
     assert command
-    machine.run(*command[1].split(), user="publisher", **environment)
+    machine.run(*command[1].split(), user="publisher", environment=environment)
     assert sorted(told(row) for row in site.received()) == sorted(truth(job) for job in JOBS)
-    again = machine.run(*command[1].split(), "--json", "--force", user="publisher", **environment)
+    again = machine.run(*command[1].split(), "--json", "--force", user="publisher", environment=environment)
     assert json.loads(again.stdout)["targets"]["egi"]["outcome"] == "nothing"
 
 
@@ -220,7 +220,7 @@ def test_doctor_finds_what_is_broken_on_the_machine(machine: Machine, site: Site
     database.chmod(0o000)
     shutil.chown(database, "root", "root")
     try:
-        found = machine.run("publisher", "doctor", user="publisher", status=66, **environment)
+        found = machine.run("publisher", "doctor", user="publisher", status=66, environment=environment)
     finally:
         database.chmod(0o755)
     assert "setfacl" in found.stdout + found.stderr
