@@ -1,17 +1,19 @@
-"""Months summed up anew: whatever cannot be made of a row just then, its job is neither lost nor counted twice."""
+"""Months summed up anew, and rows under new numbers: whatever a row is just then, its job is neither lost nor counted twice."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from publisher import commands
 from publisher.outcome import Outcome
 from tests.arex_databases import SampleJob, generate
 from tests.pki import PKI, Credential
-from tests.simulated_months import World
+from tests.simulated_months import Steps, World
 
 FEBRUARY, APRIL = (datetime(2028, month, 1, tzinfo=UTC) for month in (2, 4))
 NOW = datetime(2028, 4, 10, tzinfo=UTC)
@@ -98,3 +100,35 @@ def test_a_republish_sends_what_was_delivered_incomplete_too(world: World) -> No
     assert told.exit_status == 0
     assert sum(world.receiver.told.values()) == len(JOBS) + 1
     assert not world.differences()
+
+
+class Meanwhile(Steps):
+    """An observer under whose eyes A-REX goes on, once the first page was read."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens: Callable[[], object] | None = happens
+
+    def page_read(self, *_: object) -> None:
+        if self._happens is not None:
+            happens, self._happens = self._happens, None
+            happens()
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.2", "car"], indirect=True)
+def test_a_row_that_comes_to_be_where_another_was_open_is_looked_at_again(world: World) -> None:
+    """`rotate`: of the old number there is no row when it is looked for, and in the same round one is met under it."""
+    first, second = JOBS[0], JOBS[1]
+    world.finish([first])
+    with world.arex() as arex:
+        arex.accept(second)
+    assert published(world).exit_status == 0
+    (world.folder / "control" / "accounting" / "accounting_v2.db").unlink()
+    with world.arex() as arex:
+        arex.write(first)
+        meanwhile = Meanwhile(lambda: arex.accept(second))
+        assert commands.publish(world.site(), targets=[], observer=meanwhile, force=True)[0].exit_status == 0
+        arex.finish(second)
+        world.done[second.job_id] = second
+    assert published(world).exit_status == 0
+    assert not world.wrong_months()

@@ -53,10 +53,15 @@ class Progress:
     window_mark: WindowMark | None = None
 
     def __add__(self, other: Progress) -> Progress:
+        """`other` comes later: a row that was closed may be open by then, when it got the number of another (`rotate`)."""
+        closed = self.closed
+        if closed and other.opened:
+            open_again = {one.row for one in other.opened}
+            closed = tuple(row for row in closed if row not in open_again)
         return Progress(
             cursors=tuple({at.database: at for at in self.cursors + other.cursors}.values()),
             opened=self.opened + other.opened,
-            closed=self.closed + other.closed,
+            closed=closed + other.closed,
             skipped=self.skipped + other.skipped,
             left_quarantine=self.left_quarantine + other.left_quarantine,
             window_mark=other.window_mark or self.window_mark,
