@@ -42,9 +42,9 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
         raise UsageError(f"{path}: cannot be read as text: {error}") from error
     counts: dict[tuple[int, str], int] = {}
     for number, row in enumerate(_rows(text, path), start=1):
+        if None in row:
+            raise UsageError(f"{path}: row {number} ({row!r:.80}) has more columns than the heading; {_COLUMNS}")
         try:
-            if None in row:
-                raise ValueError("more columns than the heading has")
             named = {name: _value(row, spellings) for name, spellings in _NAMES.items()}
             if named["site"] not in (None, "") and column(str(named["site"])) != column(site):
                 continue

@@ -40,9 +40,10 @@ def _size(plan: Plan) -> str:
     if plan.summary and not plan.counted:
         return f"totals of at most {plan.jobs:,} jobs"
     if plan.summary:
-        return (
-            f"{plan.records:,} totals of {plan.jobs:,} jobs in {plan.messages:,} messages, "
-            f"{plan.bytes / _MEGABYTE:,.1f} MB"
-        )
+        return f"{plan.records:,} totals of {plan.jobs:,} jobs in {plan.messages:,} messages, {_bytes(plan.bytes)}"
     jobs = f"{plan.jobs:,} jobs" if plan.counted else f"at most {plan.jobs:,} jobs"
-    return f"{jobs} in some {plan.messages:,} messages, {plan.bytes / _MEGABYTE:,.1f} MB"
+    return f"{jobs} in some {plan.messages:,} messages, {_bytes(plan.bytes)}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / _MEGABYTE:,.1f} MB" if count >= _MEGABYTE else f"{count / 1000:,.1f} kB"

@@ -92,7 +92,9 @@ def test_doctor_asks_the_new_ones_too(tree: Path, site: ConfiguredSite) -> None:
     assert "bug" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [("stats",), ("job", "info", "X"), ("export",), ("complete", "jobs")])
+@pytest.mark.parametrize(
+    "words", [("stats",), ("job", "info", "X"), ("export",), ("complete", "jobs"), ("report", "--format", "terminal")]
+)
 def test_what_a_new_source_cannot_tell_is_said(tree: Path, site: ConfiguredSite, words: tuple[str, ...]) -> None:
     """Statistics are a source's own offer, in a registry of their own; without it there is an error, and no bug."""
     done = run(tree, site, *words)

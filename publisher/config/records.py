@@ -72,6 +72,15 @@ def _check_statuses(statuses: tuple[str, ...]) -> str | None:
     )
 
 
+def _check_localid_prefix(prefix: str) -> str | None:
+    """It becomes part of the receiver's key, in a line of its own in APEL's text."""
+    if prefix.isprintable() and prefix == prefix.strip():
+        return None
+    return (
+        f"{values.quoted(prefix)} has blanks around it or a character that is not printable; it becomes part of a key"
+    )
+
+
 def _check_machine_name(name: str) -> str | None:
     if not name or is_domain_name(name):
         return None
@@ -95,7 +104,7 @@ class RecordSettings:
     )
     key_style: KeyStyle = KeyStyle.APEL
     start_time: StartTime = StartTime.RUN
-    localid_prefix: str = ""
+    localid_prefix: str = field(default="", metadata={"check": _check_localid_prefix})
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
     charges: tuple[ChargeRule, ...] = field(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Final, Protocol
 
+from publisher.errors import ConfigError
 from publisher.model.job import Epoch
 from publisher.model.selection import Window
 from publisher.model.usage import UsagePage
@@ -39,6 +40,11 @@ USAGE: Final[Mapping[str, str]] = {
 
 
 def usage_plugin(name: str) -> UsagePlugin:
-    """The plug-in module for a source's type. Raises: KeyError for a name that is not in `USAGE`."""
+    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
+    if name not in USAGE:
+        raise ConfigError(
+            f"source.type: jobs of a source of the type {name} are published, and not summed up by report; "
+            f"it sums up those of {', '.join(USAGE)}"
+        )
     plugin: UsagePlugin = import_module(USAGE[name])
     return plugin
