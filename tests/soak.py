@@ -1,9 +1,10 @@
 """A bounded soak: `make soak`, or `python -m tests.soak [--seconds N] [--seed N] [--rate N]`.
 
 A-REX writes in a hurry in one process (WAL, checkpoints, VACUUM, rotation under our feet), publishers run as processes one
-after the other and sometimes two at once, some of them end by SIGKILL or SIGTERM, and the stand-ins for AMS and SGAS have a
-bad day. When time is up everything is well again, the rest is delivered, and what stands at the receivers is held against
-the databases. The exit status is 0 when nothing was lost and nothing doubled, else 1.
+after the other and sometimes two at once, some of them end by SIGKILL or SIGTERM, a daemon beside them is told to read
+another configuration, and the stand-ins for AMS and SGAS have a bad day. When time is up everything is well again, the rest
+is delivered, and what stands at the receivers is held against the databases. The exit status is 0 when nothing was lost and
+nothing doubled, else 1.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.fake_sgas import FakeSGAS
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 from tests.soak_account import Account
+from tests.soak_daemon import SoakDaemon
 from tests.walk_faults import AMS, AUTHN, SGAS, Misfortune
 from tests.walk_services import SUMS_TOPIC
 
@@ -58,14 +60,17 @@ class Soak:
         with FakeAMS(pki) as fake, FakeSGAS(pki) as sgas:
             site = self._site(pki, fake, sgas)
             writer = self._start_writer(site)
+            daemon = SoakDaemon(site, self._chance)
             try:
-                self._bad_day(site, sgas, writer)
+                self._bad_day(site, sgas, writer, daemon)
+                daemon.finish()
             finally:
+                daemon.kill()
                 if writer.poll() is None:
                     writer.kill()
                 wrote = writer.communicate(timeout=60)[0]
             strange = self._recover(site, sgas)
-            return self._told(json.loads(wrote), Account(site, sgas), strange)
+            return self._told(json.loads(wrote), Account(site, sgas), strange, daemon)
 
     def _site(self, pki: PKI, fake: FakeAMS, sgas: FakeSGAS) -> SiteUnderTest:
         site = SiteUnderTest(self._folder, pki, fake, host=pki.host(key="ec"))
@@ -95,8 +100,9 @@ class Soak:
             time.sleep(0.05)
         return writer
 
-    def _bad_day(self, site: SiteUnderTest, sgas: FakeSGAS, writer: subprocess.Popen[str]) -> None:
+    def _bad_day(self, site: SiteUnderTest, sgas: FakeSGAS, writer: subprocess.Popen[str], daemon: SoakDaemon) -> None:
         while writer.poll() is None:
+            daemon.look()
             for chosen in self._chance.choices(_DAY, k=self._chance.randrange(5)):
                 befall(chosen, site.fake, sgas)
             if self._chance.random() < 0.2:
@@ -144,8 +150,9 @@ class Soak:
                 return []
         return [f"never at rest: {last.out}"]
 
-    def _told(self, wrote: dict[str, Any], account: Account, strange: list[str]) -> dict[str, Any]:
-        strange += [*self._strange, *account.strange]
+    def _told(self, wrote: dict[str, Any], account: Account, strange: list[str], daemon: SoakDaemon) -> dict[str, Any]:
+        strange += [*self._strange, *account.strange, *daemon.strange]
+        self._slowest_end_s = max(self._slowest_end_s, daemon.slowest_end_s)
         if wrote["jobs"] != len(account.jobs):
             strange.append(f"the writer counts {wrote['jobs']} jobs, the databases hold {len(account.jobs)}")
         if self._slowest_end_s > _PATIENCE_S:
@@ -160,6 +167,10 @@ class Soak:
             "exit statuses (negative: by signal)": dict(sorted(self._statuses.items())),
             "faults injected": account.faults,
             "restarts after SIGKILL, SIGTERM": f"{self._counts['SIGKILL']}, {self._counts['SIGTERM']}",
+            "daemon: starts, SIGKILL, SIGTERM": ", ".join(
+                str(daemon.counts[name]) for name in ("started", "SIGKILL", "SIGTERM")
+            ),
+            "configurations taken over, refused": f"{daemon.counts['reloads']}, {daemon.counts['mistakes refused']}",
             "longest way to an end": f"{self._slowest_end_s:.1f} s",
             "messages sent again under their id": account.repeated,
             "duplicates": account.duplicates,

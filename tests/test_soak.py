@@ -13,6 +13,7 @@ def test_a_short_soak_loses_nothing_and_doubles_nothing() -> None:
     assert set(found["jobs delivered"].values()) == {found["jobs written"]}
     assert found["jobs written"] > 300, found
     assert found["faults injected"] > 0, found
+    assert int(found["configurations taken over, refused"].split(",")[0]) > 0, found
 
 
 def test_the_account_sees_what_came_twice() -> None:
