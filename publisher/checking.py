@@ -15,6 +15,7 @@ from publisher.config import TargetSettings
 from publisher.errors import Unfit
 from publisher.judge import Fit
 from publisher.ledger.base import Hold, Ledger, TargetState
+from publisher.model.message import LEFT_OUT
 from publisher.model.months import AcceptedChange, month_window
 from publisher.model.row_keys import month_number, month_number_of, sync_host, year_and_month
 from publisher.model.selection import Window
@@ -203,7 +204,7 @@ def _seen_in_the_database(
                 continue
             here = seen.setdefault(at, _Seen())
             here.database += 1
-            if key in known:
+            if key in known and known[key].fingerprint != LEFT_OUT:
                 here.delivered += known[key].settled
                 here.pending += not known[key].settled
             elif key in held:

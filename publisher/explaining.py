@@ -22,6 +22,7 @@ from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.explanation import ExplainedValue, explained
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.message import LEFT_OUT
 from publisher.model.policy import PublishedJob
 from publisher.model.quality import WARNINGS
 from publisher.model.quality_sgas import sgas_mends
@@ -238,7 +239,7 @@ def _fate(
     begin = target.start.begin(bench.now)
     start = state.start if state else (None if begin is None else epoch(begin))
     selection = target.selection(Window(start=start))
-    if known is not None:
+    if known is not None and known.fingerprint != LEFT_OUT:
         word = "counted" if target.summary else "delivered"
         return (
             (word, "`publisher trace` tells in which message") if known.settled else ("on its way", "not yet settled")

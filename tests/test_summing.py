@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher import commands
+from publisher import commands, explaining
+from publisher.model.job import JobId
 from publisher.outcome import Outcome
 from tests.arex_databases import SampleJob, generate
 from tests.pki import PKI, Credential
@@ -79,6 +80,9 @@ def test_a_job_that_left_its_month_comes_back_as_it_was(world: World, accept: bo
     world.finish_again("changed", wall_s=changed.wall_s + 7)
     without = published(world, accept=accept)
     assert (without.quarantined, [held.lost_jobs for held in without.held]) == (1, [] if accept else [1])
+    (explained,) = explaining.explain(world.site(), JobId("late"), targets=[], format_name=None)
+    assert (explained.fate, explained.reason.split(":")[0]) == ("set aside", "end-in-future")
+    assert [line for line in world.differences() if "1 set aside: publisher quarantine list" in line]
     assert published(world, accept=accept).quarantined == 0, "what waits there already is no news"
     world.pass_time(3)
     assert published(world).exit_status == 0
