@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from publisher.formats.xml import Fragments, escape_ascii, escape_unicode, instant
+from publisher.formats import car_check, ogf_ur_check
+from publisher.formats.xml import ONE_SCHEMA_AT_A_TIME, Fragments, escape_ascii, escape_unicode, instant
 from publisher.model.text import xml_text
 from tests.strategies import HOSTILE_TEXTS, hostile_text
 
@@ -108,3 +111,16 @@ def test_what_cannot_be_rendered_is_not_remembered() -> None:
     with pytest.raises(ValueError, match="x"):
         fragments(subject)
     assert fragments(subject) == "x"
+
+
+@pytest.mark.parametrize(("check", "golden"), [(car_check.check, "car.xml"), (ogf_ur_check.check, "ogf_ur.xml")])
+def test_no_two_threads_use_schemas_at_once(check: Callable[[bytes], None], golden: str) -> None:
+    """What goes wrong otherwise is a matter of microseconds, once in a process: only the lock can be shown."""
+    payload = (Path(__file__).parent / "golden" / golden).read_bytes()
+    other = threading.Thread(target=check, args=[payload])
+    with ONE_SCHEMA_AT_A_TIME:
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+    other.join(10)
+    assert not other.is_alive()

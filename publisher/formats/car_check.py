@@ -9,6 +9,7 @@ from typing import Any, Final
 from lxml import etree
 
 from publisher.errors import Unfit
+from publisher.formats.xml import ONE_SCHEMA_AT_A_TIME
 from publisher.model.benchmark import KINDS
 from publisher.model.quality import NOT_GIVEN
 
@@ -35,12 +36,13 @@ def check(payload: bytes) -> None:
         root = etree.fromstring(payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
     except etree.XMLSyntaxError as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
-    schema = _schema()
-    if not schema.validate(root):
-        # The first says what is wrong with a value, the next ones where it stands; a record is a line.
-        log: Any = schema.error_log  # a sequence, which lxml-stubs do not know
-        faults = list(dict.fromkeys(str(fault.message) for fault in log))
-        raise Unfit(_RULE, f"line {log[0].line}: {'; '.join(faults[:4])}")
+    with ONE_SCHEMA_AT_A_TIME:
+        schema = _schema()
+        if not schema.validate(root):
+            # The first says what is wrong with a value, the next ones where it stands; a record is a line.
+            log: Any = schema.error_log  # a sequence, which lxml-stubs do not know
+            faults = list(dict.fromkeys(str(fault.message) for fault in log))
+            raise Unfit(_RULE, f"line {log[0].line}: {'; '.join(faults[:4])}")
     _check_records(root)
 
 

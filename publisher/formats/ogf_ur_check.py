@@ -9,6 +9,7 @@ from typing import Final
 from lxml import etree
 
 from publisher.errors import Unfit
+from publisher.formats.xml import ONE_SCHEMA_AT_A_TIME
 
 _UR: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
 _RULE: Final = "ur-schema"
@@ -21,11 +22,12 @@ def check(payload: bytes) -> None:
         root = etree.fromstring(payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
     except (UnicodeDecodeError, etree.XMLSyntaxError) as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
-    schema = _schema()
-    if not schema.validate(root):
-        # The first says what is wrong with a value, the next ones where it stands; a record is a line.
-        faults = list(dict.fromkeys(f"{fault.message}" for fault in schema.error_log))
-        raise Unfit(_RULE, f"line {schema.error_log[0].line}: {'; '.join(faults[:4])}")
+    with ONE_SCHEMA_AT_A_TIME:
+        schema = _schema()
+        if not schema.validate(root):
+            # The first says what is wrong with a value, the next ones where it stands; a record is a line.
+            faults = list(dict.fromkeys(f"{fault.message}" for fault in schema.error_log))
+            raise Unfit(_RULE, f"line {schema.error_log[0].line}: {'; '.join(faults[:4])}")
     seen: set[str] = set()
     for number, identity in enumerate(root.iter(f"{_UR}RecordIdentity"), start=1):
         record_id = str(identity.get(f"{_UR}recordId"))

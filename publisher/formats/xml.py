@@ -10,11 +10,20 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from publisher.model.text import xml_text
 
 Subject = TypeVar("Subject")
+
+ONE_SCHEMA_AT_A_TIME: Final = Lock()
+"""Held while a schema is made or asked, for targets are worked on in threads.
+
+libxml2 sets up the types of all schemas once a process, without a lock, and lxml lets go of the interpreter meanwhile: a second
+target that came just then found half of them (met once in a soak of 60 s: "Document is not valid XML Schema", and valid records
+set aside). A schema's error log is no thread's own either.
+"""
 
 _REMEMBERED: Final = 20_000  # shared objects; policy shares as many
 
