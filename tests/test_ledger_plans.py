@@ -17,7 +17,8 @@ from publisher import ledger
 from publisher.ledger.sqlite_file import open_ledger_file
 
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
-# What these hold does not grow with jobs or messages: targets, their months and hosts, files; of stretches there are six.
+# What these hold does not grow with jobs or messages: targets, their months and hosts, files, metrics; of stretches
+# there are six.
 FEW = frozenset(
     {
         "target",
@@ -31,6 +32,7 @@ FEW = frozenset(
         "sqlite_master",
         "charge_run",
         "tariff",
+        "measure",
     }
 )
 

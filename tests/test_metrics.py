@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import sqlite3
 import sys
 from contextlib import closing
 from datetime import timedelta
@@ -124,6 +125,10 @@ def test_what_is_told_is_what_the_round_left(spooling: WatchedSite) -> None:
     assert told["publisher_records_total", "one"] == first.records + second.records == 5
     assert told["publisher_messages_total", "one"] == told["publisher_attempts_total", "one", "delivered"] == 2
     assert told["publisher_sent_bytes_total", "one"] == first.bytes + second.bytes
+    with closing(sqlite3.connect(spooling.site.state)) as ledger:
+        (accepted,) = ledger.execute("SELECT count(*), sum(records) FROM message WHERE state = 2 AND target = 1")
+    assert accepted == (told["publisher_messages_total", "one"], told["publisher_records_total", "one"])
+    assert told["publisher_state_bytes",] > 20_000  # with what is in its log still
     assert told["publisher_rounds_total", "one", "ok"] == 2
     assert told["publisher_round_duration_seconds_count", "one"] == 2
     assert (

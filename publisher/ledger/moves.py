@@ -22,7 +22,7 @@ from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 
-_SENT, _REJECTED = 2, 3  # numbers of `message.state`, as schema.py lists them
+_REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET
@@ -185,7 +185,7 @@ class SqliteLedger(LedgerQuestions):
                 return
             number = int(found[0])
             records = self._carried_by(number, message.id)
-            rows.settle(self._connection, number, _SENT, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
+            rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
             if months.settle(self._connection, target, number, now, accepted=True):
                 leaving = [job_key(one.job_id, one.local_id) for one in records]
                 rows.leave_quarantine(self._connection, target, leaving)

@@ -13,6 +13,7 @@ from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message
 from publisher.model.progress import Progress
 
+_SENT = 2  # a number of `message.state`, as schema.py lists them
 _ENTER_MESSAGE = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
 VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
@@ -25,6 +26,10 @@ VALUES (:message, :place, :narrowing, :payload, :records)"""
 _SETTLE = """
 UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, row_ids = :row_ids, reason = :reason
 WHERE id = :id"""
+_ACCEPTED = """
+UPDATE target SET accepted_messages = accepted_messages + 1,
+    accepted_records = accepted_records + (SELECT records FROM message WHERE id = :id)
+WHERE id = (SELECT target FROM message WHERE id = :id)"""
 _SET_ASIDE = """
 INSERT INTO quarantine (target, key, job_id, local_id, file, record_id, ended_at, rule, reason, fingerprint, hold,
                         policy_digest, since)
@@ -192,6 +197,14 @@ def settle(
         },
     )
     connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+
+
+def accept(
+    connection: sqlite3.Connection, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None
+) -> None:
+    """A message was accepted. Its target counts it, so that nobody has to go through all messages to know how many."""
+    settle(connection, number, _SENT, now, remote_id=remote_id, row_ids=row_ids)
+    connection.execute(_ACCEPTED, {"id": number})
 
 
 def forget(connection: sqlite3.Connection, number: int) -> None:

@@ -32,7 +32,9 @@ CREATE TABLE target (
     took_over        INTEGER,               -- until when jura-ng published; what it left and lost was looked for
     swept            INTEGER,               -- last time that every row was looked at
     held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
-    delivered        INTEGER NOT NULL DEFAULT 0  -- runs of jobs, each once
+    delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
+    accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
+    accepted_records INTEGER NOT NULL DEFAULT 0  -- in them, each as often as it went out
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from glob import escape
 from typing import Final
 
 from publisher import commands
@@ -178,9 +179,10 @@ def _of_site(site: Site) -> Measured:
 
 
 def _size(site: Site) -> float | None:
-    """Of the publishing database, without what is just being written."""
+    """Of the publishing database, with what is still in its log: up to 4 MB, for as long as somebody has it open."""
+    path = site.settings.state
     try:
-        return site.settings.state.stat().st_size
+        return path.stat().st_size + sum(log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal"))
     except OSError:
         return None
 
