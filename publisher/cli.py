@@ -78,6 +78,8 @@ def run_doctor(arguments: argparse.Namespace, stop: threading.Event) -> int:
 def run_local(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from publisher import local
 
+    if arguments.command == "export" and arguments.columns:
+        return local.export_columns()  # what is the same at every site
     site = _site(arguments, stop)
     match arguments.command:
         case "stats":

@@ -99,10 +99,12 @@ def _job_transfers(arguments: argparse.Namespace, site: Site) -> int:
     return 0
 
 
+def export_columns() -> int:
+    terminal.print_table(results_export.DEFINITION_COLUMNS, results_export.definitions(), sys.stdout)
+    return 0
+
+
 def export(arguments: argparse.Namespace, site: Site) -> int:
-    if arguments.columns:
-        terminal.print_table(results_export.DEFINITION_COLUMNS, results_export.definitions(), sys.stdout)
-        return 0
     wanted = _filter(arguments, site.surroundings.clock())
     for line in [*_windows(wanted), *statistics.strange_names(site, wanted)]:
         terminal.notice(line)

@@ -66,15 +66,15 @@ def test_every_finished_job_once_with_what_it_was(site: ConfiguredSite, schema: 
         one = found[job.job_id]
         assert list(one) == [column.name for column in COLUMNS]
         assert one["unfit"] is None
-        cpu_s, core_wall_s = job.cpu_user_s + job.cpu_kernel_s, job.wall_s * job.cpus if job.cpus else None
+        cpu_s, wall_core_s = job.cpu_user_s + job.cpu_kernel_s, job.wall_s * (job.cpus or 1)
         assert (one["status"], one["queue"], one["wall_s"]) == (job.status, job.queue, job.wall_s)
-        assert (one["cpu_s"], one["cpu_count"], one["core_wall_s"]) == (cpu_s, job.cpus or None, core_wall_s)
+        assert (one["cpu_s"], one["cpu_count"], one["wall_core_s"]) == (cpu_s, job.cpus or None, wall_core_s)
         assert one["ended_at"] == iso(job.end_time)
         assert one["submitted_at"] == iso(job.submit_time)
         assert one["site"] == "EXAMPLE-SITE"
-        if core_wall_s:
-            assert one["cpu_efficiency"] == (Decimal(cpu_s) / core_wall_s).quantize(Decimal("0.0001"))
-            assert one["scaled_core_wall"] == core_wall_s * one["benchmark_value"]
+        if wall_core_s:
+            assert one["cpu_efficiency"] == (Decimal(cpu_s) / wall_core_s).quantize(Decimal("0.0001"))
+            assert one["scaled_wall_core_s"] == wall_core_s * one["benchmark_value"]
         if one["started_at"] is None:
             assert one["wait_s"] is None
 
@@ -95,6 +95,28 @@ def test_csv_says_the_same(site: ConfiguredSite) -> None:
             value = one[column.name]
             cell = "" if value is None else ";".join(value) if column.kind == "texts" else str(value)
             assert row[column.name] == cell, column.name
+
+
+def test_jobs_add_up_to_what_the_report_says(site: ConfiguredSite) -> None:
+    """One name, one number: under the same heading both say the same, cores that are not known too."""
+    write(site, [*JOBS, replace(JOBS[0], job_id="coreless", local_job_id="c1", cpus=0)])
+    folder = site.folder / "csv"
+    window = ("--from", "2026-10", "--to", "2026-11")
+    assert site.run("report", "--csv", str(folder), *window).status == 0
+    jobs = exported(site, *window)
+    assert any(one["cpu_count"] is None and one["wall_s"] for one in jobs)
+    queues = list(csv.DictReader(io.StringIO((folder / "queues.csv").read_text())))
+    assert queues
+    shared = {column.name for column in COLUMNS} & queues[0].keys()
+    assert shared == {"queue", "wall_s", "wall_core_s", "cpu_s", "cpu_efficiency"}
+    for row in queues:
+        of_queue = [one for one in jobs if one["queue"] == row["queue"]]
+        assert len(of_queue) == int(row["jobs"])
+        for name in shared - {"queue", "cpu_efficiency"}:
+            assert sum(one[name] for one in of_queue) == int(row[name]), name
+        for kind in {one["benchmark_type"] for one in of_queue} - {None}:
+            scaled = sum(one["scaled_wall_core_s"] for one in of_queue if one["benchmark_type"] == kind)
+            assert scaled == Decimal(row[f"scaled_wall_core_{kind.lower()}_s"])
 
 
 def test_filters_are_those_of_stats(site: ConfiguredSite, schema: Schema) -> None:
@@ -172,7 +194,7 @@ def test_a_pipe_and_a_link_are_written_to_and_not_replaced(site: ConfiguredSite,
 
 
 def test_columns_are_explained(site: ConfiguredSite) -> None:
-    write(site, JOBS[:1])
+    site.path.write_text("site: [")  # it needs no configuration
     table = site.run("export", "--columns").out
     for column in COLUMNS:
         assert column.meaning in table

@@ -1,7 +1,7 @@
 """The columns under which single jobs are handed to other systems: one definition for every output.
 
-Raw values and what is made of them stand side by side under names of their own: `wall_s` is time on the clock, `core_wall_s`
-times processors, `scaled_core_wall` times the benchmark too. Unknown is None, never zero.
+Raw values and what is made of them stand side by side under names of their own, those of the report's CSV files: `wall_s` is
+time on the clock, `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too. Unknown is None, never zero.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def _wait(one: ExportedJob) -> int | None:
     return None if started is None else started - one.job.submitted_at
 
 
-def _core_wall(one: ExportedJob) -> int | None:
-    return None if not one.job.cpu_count else one.job.wall_s * one.job.cpu_count
+def _wall_core(one: ExportedJob) -> int:
+    return one.job.wall_s * (one.job.cpu_count or 1)
 
 
 def _efficiency(one: ExportedJob) -> Decimal | None:
-    core_wall = _core_wall(one)
-    if not core_wall:
+    wall_core = _wall_core(one)
+    if not wall_core:
         return None
-    return (Decimal(one.job.cpu_user_s + one.job.cpu_kernel_s) / core_wall).quantize(Decimal("0.0001"))
+    return (Decimal(one.job.cpu_user_s + one.job.cpu_kernel_s) / wall_core).quantize(Decimal("0.0001"))
 
 
 def _benchmark_value(one: ExportedJob) -> Decimal | None:
@@ -94,8 +94,8 @@ def _benchmark_value(one: ExportedJob) -> Decimal | None:
 
 
 def _scaled(one: ExportedJob) -> Decimal | None:
-    core_wall, value = _core_wall(one), _benchmark_value(one)
-    return None if core_wall is None or value is None else core_wall * value
+    value = _benchmark_value(one)
+    return None if value is None else _wall_core(one) * value
 
 
 def _charge(one: ExportedJob) -> Decimal | None:
@@ -121,7 +121,13 @@ COLUMNS: Final = (
     _time("submitted_at", "when it was submitted", lambda job: job.submitted_at),
     _time("started_at", "when it began to run, where that is known", lambda job: job.started_at),
     _time("ended_at", "when it ended", lambda job: job.ended_at),
-    Column(name="wait_s", kind="integer", unit="s", meaning="from submission to start", value=_wait),
+    Column(
+        name="wait_s",
+        kind="integer",
+        unit="s",
+        meaning="from submission to start; negative where clocks differ",
+        value=_wait,
+    ),
     _count("wall_s", "s", "time on the clock from start to end"),
     _count("cpu_user_s", "s", "CPU time of its processes over all cores"),
     _count("cpu_kernel_s", "s", "CPU time of the kernel for it over all cores"),
@@ -135,9 +141,19 @@ COLUMNS: Final = (
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),
-    Column(name="core_wall_s", kind="integer", unit="core s", meaning="wall_s times cpu_count", value=_core_wall),
     Column(
-        name="cpu_efficiency", kind="decimal", unit="", meaning="cpu_s by core_wall_s, four decimals", value=_efficiency
+        name="wall_core_s",
+        kind="integer",
+        unit="core s",
+        meaning="wall_s times cpu_count; an unknown number of cores counts as one, as in the report",
+        value=_wall_core,
+    ),
+    Column(
+        name="cpu_efficiency",
+        kind="decimal",
+        unit="",
+        meaning="cpu_s over wall_core_s, four decimals; null where there was no wall time",
+        value=_efficiency,
     ),
     _said(
         "benchmark_type",
@@ -152,10 +168,10 @@ COLUMNS: Final = (
         value=_benchmark_value,
     ),
     Column(
-        name="scaled_core_wall",
+        name="scaled_wall_core_s",
         kind="decimal",
         unit="of benchmark_type times s",
-        meaning="core_wall_s times benchmark_value; never add these up over different benchmark_type",
+        meaning="wall_core_s times benchmark_value; never add these up over different benchmark_type",
         value=_scaled,
     ),
     _count("memory_kib", "KiB", "resident memory, at most"),
