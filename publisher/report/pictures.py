@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from publisher.model.usage import Durations, Used, by_weight
+from publisher.model.usage import Used, by_weight
 from publisher.report import plots
 from publisher.report.columns import UNKNOWN, day_text, hours_text, minutes_text, share_text, size_text, spread
 from publisher.report.delivery_tables import LAG_EDGES_MIN, LAG_NAMES
@@ -145,8 +145,12 @@ def _waits(report: Report) -> Plot:
 def _deliveries(report: Report) -> list[Plot]:
     past = [(one.target, one.history) for one in report.targets if one.history is not None][:OTHERS]
     steps, places = _steps(report)
-    names = [*LAG_NAMES, "not yet"]
-    lags = [(target, at, _lag_counts(history.lags)) for at, (target, history) in enumerate(past)]
+    spreads = [dict(spread(history.lags, LAG_EDGES_MIN, LAG_NAMES)) for _, history in past]
+    names = [*LAG_NAMES, *([UNKNOWN] if any(UNKNOWN in one for one in spreads) else [])]
+    lags = [
+        (target, at, [jobs.get(name, 0) for name in names])
+        for at, ((target, _), jobs) in enumerate(zip(past, spreads, strict=True))
+    ]
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     messages, sizes = [], []
     for at, (target, history) in enumerate(past):
@@ -179,7 +183,3 @@ def _deliveries(report: Report) -> list[Plot]:
             "bytes", f"Bytes accepted, by {_per(report)}", "; ".join(amounts) or nothing, steps, sizes, size_text
         ),
     ]
-
-
-def _lag_counts(lags: Durations) -> list[int]:
-    return [*lags.within(LAG_EDGES_MIN), lags.unknown + lags.negative]
