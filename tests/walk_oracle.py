@@ -150,7 +150,9 @@ def assert_the_ledger_agrees(walk: Walk) -> None:
         )
         sent = "SELECT message_id, message.records FROM message JOIN target ON target.id = target WHERE name = ? AND state = 2"
         delivered = dict(connection.execute("SELECT name, delivered FROM target").fetchall())
-        counted_up = "SELECT id, accepted_messages, accepted_records FROM target WHERE accepted_messages > 0 ORDER BY id"
+        counted_up = (
+            "SELECT id, accepted_messages, accepted_records FROM target WHERE accepted_messages > 0 ORDER BY id"
+        )
         one_by_one = (
             "SELECT target, count(*), sum(records) FROM message WHERE state = 2 GROUP BY target ORDER BY target"
         )
