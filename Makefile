@@ -5,8 +5,9 @@ BIN = $(VENV)/bin
 SOURCE ?= arex
 SOAK_S ?= 120
 SOAK_SEED ?= 1
+FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-long soak faults lint bench packages deb rpm check-packages clean
+.PHONY: demo test test-long fuzz soak faults lint bench packages deb rpm check-packages clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -22,6 +23,12 @@ test: $(VENV)/.ready  ## all tests but the long ones
 
 test-long: $(VENV)/.ready  ## the tests that take minutes: among them random walks of more than 10,000 steps
 	$(BIN)/pytest -m long --dist load
+
+fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreign ones, led by coverage (atheris)
+	$(BIN)/pip install --quiet atheris
+	for reader in gridengine-colon gridengine-json sonar-texts formula answer arc-conf configuration; do \
+		$(BIN)/python -m tests.guided_fuzz $$reader -runs=$(FUZZ_RUNS) -max_len=2000 -timeout=20 -rss_limit_mb=1024 || exit 1; \
+	done
 
 soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itself, its status says whether all is there
 	$(BIN)/python -m tests.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
