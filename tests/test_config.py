@@ -268,7 +268,7 @@ def test_a_wrong_type_does_not_hide_the_other_mistakes(read: Write) -> None:
         (["infrastructure: cloud"], "'cloud' is not known; valid here: grid, local"),
         (["default_vo: my vo"], "'my vo' is neither VO nor VO#ISSUER"),
         (["machine_name: ce_1"], "'ce_1' is no full host name"),
-        (['localid_prefix: "a\\nSite: x"'], "it becomes part of a key"),
+        (['localid_prefix: "a\\nSite: x"'], "which cannot be seen"),
         (["localid_prefix: ' ce1-'"], "it becomes part of a key"),
         (["benchmark: HEPscore23:11.5"], "write {type: HEPscore23, value: 11.5}"),
         (["benchmark: {type: HEPscore23}"], "needs both type and value"),

@@ -371,9 +371,9 @@ def test_what_was_sent_before_is_counted_job_by_job_and_else_at_most(site: SiteU
     again = republish(site, *window)
     told = again.json["targets"]["egi"]
     assert f"  {sent} jobs in some {told['messages']} messages" in plan_line(again)
-    megabytes = re.search(r"([0-9.]+) MB", plan_line(again))
-    assert megabytes is not None
-    assert abs(float(megabytes[1]) * 1e6 - sent * 1_800) < sent * 600
+    kilobytes = re.search(r"([0-9.]+) kB", plan_line(again))
+    assert kilobytes is not None
+    assert abs(float(kilobytes[1]) * 1e3 - sent * 1_800) < sent * 600
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -69,12 +70,15 @@ class Crowd:
         out, err = self.folder / "child.out", self.folder / "child.err"
         began = time.monotonic()
         never = threading.Event()
+        peak_mib = 0.0
         with out.open("wb") as to_out, err.open("wb") as to_err:
             child = subprocess.Popen(
                 [sys.executable, *PUBLISHER, "--config", str(self.site.path), *arguments], stdout=to_out, stderr=to_err
             )
             while True:
-                number, status, usage = os.wait4(child.pid, os.WNOHANG)
+                # Not ru_maxrss, which begins with that of whoever started the process.
+                peak_mib = max(peak_mib, _high_water_mib(child.pid))
+                number, status = os.waitpid(child.pid, os.WNOHANG)
                 if number:
                     break
                 if kill_at is not None and len(self.fake.messages()) >= kill_at:
@@ -85,7 +89,7 @@ class Crowd:
         return Child(
             status=child.returncode,
             wall_s=time.monotonic() - began,
-            peak_mib=usage.ru_maxrss / 1024,
+            peak_mib=peak_mib,
             out=out.read_text(),
             err=err.read_text(),
         )
@@ -93,6 +97,12 @@ class Crowd:
     def ask_ledger(self, question: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.site.state)) as connection:
             return connection.execute(question).fetchall()
+
+
+def _high_water_mib(pid: int) -> float:
+    """What a process had in memory at most until now; 0 when it has just ended."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return 0.0 if found is None else int(found[1]) / 1024
 
 
 def interrupted(crowd: Crowd, jobs: int) -> list[str]:
