@@ -85,6 +85,15 @@ _publisher_ask() {{
 """
 
 
+def _functions(asking: str) -> str:
+    """A function for each kind: shtab calls them with the word before the cursor, or with nothing."""
+    kinds = sorted(set(_ASKED.values()))
+    return asking + "".join(f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds)
+
+
+_FUNCTIONS: Final = {"bash": _functions(_BASH), "zsh": _functions(_ZSH)}
+
+
 def write(folder: Path) -> list[Path]:
     """A script for each shell. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,14 +105,14 @@ def write(folder: Path) -> list[Path]:
 def script(shell: str) -> str:
     """The completion script for `bash`, `zsh` or `tcsh`."""
     parser = command_line.parser(_CONFIG)
+    # shtab looks for an attribute `complete`, which argparse's actions do not declare.
     for action in _arguments(parser):
         kind = _ASKED.get(action.dest)
         if kind is not None and action.metavar not in (None, "FILE"):
-            action.complete = {"bash": f"_publisher_{kind}", "zsh": f"_publisher_{kind}", "tcsh": ""}  # type: ignore[attr-defined]  # shtab's way
+            vars(action)["complete"] = {"bash": f"_publisher_{kind}", "zsh": f"_publisher_{kind}", "tcsh": ""}
         elif action.type is Path:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's way
-    functions = {"bash": _functions(_BASH), "zsh": _functions(_ZSH), "tcsh": ""}
-    made: str = shtab.complete(parser, shell=shell, preamble=functions)  # type: ignore[arg-type]  # its own annotation says str
+            vars(action)["complete"] = shtab.FILE
+    made: str = shtab.complete(parser, shell=shell, preamble=_FUNCTIONS.get(shell, ""))
     return _for_bash(made) if shell == "bash" else made
 
 
@@ -117,12 +126,6 @@ def _for_bash(script: str) -> str:
     ):
         script = script.replace(old, new)
     return script
-
-
-def _functions(asking: str) -> str:
-    """A function for each kind: shtab calls them with the word before the cursor, or with nothing."""
-    kinds = sorted(set(_ASKED.values()))
-    return asking + "".join(f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

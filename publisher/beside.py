@@ -37,5 +37,5 @@ class Beside(Generic[Result]):
     def _run(self, work: Callable[[], Result]) -> None:
         try:
             self._results.append(work())
-        except BaseException as error:  # noqa: BLE001  # not swallowed: `result` raises it where somebody can act on it
+        except BaseException as error:  # noqa: BLE001  # a thread has no caller: `result` raises it, whatever it is
             self._error = error

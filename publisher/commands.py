@@ -270,7 +270,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
         try:
             follow(site, outcome)
         except PublisherError as error:
-            log.error("target %s: after its round: %s", outcome.target, error)  # noqa: TRY400  # ours, no traceback
+            log.error("target %s: after its round: %s", outcome.target, error)
         except Exception as error:  # the boundary: what follows a round must not undo it
             log.critical("target %s: a bug in publisher, after its round: %s", outcome.target, error, exc_info=True)
 

@@ -26,26 +26,24 @@ Format = JobFormat | SummaryFormat | SyncFormat
 _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB more
 
 
-def make(format: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Made:  # noqa: A002
+def make(form: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Made:
     """The message. What does not show by its form that it is sound is checked against our schema, or all if so wished."""
     contents = [record.content for record in batch.records]
-    payload = format.frame.join(contents)
-    made = Made(message=message_of(payload, target, format.name, len(batch.records), made_at))
+    payload = form.frame.join(contents)
+    made = Made(message=message_of(payload, target, form.name, len(batch.records), made_at))
     if not check:
-        contents = (
-            [content for content in contents if not format.is_sound(content)] if isinstance(format, Formed) else []
-        )
+        contents = [content for content in contents if not form.is_sound(content)] if isinstance(form, Formed) else []
     try:
         for at in range(0, len(contents), _CHECKED_AT_ONCE):
-            format.check(format.frame.join(contents[at : at + _CHECKED_AT_ONCE]))
+            form.check(form.frame.join(contents[at : at + _CHECKED_AT_ONCE]))
     except Unfit:
-        return replace(made, faults=tuple(_faults(format, batch)))
+        return replace(made, faults=tuple(_faults(form, batch)))
     return made
 
 
-def _faults(format: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:  # noqa: A002
+def _faults(form: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:
     for record in batch.records:
         try:
-            format.check(format.frame.join([record.content]))
+            form.check(form.frame.join([record.content]))
         except Unfit as unfit:
             yield record, unfit

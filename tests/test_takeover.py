@@ -57,9 +57,9 @@ def names(outcome: Outcome | None) -> list[str]:
     return [month.name for month in done(outcome).held]
 
 
-@pytest.mark.parametrize("format", ["apel-summary-0.2", "apel-summary-0.4", "car"])
-def test_in_its_spelling_the_month_goes_whole_and_replaces(tmp_path: Path, host: Credential, format: str) -> None:  # noqa: A002
-    world = world_after_jura(tmp_path, host, format)
+@pytest.mark.parametrize("format_name", ["apel-summary-0.2", "apel-summary-0.4", "car"])
+def test_in_its_spelling_the_month_goes_whole_and_replaces(tmp_path: Path, host: Credential, format_name: str) -> None:
+    world = world_after_jura(tmp_path, host, format_name)
     world.config["records"]["key_style"] = "jura"
     outcome = done(world.publish())
     assert (outcome.exit_status, names(outcome)) == (0, [])
@@ -111,9 +111,11 @@ def test_totals_after_its_single_records_are_held_where_keys_differ(tmp_path: Pa
     assert not world.wrong_months()
 
 
-@pytest.mark.parametrize("format", ["apel-summary-0.2", "car"])
-def test_a_month_before_the_start_is_minded_when_it_is_named(tmp_path: Path, host: Credential, format: str) -> None:  # noqa: A002
-    world = world_after_jura(tmp_path, host, format)
+@pytest.mark.parametrize("format_name", ["apel-summary-0.2", "car"])
+def test_a_month_before_the_start_is_minded_when_it_is_named(
+    tmp_path: Path, host: Credential, format_name: str
+) -> None:
+    world = world_after_jura(tmp_path, host, format_name)
     world.config["records"] |= {"key_style": "jura", "identity": "withheld"}
     held = done(world.republish("2028-02"))
     assert (held.exit_status, names(held)) == (65, ["2028-02"])
@@ -134,9 +136,9 @@ def test_its_counts_are_told_as_0_where_ours_have_other_hosts(tmp_path: Path, ho
     assert march == sum(datetime.fromtimestamp(job.end_time, UTC).month == 3 for job in JOBS)
 
 
-@pytest.mark.parametrize("format", ["apel-summary-0.2", "car"])
-def test_what_is_worked_out_is_what_it_left(tmp_path: Path, host: Credential, format: str) -> None:  # noqa: A002
-    world = world_after_jura(tmp_path, host, format)
+@pytest.mark.parametrize("format_name", ["apel-summary-0.2", "car"])
+def test_what_is_worked_out_is_what_it_left(tmp_path: Path, host: Credential, format_name: str) -> None:
+    world = world_after_jura(tmp_path, host, format_name)
     site = world.site()
     (target,) = site.settings.targets
     left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), site.source(), NOW)

@@ -30,8 +30,8 @@ class _Asker(WSGIRequestHandler):
 
     timeout: ClassVar[float | None] = 10.0
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the standard library's
-        log.debug("metrics: %s: %s", self.address_string(), format % args)
+    def log_message(self, template: str, *args: Any) -> None:
+        log.debug("metrics: %s: %s", self.address_string(), template % args)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -114,5 +114,5 @@ def _kept(site: Site) -> Sequence[Measure]:
         with closing(site.measure_book_to_read()) as book:
             return book.measures()
     except LedgerError as error:
-        log.error("metrics: %s", error)  # noqa: TRY400  # ours, no traceback
+        log.error("metrics: %s", error)
         return lost_measures(site)

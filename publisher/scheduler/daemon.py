@@ -157,7 +157,7 @@ class Daemon:
             self._plan(name)
         except PublisherError as error:
             target = self._targets[name]
-            log.error("target %s: %s; it is looked at again later", name, error)  # noqa: TRY400  # ours, no traceback
+            log.error("target %s: %s; it is looked at again later", name, error)
             self._clockwork.plan(name, self._site.surroundings.clock() + again_after(target))
 
     # Being asked
@@ -168,8 +168,8 @@ class Daemon:
             site = self._load()
         except PublisherError as error:
             for line in str(error).split("\n"):
-                log.error("%s", line)  # noqa: TRY400  # ours, no traceback
-            log.error("the configuration was not taken over: all stays as it was")  # noqa: TRY400
+                log.error("%s", line)
+            log.error("the configuration was not taken over: all stays as it was")
             self._refused = ("new configuration refused",)
         else:
             self._take_over(site)
