@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from typing import Final, Protocol
 
-from publisher.errors import ConfigError
 from publisher.model.job import JobId, RowRef
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import CountedJob, JobFilter
+from publisher.sources import offered
 
 
 class NameKind(StrEnum):
@@ -83,10 +82,5 @@ ACCOUNTS: Final[Mapping[str, str]] = {
 
 def accounts_plugin(name: str) -> AccountsPlugin:
     """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
-    if name not in ACCOUNTS:
-        raise ConfigError(
-            f"source.type: jobs of a source of the type {name} are published, and not looked at by stats, job, export and "
-            f"complete; those read {', '.join(ACCOUNTS)}"
-        )
-    plugin: AccountsPlugin = import_module(ACCOUNTS[name])
+    plugin: AccountsPlugin = offered(ACCOUNTS, name, "stats, job, export and complete")
     return plugin

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Final, Protocol
 
-from publisher.errors import ConfigError
 from publisher.model.job import Epoch
 from publisher.model.selection import Window
 from publisher.model.usage import UsagePage
+from publisher.sources import offered
 
 
 class UsageReader(Protocol):
@@ -41,10 +40,5 @@ USAGE: Final[Mapping[str, str]] = {
 
 def usage_plugin(name: str) -> UsagePlugin:
     """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
-    if name not in USAGE:
-        raise ConfigError(
-            f"source.type: jobs of a source of the type {name} are published, and not summed up by report; "
-            f"it sums up those of {', '.join(USAGE)}"
-        )
-    plugin: UsagePlugin = import_module(USAGE[name])
+    plugin: UsagePlugin = offered(USAGE, name, "report")
     return plugin
