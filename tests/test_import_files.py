@@ -8,8 +8,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -38,6 +36,7 @@ from tests.gridengine_files import (
     totals,
     write,
 )
+from tests.mortal_imports import FOR_EVER, child
 
 ANY = Entry()
 
@@ -345,36 +344,12 @@ def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
 
 # Crashes and company
 
-CHILD = """
-import os, signal, sqlite3, sys
-from pathlib import Path
+SET_UP = """
 from publisher.importers import gridengine
 from tests.gridengine_files import run_import
 
 gridengine._BATCH_LINES = 20
-database, step, *logs = sys.argv[1:]
-left = int(step)
-
-class Mortal(sqlite3.Connection):
-    def _live(self):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def execute(self, *args):
-        self._live()
-        return super().execute(*args)
-
-    def executemany(self, *args):
-        self._live()
-        return super().executemany(*args)
-
-connect = sqlite3.connect
-sqlite3.connect = lambda *args, **more: connect(*args, **more, factory=Mortal)
-run_import(Path(database), *map(Path, logs))
 """
-FOR_EVER = -1
 
 
 @pytest.fixture(scope="module")
@@ -385,15 +360,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "expected.db", *logs]
 
 
-def child(database: Path, step: int, *logs: Path) -> subprocess.Popen[bytes]:
-    """An importer that kills itself before the statement of that number."""
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(database), str(step), *map(str, logs)])
-
-
 def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], database: Path) -> None:
     expected, *logs = files
     rng = random.Random(1)
-    ends = [child(database, rng.randrange(1, 300), *logs).wait(60) for _ in range(14)]
+    ends = [child(SET_UP, database, rng.randrange(1, 300), *logs).wait(60) for _ in range(14)]
     assert ends[:8] == [-signal.SIGKILL] * 8
     report = run_import(database, *logs)
     assert report.troubles == []
@@ -402,7 +372,7 @@ def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], databa
 
 def test_several_importers_at_once(files: list[Path], database: Path) -> None:
     expected, *logs = files
-    processes = [child(database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
+    processes = [child(SET_UP, database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert content(database) == content(expected)
 

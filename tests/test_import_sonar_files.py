@@ -8,8 +8,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import tracemalloc
 from contextlib import closing
@@ -27,6 +25,7 @@ from publisher.importers import sonar_stream
 from publisher.importers.log_files import opened
 from publisher.importers.sonar_stream import EnvelopeReader, Piece
 from tests.gridengine_files import jobs, write
+from tests.mortal_imports import FOR_EVER, child
 from tests.sonar_files import (
     CLUSTER,
     NOW,
@@ -406,37 +405,13 @@ def test_the_token_is_nowhere(tmp_path: Path, database: Path, caplog: pytest.Log
 
 # Crashes and company
 
-CHILD = """
-import os, signal, sqlite3, sys
-from pathlib import Path
+SET_UP = """
 from publisher.importers import sonar, sonar_batch
 from tests.sonar_files import run_import
 
 sonar_batch._BATCH_RECORDS = 20
 sonar._SETTLED_AT_ONCE = 7
-database, step, *logs = sys.argv[1:]
-left = int(step)
-
-class Mortal(sqlite3.Connection):
-    def _live(self):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def execute(self, *args):
-        self._live()
-        return super().execute(*args)
-
-    def executemany(self, *args):
-        self._live()
-        return super().executemany(*args)
-
-connect = sqlite3.connect
-sqlite3.connect = lambda *args, **more: connect(*args, **more, factory=Mortal)
-run_import(Path(database), *map(Path, logs))
 """
-FOR_EVER = -1
 
 
 @pytest.fixture(scope="module")
@@ -447,15 +422,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "expected.db", *logs]
 
 
-def child(database: Path, step: int, *logs: Path) -> subprocess.Popen[bytes]:
-    """An importer that kills itself before the statement of that number."""
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(database), str(step), *map(str, logs)])
-
-
 def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], database: Path) -> None:
     expected, *logs = files
     rng = random.Random(1)
-    ends = [child(database, rng.randrange(1, 400), *logs).wait(60) for _ in range(10)]
+    ends = [child(SET_UP, database, rng.randrange(1, 400), *logs).wait(60) for _ in range(10)]
     assert ends[:5] == [-signal.SIGKILL] * 5
     report = run_import(database, *logs)
     assert report.troubles == []
@@ -468,7 +438,7 @@ def test_a_compressed_file_is_read_to_its_end_after_a_kill(
 ) -> None:
     packed = write(tmp_path / "0+job-slurm.json.gz", [gzip.compress(files[1].read_bytes())])
     run_import(tmp_path / "whole.db", packed)
-    assert child(database, step, packed).wait(60) == -signal.SIGKILL
+    assert child(SET_UP, database, step, packed).wait(60) == -signal.SIGKILL
     first = run_import(database, packed)
     assert first.lines > 0
     assert content(database) == content(tmp_path / "whole.db")
@@ -477,7 +447,7 @@ def test_a_compressed_file_is_read_to_its_end_after_a_kill(
 
 def test_several_importers_at_once(files: list[Path], database: Path) -> None:
     expected, *logs = files
-    processes = [child(database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
+    processes = [child(SET_UP, database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert content(database) == content(expected)
 
