@@ -16,6 +16,7 @@ from publisher.model.job import JobRecord
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jobs, jsonl, write
+from tests.imported_sites import bring_in, imported, local_site, told, truth
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 
@@ -25,31 +26,7 @@ ANY = Entry()
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """A site without A-REX: local jobs of Grid Engine only."""
-    made = SiteUnderTest(tmp_path, pki, fake_ams)
-    made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
-    made.config["importers"] = {"gridengine": {"cluster": CLUSTER}}
-    made.config["records"] |= {"infrastructure": "local", "batch_server": CLUSTER}
-    return made
-
-
-def bring_in(site: SiteUnderTest, *paths: Path) -> dict[str, Any]:
-    run = site.run("import", "gridengine", "--json", *map(str, paths))
-    assert run.status == run.json["exit"], run.err
-    return run.json
-
-
-def imported(site: SiteUnderTest) -> dict[str, dict[str, Any]]:
-    return jobs(site.state.with_name("imported.db"))
-
-
-def truth(job: dict[str, Any]) -> tuple[Any, ...]:
-    cpu = job["UsedCPUUserTime"] + job["UsedCPUKernelTime"]
-    return (job["LocalJobID"], job["StartTime"], job["EndTime"], job["UsedWalltime"], cpu, job["CPUCount"])
-
-
-def told(row: dict[str, Any]) -> tuple[Any, ...]:
-    keys = ("LocalJobId", "StartTime", "EndTime", "WallDuration", "CpuDuration", "Processors")
-    return tuple(row[key] for key in keys)
+    return local_site(tmp_path, pki, fake_ams, "gridengine", CLUSTER)
 
 
 def test_every_job_of_grid_engine_arrives_once(site: SiteUnderTest) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import fields
 from itertools import islice
@@ -14,7 +13,8 @@ import pytest
 
 from publisher.model.job import JobRecord
 from tests.fake_ams.service import FakeAMS
-from tests.gridengine_files import jobs, write
+from tests.gridengine_files import write
+from tests.imported_sites import bring_in, imported, local_site, told, truth
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 from tests.sonar_files import CLUSTER, TOKEN, after, collections, envelope, record, step, trouble
@@ -25,31 +25,9 @@ EVERY_STATUS = ["completed", "failed", "aborted"]
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """A site without A-REX: local jobs of Slurm only."""
-    made = SiteUnderTest(tmp_path, pki, fake_ams)
-    made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
-    made.config["importers"] = {"sonar": {"cluster": CLUSTER}}
-    made.config["records"] |= {"infrastructure": "local", "batch_server": CLUSTER, "statuses": EVERY_STATUS}
+    made = local_site(tmp_path, pki, fake_ams, "sonar", CLUSTER)
+    made.config["records"]["statuses"] = EVERY_STATUS
     return made
-
-
-def bring_in(site: SiteUnderTest, *paths: Path) -> dict[str, Any]:
-    run = site.run("import", "sonar", "--json", *map(str, paths))
-    assert run.status == run.json["exit"], run.err
-    return run.json
-
-
-def imported(site: SiteUnderTest) -> dict[str, dict[str, Any]]:
-    return jobs(site.state.with_name("imported.db"))
-
-
-def truth(job: dict[str, Any]) -> tuple[Any, ...]:
-    cpu = job["UsedCPUUserTime"] + job["UsedCPUKernelTime"]
-    return (job["LocalJobID"], job["StartTime"], job["EndTime"], job["UsedWalltime"], cpu, job["CPUCount"])
-
-
-def told(row: Mapping[str, object]) -> tuple[Any, ...]:
-    keys = ("LocalJobId", "StartTime", "EndTime", "WallDuration", "CpuDuration", "Processors")
-    return tuple(row[key] for key in keys)
 
 
 def test_every_job_of_slurm_arrives_once(site: SiteUnderTest) -> None:
