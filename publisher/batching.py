@@ -60,7 +60,7 @@ class JobBatches:
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
         before = () if guard is None else [guard.totals[at] for at in guard.held_before if at in guard.totals]
         self._held = {month.month: month for month in before}
-        self._shipped: set[JobKey] = set()  # since the last page began, or before and not written down yet
+        self._shipped: set[JobKey] = set()  # since the last page began: of those before it the ledger tells
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._packer or key in self._changed or key in self._shipped
@@ -136,7 +136,7 @@ class JobBatches:
 
     def mark(self, progress: Progress) -> None:
         self._packer.mark(progress)
-        self._shipped = self._dispatch.unwritten()  # of the others the ledger tells at the next page
+        self._shipped.clear()
 
     def write_down(self) -> None:
         """Ship what waits, and note the progress behind it. Raises: Stopped."""

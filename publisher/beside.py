@@ -1,8 +1,10 @@
-"""Work beside the main thread, on the second core: checking, signing and sending spend most of their time in libraries that
-let go of the interpreter meanwhile.
+"""Work beside the main thread, on the second core: signing and sending spend most of their time in libraries that let go of the
+interpreter meanwhile, or waiting for an answer.
 
-The ledger, the source and whoever watches stay on the main thread. It starts a piece of work, goes on, and collects what
-came of it before it starts the next of that kind: so no queue can grow.
+The ledger, the source, checks and whoever watches stay on the main thread. It starts a piece of work, goes on, and collects
+what came of it before it starts the next of that kind: so no queue can grow. What is mostly Python has no place here:
+two threads that both want the interpreter cost a tenth more than one after the other (checks beside: 127 against 113 µs CPU a
+record, 122 against 111 by the clock, measured on 2 cores).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ class Beside(Generic[Result]):
     """One piece of work that has begun.
 
     Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer. To start one takes
-    50 µs, twice a message.
+    50 µs a message.
     """
 
     def __init__(self, work: Callable[[], Result]) -> None:

@@ -3,8 +3,8 @@
 Whatever happens between two of these steps, the next round finds the message outstanding and sends the same bytes under
 the same id.
 
-While the next batch is read and rendered, the last one is put together and checked, and the one before is signed and sent, both
-beside the main thread. A message is written down only when the one before is settled, so there is one outstanding at most.
+While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
+written down only when the one before is settled, so there is one outstanding at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, Sync
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.making import Made, make
-from publisher.model.job import JobId, JobKey, SkippedJob
+from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, MessageId, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
 from publisher.model.progress import Progress
@@ -98,7 +98,6 @@ class Dispatch:
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
-        self._making: tuple[Batch, Beside[Made]] | None = None
         self._flying: tuple[Message, Beside[Receipt]] | None = None
         self.tally = Tally()
 
@@ -114,20 +113,19 @@ class Dispatch:
 
         Raises: Stopped when nothing more can be sent; then whatever is not written down will be read again.
         """
-        self._settle()
-        self._start()
         if not batch.records:
+            self._settle()
             self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
             return
         check = self._is_to_be_checked()
         self._batches += 1
         self._shipped += len(batch.records)
-        self._making = batch, Beside(partial(make, self._format, self._target, batch, self._clock(), check=check))
+        made = make(self._format, self._target, batch, self._clock(), check=check)
+        self._settle()
+        self._hand_over(batch, made)
 
     def finish(self) -> None:
         """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can be sent."""
-        self._settle()
-        self._start()
         self._settle()
 
     def land(self, receipt: Receipt | None) -> Receipt | None:
@@ -135,16 +133,11 @@ class Dispatch:
 
         Returns the receipt that ends the round: of that message, or the one that was given.
         """
-        self._making = None
         try:
             self._settle()
         except Stopped as stopped:
             return stopped.receipt
         return receipt
-
-    def unwritten(self) -> set[JobKey]:
-        """The runs that were shipped and are not written down yet."""
-        return {record.entry.key for record in self._making[0].records} if self._making else set()
 
     def send_outstanding(self) -> None:
         """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
@@ -182,12 +175,8 @@ class Dispatch:
             self._check_all = False
         return self._check_all or self._found_faults or self._batches % _CHECK_ONE_IN == 0
 
-    def _start(self) -> None:
-        """Write down the batch that was put together, and have it handed over."""
-        if self._making is None:
-            return
-        (batch, making), self._making = self._making, None
-        made = making.result()
+    def _hand_over(self, batch: Batch, made: Made) -> None:
+        """Write down a batch that was put together, and have it signed and sent beside."""
         message = made.message
         if made.faults:
             self._found_faults = True  # one got past the rules: look at every message of this round from now on

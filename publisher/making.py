@@ -1,4 +1,4 @@
-"""A batch put together as one message, and checked: touches nothing else, so that it can be done beside the main thread."""
+"""A batch put together as one message, and checked."""
 
 from __future__ import annotations
 
