@@ -26,6 +26,14 @@ from benchmarks.report import Line, as_json, table
 NEW_JOBS: Final = 1_000
 _STAGE_JOBS: Final = 100_000
 _FORMATS: Final = ("summaries", "car", "ogf-ur")
+STARTS: Final = (
+    ("alone", ""),
+    ("+ argparse, logging, sqlite3, PyYAML", "; import argparse, logging, sqlite3, yaml"),
+    ("+ cryptography", "; from cryptography.hazmat.primitives.serialization import pkcs7"),
+    ("+ requests", "; import requests"),
+    ("+ lxml", "; from lxml import etree"),
+)
+_STARTED: Final = 5
 _PATIENCE_S: Final = 300  # for any run, and a millisecond a job
 
 
@@ -92,6 +100,7 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
             parts = list(_floors(folder, database, config, few))
             yield from parts
             yield _sum_of(parts, stages[-1])
+            yield from _starts(folder)
     work = {"messages": tally.messages, "requests": tally.requests}
     free = Cost(wall_s=0.0, cpu_s=0.0)
     yield Line(
@@ -123,7 +132,7 @@ def _summaries(sink: Receiver) -> Receiver:
 def _whole_runs(
     folder: Path, database: Path, jobs: int, receiver: Receiver, group: str, *, sweep: bool = True
 ) -> Iterator[Line]:
-    """The real command in a process of its own: all jobs, none, all looked at again, a thousand new ones; then `status`."""
+    """The real command in a process of its own: all jobs, none, all looked at again, a thousand new ones; `status`, `sync`."""
     config = ground.configuration(folder, database, receiver)
     yield _publish(folder, config, receiver, group, "first round", jobs, jobs)
     yield _publish(folder, config, receiver, group, "nothing to do", jobs, 0)
@@ -133,10 +142,11 @@ def _whole_runs(
     _say(f"{NEW_JOBS:,} new jobs")
     ground.add_new(database, NEW_JOBS)
     yield _publish(folder, config, receiver, group, f"{NEW_JOBS:,} new jobs", jobs, NEW_JOBS)
-    ended = run_python([*PUBLISHER, "--config", config, "status", "--json"], folder)
-    if ended.status:
-        raise SystemExit(f"status ended with {ended.status}:\n{ended.err}")
-    yield Line(group=group, name="status", count=1, unit="call", cost=ended.cost)
+    for command in ("status", "sync") if receiver.target.get("sync") else ("status",):
+        ended = run_python([*PUBLISHER, "--config", config, command, "--json"], folder)
+        if ended.status:
+            raise SystemExit(f"{command} ended with {ended.status}:\n{ended.err}")
+        yield Line(group=group, name=command, count=1, unit="call", cost=ended.cost)
     ground.take_away_new(database, jobs)
 
 
@@ -175,6 +185,18 @@ def _stages(folder: Path, config: Path, jobs: int, group: str = "Stage by stage"
             note=f"adds {added:.1f} µs CPU each",
             work=found["work"],
         )
+
+
+def _starts(folder: Path) -> Iterator[Line]:
+    """What no command can do without, each start with all above it."""
+    code = "pass"
+    for name, more in STARTS:
+        code += more
+        tries = [run_python(["-c", code], folder) for _ in range(_STARTED)]
+        if any(ended.status for ended in tries):
+            raise SystemExit(f"a start ended with an error:\n{tries[0].err}")
+        least = min((ended.cost for ended in tries), key=lambda cost: cost.cpu_s)
+        yield Line(group="Starts of Python, the least of five", name=name, count=1, unit="start", cost=least)
 
 
 def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import NEW_JOBS
+from benchmarks.__main__ import NEW_JOBS, STARTS
 from benchmarks.compare import compared
 from benchmarks.measure import Cost
 from benchmarks.report import Line, as_json, table
@@ -60,6 +60,8 @@ def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
     for group in (*WHOLE, SUMMARIES):
         for name in ("first round", "nothing to do", "a look at all rows", f"{NEW_JOBS:,} new jobs", "status"):
             assert (group, name) in lines
+    assert (SUMMARIES, "sync") in lines
+    assert [name for group, name in lines if group == "Starts of Python"] == [name for name, _ in STARTS]
     for group in IMPORTS:
         assert [name for each, name in lines if each == group] == ["first import", "nothing to do", "then published"]
     assert [name for group, name in lines if group == STAGE_GROUP] == list(STAGES)
