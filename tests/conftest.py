@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.pki import PKI, Credential
+
 pytest_plugins = ["tests.fake_ams.fixtures"]
 
 # The same examples in every run: a red run must be red again. `--hypothesis-profile=wide` looks further.
@@ -19,6 +21,12 @@ settings.load_profile("steady")
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
+    """A host certificate for tests that only sign, and look at what was signed elsewhere."""
+    return PKI.create(tmp_path_factory.mktemp("pki")).host()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -20,31 +20,15 @@ from publisher.ledger.sqlite_file import open_ledger_file
 from publisher.model import when
 from publisher.outcome import Outcome
 from publisher.sources.arex import ArexSource
-from tests.arex_databases import SampleJob, generate
-from tests.pki import PKI, Credential
+from tests.arex_databases import SampleJob
+from tests.pki import Credential
 from tests.simulated_months import Steps, WiredSite, World
-
-FEBRUARY, MARCH, APRIL = (datetime(2028, month, 1, tzinfo=UTC) for month in (2, 3, 4))
-NOW = datetime(2028, 4, 10, tzinfo=UTC)
-JOBS = [
-    replace(job, local_job_id=str(number), benchmark=None)
-    for number, job in enumerate(generate(3, 24, FEBRUARY, APRIL))
-]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
-    return PKI.create(tmp_path_factory.mktemp("pki")).host()
+from tests.spring_2028 import FEBRUARY, JOBS, MARCH, NOW, done
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path, host: Credential) -> World:
     return World(folder=tmp_path, host=host, now=NOW, format=getattr(request, "param", "car"))
-
-
-def done(outcome: Outcome | None) -> Outcome:
-    assert outcome is not None
-    return outcome
 
 
 def names(outcome: Outcome | None) -> list[str]:

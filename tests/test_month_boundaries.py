@@ -15,7 +15,7 @@ from publisher.errors import UsageError
 from publisher.model import when
 from publisher.model.selection import Window
 from tests.arex_databases import SampleJob, generate
-from tests.pki import PKI, Credential
+from tests.pki import Credential
 from tests.simulated_months import Month, World
 
 ZONES: Final = ("UTC", "Europe/Oslo", "America/New_York", "Pacific/Kiritimati")
@@ -31,11 +31,6 @@ EDGES: Final = (
     datetime(2028, 3, 12, 7, tzinfo=UTC),
     datetime(2028, 3, 26, 1, tzinfo=UTC),
 )
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
-    return PKI.create(tmp_path_factory.mktemp("pki")).host()
 
 
 @pytest.fixture(params=ZONES)

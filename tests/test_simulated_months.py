@@ -19,7 +19,7 @@ import pytest
 
 from publisher.outcome import Outcome
 from tests.arex_databases import SampleJob, generate
-from tests.pki import PKI, Credential
+from tests.pki import Credential
 from tests.simulated_months import Month, World
 
 START, END = datetime(2027, 12, 20, tzinfo=UTC), datetime(2028, 3, 25, tzinfo=UTC)  # a new year and a leap day
@@ -212,11 +212,6 @@ class Story:
 def month_at(end_time: int) -> Month:
     ended = datetime.fromtimestamp(end_time, UTC)
     return ended.year, ended.month
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
-    return PKI.create(tmp_path_factory.mktemp("pki")).host()
 
 
 def tell(host: Credential, form: str, seed: int, events: int) -> None:

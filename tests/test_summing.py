@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,21 +12,10 @@ import pytest
 from publisher import commands, explaining
 from publisher.model.job import JobId
 from publisher.outcome import Outcome
-from tests.arex_databases import SampleJob, generate
-from tests.pki import PKI, Credential
+from tests.arex_databases import SampleJob
+from tests.pki import Credential
 from tests.simulated_months import Steps, World
-
-FEBRUARY, APRIL = (datetime(2028, month, 1, tzinfo=UTC) for month in (2, 4))
-NOW = datetime(2028, 4, 10, tzinfo=UTC)
-JOBS = [
-    replace(job, local_job_id=str(number), benchmark=None)
-    for number, job in enumerate(generate(3, 24, FEBRUARY, APRIL))
-]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
-    return PKI.create(tmp_path_factory.mktemp("pki")).host()
+from tests.spring_2028 import JOBS, NOW
 
 
 @pytest.fixture

@@ -19,24 +19,10 @@ from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI, Credential
 from tests.simulated_months import World
 from tests.sites import SiteUnderTest
+from tests.spring_2028 import MARCH, NOW, done, jobs_of_spring
 
-FEBRUARY, MARCH, APRIL = (datetime(2028, month, 1, tzinfo=UTC) for month in (2, 3, 4))
 STOPPED = datetime(2028, 3, 14, 3, 4, 5, tzinfo=UTC)
-NOW = datetime(2028, 4, 10, tzinfo=UTC)
-JOBS = [
-    replace(job, local_job_id=str(number), benchmark="HEPSPEC:10.5", interface="org.nordugrid.arcrest")
-    for number, job in enumerate(generate(3, 40, FEBRUARY, APRIL))
-]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
-    return PKI.create(tmp_path_factory.mktemp("pki")).host()
-
-
-def done(outcome: Outcome | None) -> Outcome:
-    assert outcome is not None
-    return outcome
+JOBS = jobs_of_spring(40, benchmark="HEPSPEC:10.5", interface="org.nordugrid.arcrest")
 
 
 def world_after_jura(folder: Path, host: Credential, sent: str, **target: Any) -> World:
