@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import blake2b
-from typing import NewType
+from typing import Final, NewType
 
 from publisher.model.per_job import per_job
 
@@ -21,6 +21,9 @@ JobKey = NewType("JobKey", bytes)
 
 JOB_DIGEST_BYTES = 8
 RUN_DIGEST_BYTES = 3
+# Copied for each digest: to make a hash with a size takes 0.25 µs, of which the copy and its hashing are half.
+_OF_JOB: Final = blake2b(digest_size=JOB_DIGEST_BYTES)
+_OF_RUN: Final = blake2b(digest_size=RUN_DIGEST_BYTES)
 
 
 class Side(StrEnum):
@@ -69,14 +72,13 @@ class Glimpse:
 
     @property
     def fingerprint(self) -> int:
-        return values_fingerprint(
-            self.status,
-            self.ended_at,
-            self.wall_s,
-            self.cpu_user_s,
-            self.cpu_kernel_s,
-            self.node_count or 0,
-            self.cpu_count or 0,
+        """The `values_fingerprint` of what makes a delivered run worth sending again.
+
+        Its text is made in one step: 0.55 µs instead of 0.9 for the repr of a tuple.
+        """
+        return _fingerprint(
+            f"({self.status!r}, {self.ended_at!r}, {self.wall_s!r}, {self.cpu_user_s!r}, {self.cpu_kernel_s!r},"
+            f" {self.node_count or 0!r}, {self.cpu_count or 0!r})"
         )
 
 
@@ -146,17 +148,23 @@ def job_key(job_id: str, local_id: str) -> JobKey:
 
     Two of 10^8 different jobs share all 88 bits with probability 2e-11.
     """
-    return JobKey(
-        blake2b(job_id.encode("utf-8", "surrogateescape"), digest_size=JOB_DIGEST_BYTES).digest()
-        + blake2b(local_id.encode("utf-8", "surrogateescape"), digest_size=RUN_DIGEST_BYTES).digest()
-    )
+    job, run = _OF_JOB.copy(), _OF_RUN.copy()
+    job.update(job_id.encode("utf-8", "surrogateescape"))
+    run.update(local_id.encode("utf-8", "surrogateescape"))
+    return JobKey(job.digest() + run.digest())
 
 
 def job_digest(job_id: str) -> bytes:
     """The part of a `JobKey` that all runs of a job share."""
-    return blake2b(job_id.encode("utf-8", "surrogateescape"), digest_size=JOB_DIGEST_BYTES).digest()
+    job = _OF_JOB.copy()
+    job.update(job_id.encode("utf-8", "surrogateescape"))
+    return job.digest()
 
 
 def values_fingerprint(*values: object) -> int:
     """24 bits over the values whose change makes a delivered job worth sending again; never 0, which says that none count."""
-    return zlib.crc32(repr(values).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
+    return _fingerprint(repr(values))
+
+
+def _fingerprint(told: str) -> int:
+    return zlib.crc32(told.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
