@@ -169,7 +169,7 @@ def test_every_exception_of_http_and_tls_has_its_verdict(
         def broken(*_: object, **__: object) -> Any:
             raise made(kind)
 
-        monkeypatch.setattr(requests.Session, "request", broken)
+        monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", broken)
         receipts = [transport.deliver(message, NOW) for transport in (world.transport, other.transport)]
         other.transport.close()
     trust = issubclass(kind, ssl.SSLCertVerificationError)

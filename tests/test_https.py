@@ -101,6 +101,34 @@ def test_only_the_headers_that_are_needed_are_sent(to_ams: Session, fake_ams: Fa
     assert names == {"host", "user-agent", "accept-encoding", "content-length", "x-api-key"}
 
 
+@pytest.mark.parametrize("turn", range(2))
+def test_each_request_is_its_own_whatever_was_asked_before(turn: int, to_ams: Session, fake_ams: FakeAMS) -> None:
+    """In any order: what is kept of a request for the next is only what both share. The service reads no body of a stranger."""
+    asked: list[tuple[str, str, bytes | None, dict[str, str]]] = [
+        ("POST", PUBLISH, b"first", {"x-api-key": SECRET}),
+        ("POST", PUBLISH, b"the second", {"x-api-key": SECRET}),
+        ("POST", PUBLISH, None, {"x-api-key": SECRET}),
+        ("POST", PUBLISH, b"", {"x-api-key": SECRET}),
+        ("POST", PUBLISH, b"the second", {"x-api-key": "another"}),
+        ("POST", PUBLISH, b"the second", {"content-type": "text/xml"}),
+        ("POST", "/v1/elsewhere", b"the second", {"content-type": "text/xml"}),
+        ("GET", "/v1/elsewhere", None, {"content-type": "text/xml"}),
+        ("GET", "/v1/status", None, {}),
+        ("GET", "/v1/status", None, {}),
+    ]
+    asked = asked[::-1] if turn else asked
+    for method, path, body, headers in asked:
+        answered(to_ams.exchange(method, path, body, headers))
+    for (method, path, body, headers), request in zip(asked, fake_ams.requests, strict=True):
+        assert (request.method, request.path) == (method, path)
+        assert [request.header(name) for name in ("x-api-key", "content-type")] == [
+            headers.get(name, "") for name in ("x-api-key", "content-type")
+        ]
+        length = str(len(body or b"")) if body or method == "POST" else ""
+        assert request.header("content-length") == length
+        assert request.header("transfer-encoding") == ""
+
+
 def test_tls_is_never_older_than_1_2(host: Credential, pki: PKI) -> None:
     context = client_context(credentials(host, pki.bundle))
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
