@@ -183,6 +183,16 @@ def test_payloads_up_to_the_limit_fit_the_configured_data(key: Literal["rsa", "e
         transport.close()
 
 
+@pytest.mark.parametrize("length", [*range(99_000, 99_003), 300_001])
+def test_large_messages_are_one_stretch_of_base64(length: int, world: AmsWorld) -> None:
+    message = world.message(1, length)
+    assert world.transport.deliver(message, NOW).verdict is Verdict.DELIVERED
+    data = json.loads(world.fake.requests.on("publish")[-1].body)["messages"][0]["data"]
+    signed = base64.b64decode(data, validate=True)
+    assert base64.b64encode(signed).decode() == data
+    assert message.payload in signed
+
+
 # ---- the last look before anything leaves
 
 

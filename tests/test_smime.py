@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from publisher.delivery.base import Credentials
 from publisher.delivery.hostcert import slash_dn
-from publisher.delivery.smime import Poison, Signer, objection
+from publisher.delivery.smime import TAKEN_FOR_ENCRYPTED, Poison, Signer, objection
 from publisher.errors import CredentialError
 from tests.pki import PKI, Credential, parse_slash_dn
 
@@ -169,6 +169,16 @@ def test_what_would_stop_the_receiver_is_not_signed(payload: bytes, why: str, si
 )
 def test_harmless_payloads_meet_no_objection(payload: bytes) -> None:
     assert objection(payload) == ""
+
+
+WORDS = ("application/", "x-", "pkcs7-mime", "pkcs7", "pkcs", "-mime", " ", "7-")
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), st.integers(0, 2**40))
+def test_the_receivers_words_are_found_in_any_case(parts: list[str], cases: int) -> None:
+    text = "".join(one.upper() if cases >> at & 1 else one for at, one in enumerate("".join(["x", *parts])))
+    encrypted = any(words.decode() in text.lower() for words in TAKEN_FOR_ENCRYPTED)
+    assert bool(objection(text.encode())) is encrypted
 
 
 # ---- credentials that cannot be used

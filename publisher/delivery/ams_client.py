@@ -25,6 +25,7 @@ _log: Final = logging.getLogger("publisher.delivery")
 # A limit learnt from a refusal is never taken for smaller than this: a single record above the limit is set aside, and that
 # shall be the service's word, not a guess.
 SMALLEST_LIMIT: Final = 65_536
+_ENCODED_AT_ONCE: Final = 49_152  # bytes, whole groups of three
 _SETTLING: Final = "5"  # seconds, as Retry-After would ask for them, for a changed token to reach both services
 _SET_ASIDE: Final = 65
 _ERRORS: Final[dict[int, type[PublisherError]]] = {75: Unreachable, 76: Rejected, 77: CredentialError, 78: ConfigError}
@@ -97,14 +98,20 @@ class AmsTransport:
             # AMS stores an empty record for some characters, and nobody gets past that until an operator steps in (measured).
             return _not_sent(Verdict.REFUSED, _SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
-            data = base64.b64encode(self._signer.sign(message.payload))
+            data = _base64(self._signer.sign(message.payload))
         except Poison as why:
             return _not_sent(Verdict.REFUSED, _SET_ASIDE, str(why))
-        if len(data) > self._options.batch_bytes:
-            reason = f"{len(data)} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
+        data_length = sum(map(len, data))
+        if data_length > self._options.batch_bytes:
+            reason = (
+                f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
+            )
             return _not_sent(Verdict.TOO_LARGE, REFUSED, reason)
-        body = b'{"messages":[{"attributes":{"empaid":"%b"},"data":"%b"}]}' % (message.id.encode(), data)
-        return self._hand_over(_Handover(body=body, data_length=len(data)), message)
+        # Joined, not formatted: `%` lets the bytes grow as it goes, 0.4 ms for a megabyte.
+        body = b"".join(
+            (b'{"messages":[{"attributes":{"empaid":"', message.id.encode(), b'"},"data":"', *data, b'"}]}')
+        )
+        return self._hand_over(_Handover(body=body, data_length=data_length), message)
 
     def profile(self) -> Profile:
         """Ask AMS who we are, sending nothing. Raises: Unreachable, Rejected, CredentialError, ConfigError."""
@@ -275,6 +282,16 @@ class AmsTransport:
 
     def _clean(self, reason: str) -> str:
         return plain(redacted(reason, self._secrets))
+
+
+def _base64(signed: bytes) -> list[bytes]:
+    """A signed message in base64, in pieces that belong together.
+
+    Python first takes memory for twice what it encodes. For a whole message that is new memory every time, whose first use
+    took as long as the encoding (0.85 ms for 700 kB, 0.46 in pieces).
+    """
+    view = memoryview(signed)
+    return [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]
 
 
 def _not_sent(verdict: Verdict, exit_status: int, reason: str) -> Receipt:

@@ -9,6 +9,7 @@ Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured o
 from __future__ import annotations
 
 import base64
+import re
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
@@ -22,6 +23,9 @@ from publisher.errors import CredentialError
 
 # Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0, measured).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
+_THEIR_END: Final = re.compile(
+    rb"7-[mM][iI][mM][eE]"
+)  # begins with bytes that have no case, so that the search is quick
 
 _PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _OPTIONS: Final = (pkcs7.PKCS7Options.DetachedSignature, pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCapabilities)
@@ -46,8 +50,9 @@ def objection(payload: bytes) -> str:
         return f"the payload holds the control character 0x{strange[0]:02x}"
     if b"\r" in payload and b"\r" in payload.replace(b"\r\n", b"\n"):
         return "the payload holds a carriage return that does not end a line"
-    # Lowering copies the payload (0.6 ms for 1 MB); the slash word is rare enough to look for it first.
-    if b"pkcs7-mime" in (lowered := payload.lower()):
+    # Rare, and for 700 kB this takes 0.2 ms where to lower a copy and look there takes 0.4.
+    if _THEIR_END.search(payload):
+        lowered = payload.lower()
         for words in TAKEN_FOR_ENCRYPTED:
             if words in lowered:
                 return (
