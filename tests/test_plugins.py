@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,6 +85,23 @@ def test_jobs_go_from_a_new_source_in_a_new_format_by_a_new_transport(
     ):
         done = run(tree, site, *words)
         assert done.returncode == 0, done.stderr
+
+
+def test_what_only_a_look_at_the_message_finds_is_set_aside_and_its_neighbours_go(
+    tree: Path, site: ConfiguredSite, tmp_path: Path
+) -> None:
+    unlucky = [replace(JOBS[number], job_id=f"unlucky{number}", wall_s=13) for number in (20, 21, 70)]
+    with site.arex() as arex:
+        for job in unlucky:
+            arex.write(job)
+    done = run(tree, site, "publish", "--json")
+    assert done.returncode == 65, done.stderr
+    assert json.loads(done.stdout)["targets"]["post"]["records"] == len(JOBS)
+    lines = [line for line in (tmp_path / "tray").read_text().splitlines() if line != "terse"]
+    assert sorted(lines) == sorted(f"{job.job_id} {job.wall_s}" for job in JOBS)
+    aside = json.loads(run(tree, site, "quarantine", "list", "--json").stdout)["quarantined"]
+    assert sorted((each["job"], each["rule"]) for each in aside) == [(job.job_id, "unlucky") for job in unlucky]
+    assert json.loads(run(tree, site, "publish", "--json").stdout)["targets"]["post"]["records"] == 0
 
 
 def test_doctor_asks_the_new_ones_too(tree: Path, site: ConfiguredSite) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
+from publisher.errors import Unfit
 from publisher.formats.base import Frame, JobFormat
 from publisher.model.job import Side
 from publisher.model.policy import PublishedJob
@@ -28,4 +29,6 @@ class Terse:
         return (job.job.job_id,)
 
     def check(self, payload: bytes) -> None:
-        """There is nothing to be wrong with."""
+        """A wall time of 13 seconds passes every rule, and is refused when the message is looked at."""
+        if b" 13\n" in payload:
+            raise Unfit("unlucky", "13 seconds bring bad luck")
