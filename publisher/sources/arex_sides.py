@@ -75,11 +75,11 @@ def _read_events(
     rows: Sequence[tuple[Any, ...]],
 ) -> None:
     finished, started = sides.finished, sides.started
-    for record_id, key, time in connection.execute(sql.events(which), parameters):
-        if key == "FINISHED":
+    for record_id, start in connection.execute(sql.events(which), parameters):
+        if start is None:
             finished.add(record_id)
         else:
-            started[record_id] = time
+            started[record_id] = start
     unfinished = [row[0] for row in rows if row[0] not in finished]
     if unfinished:
         sides.eventful.update(number for (number,) in connection.execute(sql.EVENTFUL, _listed(unfinished)))

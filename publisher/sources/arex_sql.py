@@ -141,9 +141,9 @@ def side(table: str, which: str) -> str:
 
 
 def events(which: str) -> str:
-    """The two events that matter, of nine or so that a job has."""
+    """The two events that matter, of nine or so that a job has: the time of a start, or NULL that it is finished."""
     return f"""
-        SELECT RecordID, EventKey, EventTime FROM JobEvents
+        SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END FROM JobEvents
         WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART') ORDER BY RecordID, rowid
     """
 

@@ -40,6 +40,8 @@ def mandatory(column: str, value: object) -> int:
 
 def positive(value: object) -> int | None:
     """A number of nodes or cores, or a moment; None when it is not positive, which is how A-REX writes unknown."""
+    if value is None:
+        return None
     if isinstance(value, int) and value > 0:  # nearly always; the others cost a call more
         return value
     number = whole(value)
