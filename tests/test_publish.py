@@ -69,6 +69,23 @@ def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: Sit
     assert status["last_published_end_time"] == datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def test_a_run_that_stands_in_two_rows_of_a_page_goes_out_once(site: SiteUnderTest) -> None:
+    """JobIDs are unique as stored, and not as meant: one writer escaped it, another did not. Some messages lie between."""
+    site.config["targets"]["egi"]["batch_bytes"] = 100_000
+    batch = jobs(200)
+    batch[3] = replace(batch[3], job_id="a#b")
+    twin = replace(batch[3], job_id="stored otherwise")
+    fill(site, *batch, twin)
+    with closing(sqlite3.connect(site.database())) as database, database:
+        (stored,) = database.execute("SELECT JobID FROM AAR WHERE JobID LIKE 'a%b'").fetchone()
+        assert stored == "a%23b"
+        database.execute("UPDATE AAR SET JobID = 'a#b' WHERE JobID = 'stored otherwise'")
+    told = site.publish().json["targets"]["egi"]
+    assert (told["records"], told["messages"] > 3) == (len(batch), True)
+    assert_received(site, *batch)
+    assert site.publish().json["targets"]["egi"]["records"] == 0
+
+
 def test_what_arrived_verifies_with_the_openssl_command(site: SiteUnderTest) -> None:
     batch = jobs(120)
     fill(site, *batch)
