@@ -82,13 +82,13 @@ class JobBatches:
             self._held[held.month] = held
             return
         record = Rendered(
-            job=published.job,
-            content=self._format.render(published, now),
-            entry=fit.entry,
-            receiver_key=self._format.receiver_key(published),
-            first_time=fit.known is None,
-            submit_host=said(published.where.spelt_host),
-            summary_key=self._keys.of(published) if self._summed else None,
+            published.job,
+            self._format.render(published, now),
+            fit.entry,
+            self._format.receiver_key(published),
+            fit.known is None,
+            said(published.where.spelt_host),
+            self._keys.of(published) if self._summed else None,
         )
         if self._guard is not None and self._summed and fit.known is not None:
             self._changed[fit.entry.key] = record

@@ -40,7 +40,7 @@ class PassedOver:
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True)
 class Fit:
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
@@ -88,8 +88,7 @@ class Judge:
             return PassedOver(left_quarantine=held is not None)
         if known is not None and self.changed is Changed.KEEP:
             fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
-        entry = Entry(key=key, ended_at=published.ended_at, fingerprint=fingerprint)
-        return Fit(published=published, entry=entry, known=known)
+        return Fit(published, Entry(key, published.ended_at, fingerprint), known)
 
     def _passed_over(
         self, known: Known, held: Quarantined | None, job: JobRecord, fingerprint: int

@@ -19,7 +19,7 @@ from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
 from publisher.formats.base import SummaryFormat
-from publisher.judge import Fit, Judge, PassedOver, set_aside
+from publisher.judge import Fit, Judge, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.months import HeldMonth, month_window
@@ -301,14 +301,15 @@ class Round:
                 return False
             if key in outlet:
                 continue
-            verdict = judge.judge(job, key, known.get(key), held.get(key))
-            if isinstance(verdict, Fit):
-                verdict = self._take(verdict, outlet, now, place_of(reading, job, aside, left))
-            if isinstance(verdict, SkippedJob):
-                self._set_aside(verdict, held.get(key), aside, reading)
+            fit = judge.judge(job, key, known.get(key), held.get(key))
+            stays = self._take(fit, outlet, now, place_of(reading, job, aside, left)) if isinstance(fit, Fit) else fit
+            if stays is None:
+                continue
+            if isinstance(stays, SkippedJob):
+                self._set_aside(stays, held.get(key), aside, reading)
             else:
-                self._dispatch.tally.kept += verdict.kept and not reading.repeats
-                if verdict.left_quarantine:
+                self._dispatch.tally.kept += stays.kept and not reading.repeats
+                if stays.left_quarantine:
                     left.append(key)
         outlet.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
         self._quiet_pages += 1
@@ -323,7 +324,8 @@ class Round:
         self._arex_default += taken.arex_default
         self._warnings.update(taken.warnings)
 
-    def _take(self, fit: Fit, outlet: Outlet, now: datetime, place: Progress | None) -> SkippedJob | PassedOver:
+    def _take(self, fit: Fit, outlet: Outlet, now: datetime, place: Progress | None) -> SkippedJob | None:
+        """None for a job that goes on; otherwise it is set aside."""
         try:
             outlet.take(fit, now, place)
         except Unfit as unfit:
@@ -332,7 +334,7 @@ class Round:
         self._arex_default += fit.published.benchmark.arex_default
         if odd := apel_warnings(fit.published):
             self._warnings.update(odd)
-        return PassedOver()
+        return None
 
     def _set_aside(
         self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob], reading: Reading

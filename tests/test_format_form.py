@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -174,3 +175,49 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
         records.append(Rendered(job=job, content=content, entry=entry, receiver_key=(number,), first_time=True))
     made = make(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
     assert [record.job.job_id for record, _ in made.faults] == ["job3"]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(several=st.lists(st.one_of(jobs, ordinary_jobs()), min_size=2, max_size=4), data=st.data())
+def test_what_was_rendered_before_makes_no_difference(
+    fmt: Car | OgfUr, several: list[JobRecord], data: st.DataObject
+) -> None:
+    """Whatever jobs have in common, and in whatever they differ: what repeats is remembered by all that it hangs on."""
+    names = [field.name for field in fields(JobRecord)]
+    policy = data.draw(st.sampled_from(policies()))
+    mixed = [
+        replace(one, **{name: getattr(other, name)})
+        for one, other in pairwise(several)
+        for name in data.draw(st.lists(st.sampled_from(names), min_size=3, max_size=6, unique=True))
+    ]
+    for job in (*several, *mixed):
+        assert rendered(fmt, job, policy) == rendered(type(fmt)(), job, policy)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_each_value_of_a_job_is_told_as_if_it_were_the_first(fmt: Car | OgfUr) -> None:
+    """The same value by value: ordinary jobs that differ in one thing only."""
+    odd: dict[str, list[Any]] = {
+        "str": ["", "x", "y.example.org"],
+        "int | None": [None, 0, 1, 2],
+        "tuple[str, ...]": [(), ("a",), ("a", "b"), ("b", "a")],
+    }
+    alike = policies()
+    for field in fields(JobRecord):
+        for value in odd.get(str(field.type), []):
+            job = make_job(**{field.name: value})
+            for policy in alike:
+                assert rendered(fmt, job, policy) == rendered(type(fmt)(), job, policy), (field.name, value)
+
+
+def test_moulds_are_made_once_for_what_repeats_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fmt, policy = Car(), make_policy()
+    for number in range(500):
+        job = make_job(job_id=f"job{number}", local_id=f"{number}", wall_s=number, hosts=(f"wn{number}.example.org",))
+        fmt.render(policy.describe(replace(job, exit_code=number % 7)), NOW)
+    assert len(fmt._plan) == 7
+    monkeypatch.setattr("publisher.formats.fields._MOULDS", 10)
+    for number in range(100):
+        fmt.render(policy.describe(replace(job, exit_code=number)), NOW)
+        assert len(fmt._plan) <= 10

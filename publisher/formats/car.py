@@ -193,8 +193,9 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="23", name="Site", of=Of.WHERE, value=lambda where: where.site, write=_key,
           attributes=(("type", "gocdb"),), mandatory=True, looks=_GIVEN),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[:1], write=_domain,
-          attributes=(("primary", "true"),), each=True, hangs_on=("job.hosts",)),
-    Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True, hangs_on=("job.hosts",)),
+          attributes=(("primary", "true"),), each=True, hangs_on=("job.hosts",), varied=True),
+    Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True, hangs_on=("job.hosts",),
+          varied=True),
     # The only place for what CAR 1.2 has no element of
     Field(row="25", name="ConsumableResource", value=lambda job: job.job.gpu_count, write=_positive, rare=True,
           attributes=(("units", "GPU"), ("description", "gres/gpu"))),
@@ -217,17 +218,15 @@ class Car:
         planner = Planner(prefix=PREFIX, attribute=_key)
         self._plan, self._full_plan = planner.plans("UsageRecord", FIELDS)
         self._form = Form(planner, "UsageRecord", FIELDS, _LOOKS)
-        self._now = self._begin(datetime(1970, 1, 1, tzinfo=UTC))
+        self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One element UsageRecord. `made_at` is the record's creation, and the clock that end times are held against."""
-        now = self._now
-        if now[0] is not made_at:
-            now = self._now = self._begin(made_at)
-        require_run(job, now[2])
-        if job.charge is None and job.job.gpu_count is None:
-            return self._plan.fill(now[1], job).encode("ascii")
-        return self._full_plan.fill(now[3], job).encode("ascii")
+        if made_at is not self._made_at:
+            self._begin(made_at)
+        require_run(job, self._latest_end)
+        plan = self._plan if job.charge is None and job.job.gpu_count is None else self._full_plan
+        return plan.fill(job).encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""
@@ -244,9 +243,11 @@ class Car:
 
         check(payload)
 
-    def _begin(self, made_at: datetime) -> tuple[datetime, str, int, str]:
+    def _begin(self, made_at: datetime) -> None:
+        self._made_at, self._latest_end = made_at, latest_end(made_at)
         created = instant(int(made_at.timestamp()))
-        return made_at, self._plan.made(created), latest_end(made_at), self._full_plan.made(created)
+        self._plan.begin(created)
+        self._full_plan.begin(created)
 
 
 def create(name: str = Car.name) -> Car:

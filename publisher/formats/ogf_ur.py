@@ -79,7 +79,8 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=sgas.local_id, write=escape_unicode,
           looks=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
-    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
+    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity,
+          hangs_on=("local_user",)),
     Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job_name), write=escape_unicode),
     Field(row="head 5", name="Charge", value=lambda job: sgas.charge(job.charge), rare=True, whole=True,
           write=charge_element(PREFIX, escape_unicode), looks=charge_looks(PREFIX)),
@@ -121,7 +122,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           each=True, hangs_on=("projects",), looks=at_most(200)),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=sgas.host,
-          attributes=(("primary", "true"),), each=True, hangs_on=("job.hosts",)),
+          attributes=(("primary", "true"),), each=True, hangs_on=("job.hosts",), varied=True),
     Field(row="deisa", name="deisa:SubmitTime", value=lambda job: sgas.known_time(job.job.submitted_at), write=_time),
     Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
           mandatory=True),
@@ -167,18 +168,16 @@ class OgfUr:
         self._plan, self._full_plan = planner.plans("JobUsageRecord", FIELDS)
         self._form = Form(planner, "JobUsageRecord", FIELDS, _LOOKS)
         self._approve = Fragments(_approve)
-        self._now = self._begin(datetime(1970, 1, 1, tzinfo=UTC))
+        self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One element JobUsageRecord. `made_at` is its creation, and the clock that end times are held against."""
-        now = self._now
-        if now[0] is not made_at:
-            now = self._now = self._begin(made_at)
+        if made_at is not self._made_at:
+            self._begin(made_at)
         self._approve(job.where)
-        require_sgas_run(job, now[2])
-        if job.charge is None and job.job.gpu_count is None:
-            return self._plan.fill(now[1], job).encode("utf-8")
-        return self._full_plan.fill(now[3], job).encode("utf-8")
+        require_sgas_run(job, self._latest_end)
+        plan = self._plan if job.charge is None and job.job.gpu_count is None else self._full_plan
+        return plan.fill(job).encode("utf-8")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """recordId, the only key that SGAS has: the second record of a batch with the same would be discarded."""
@@ -204,9 +203,11 @@ class OgfUr:
             return None
         return content[:begin] + content[content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END) :]
 
-    def _begin(self, made_at: datetime) -> tuple[datetime, str, int, str]:
+    def _begin(self, made_at: datetime) -> None:
+        self._made_at, self._latest_end = made_at, latest_end(made_at)
         created = instant(int(made_at.timestamp()))
-        return made_at, self._plan.made(created), latest_end(made_at), self._full_plan.made(created)
+        self._plan.begin(created)
+        self._full_plan.begin(created)
 
 
 def _approve(where: Where) -> str:

@@ -61,20 +61,18 @@ def _reference(match: re.Match[str]) -> str:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MINUTES: Final = tuple(f"{hour:02}:{minute:02}:" for hour in range(24) for minute in range(60))
+_MINUTES: Final = tuple(f"{minute:02}:" for minute in range(60))
 _SECONDS: Final = tuple(f"{second:02}Z" for second in range(60))
 
 
 def instant(moment: int) -> str:
     """Epoch seconds as xsd:dateTime in UTC, `2026-03-05T14:00:00Z`. Raises: OverflowError outside the years 1 to 9999."""
-    day, rest = divmod(moment, 86_400)
-    minute, second = divmod(rest, 60)
-    return _day(day) + _MINUTES[minute] + _SECONDS[second]
+    return f"{_hour(moment // 3_600)}{_MINUTES[moment // 60 % 60]}{_SECONDS[moment % 60]}"
 
 
-@lru_cache(maxsize=4096)
-def _day(day: int) -> str:
-    return f"{(_EPOCH + timedelta(days=day)).date().isoformat()}T"
+@lru_cache(maxsize=4096)  # jobs come in the order of their ends
+def _hour(hour: int) -> str:
+    return f"{(_EPOCH + timedelta(hours=hour)).isoformat()[:13]}:"
 
 
 class Fragments(Generic[Subject]):

@@ -21,7 +21,7 @@ LEFT_OUT: Final = 0
 """The fingerprint of a run that was counted and left its month, because nothing is made of its row now. No values have it."""
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True)
 class Entry:
     """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
 
@@ -30,7 +30,7 @@ class Entry:
     fingerprint: int
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True)
 class Rendered:
     """One record, rendered, with the job it came from."""
 

@@ -2,6 +2,9 @@
 
 For the type checker they are frozen, like all our dataclasses. When the program runs they only have slots: a frozen one
 sets its fields by a call each, 60 ns, and 85 fields are set for a job (measured on Python 3.11: 4 of 45 µs).
+
+The small ones that are made on the way from a job to its message take their values by place: for keywords the interpreter makes
+a dictionary each time, 40 ns a field (1 of 30 µs).
 """
 
 from __future__ import annotations

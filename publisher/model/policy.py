@@ -91,7 +91,7 @@ class Where:
     origins: tuple[Origin, ...]
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@per_job(frozen=True, slots=True)
 class PublishedJob:
     """A job and what is said about it."""
 
@@ -180,16 +180,16 @@ class RecordPolicy:
         where = self.place(job)
         local_id = self.spell(job, job.local_id or job.job_id)
         return PublishedJob(
-            job=job,
-            record_id=f"ur-{endpoint_host(job.endpoint) or where.machine_name}-{job.job_id}",
-            local_id=self.localid_prefix + local_id,
-            started_at=self._start(job),
-            ended_at=job.ended_at,
-            who=self._user(job),
-            where=where,
-            benchmark=self.benchmarks.apply(job),
-            identity_open=self.identity.open,
-            charge=self.charging.of(job) if self.charging is not None else None,
+            job,
+            f"ur-{endpoint_host(job.endpoint) or where.machine_name}-{job.job_id}",
+            self.localid_prefix + local_id,
+            self._start(job),
+            job.ended_at,
+            self._user(job),
+            where,
+            self.benchmarks.apply(job),
+            self.identity.open,
+            self.charging.of(job) if self.charging is not None else None,
         )
 
     def spell(self, job: JobRecord, text: str) -> str:

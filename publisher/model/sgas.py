@@ -101,7 +101,7 @@ def memory_kib(kib: int | None) -> int | None:
 
 def positive(*counts: int | None) -> int | None:
     """The sum of what is known; None instead of zero. A negative volume is A-REX's 32-bit overflow: not known."""
-    return sum(count for count in counts if count and count > 0) or None
+    return sum([count for count in counts if count and count > 0]) or None
 
 
 def start_time(job: PublishedJob) -> Epoch | None:
