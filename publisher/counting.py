@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import itemgetter
@@ -18,9 +18,9 @@ from publisher.aim import Aim
 from publisher.errors import Unfit
 from publisher.judge import Fit, Judge, PassedOver
 from publisher.ledger.base import Known, Ledger
-from publisher.model.alike import Alike, BareRun
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, Side, job_key, values_fingerprint
-from publisher.model.message import Entry
+from publisher.model.alike import Alike, BareRun, run_fingerprints
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, Side, job_keys
+from publisher.model.months import month_window
 from publisher.model.progress import OpenRow, Progress
 from publisher.model.quality import CPU_OVER_WALL, shared_warnings
 from publisher.model.row_keys import month_number
@@ -28,9 +28,8 @@ from publisher.model.summary import Share
 from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals
 
-_END, _WALL, _USER, _KERNEL = (itemgetter(place) for place in (3, 4, 5, 6))  # of a BareRun
+_END: Final = itemgetter(3)  # of a BareRun
 _REMEMBERED: Final = 5_000  # speakers, 2 kB each
-Member = tuple[BareRun, JobKey]
 Stretch = tuple[int, int]  # a month, and a place between turning points: all that end in it are judged alike
 
 
@@ -51,8 +50,43 @@ class _Speaker:
     example: JobRecord  # held, so that its id cannot come to mean another
     fit: Fit | None = None
     refused: bool = False
+    until: int = 0  # the last second of the stretch
     warnings: tuple[str, ...] = ()
     admitted: tuple[int, int, int] = (0, 0, 0)  # end, wall and CPU time that its format is known to take
+
+
+class _Lot:
+    """Runs of an example in a stretch, by columns: what is made of a column at once costs a third of the price."""
+
+    __slots__ = ("ends", "example", "kernels", "keys", "record_ids", "runs", "stretch", "users", "walls")
+
+    def __init__(self, example: JobRecord, stretch: Stretch | None, runs: Sequence[BareRun]) -> None:
+        self.example = example
+        self.stretch = stretch
+        self.runs = runs
+        self.record_ids, job_ids, local_ids, self.ends, self.walls, self.users, self.kernels = zip(*runs, strict=True)
+        self.keys = job_keys(job_ids, local_ids)
+
+    def fingerprints(self) -> list[int]:
+        values = zip(self.ends, self.walls, self.users, self.kernels, strict=True)
+        return run_fingerprints(self.example.status, values, self.example.node_count or 0, self.example.cpu_count or 0)
+
+    def share(self) -> Share:
+        return Share(
+            jobs=len(self.runs),
+            wall_s=sum(self.walls),
+            cpu_s=sum(self.users) + sum(self.kernels),
+            earliest_end=min(self.ends),
+            latest_end=max(self.ends),
+        )
+
+    def over_wall(self) -> int:
+        """How many used more CPU time than their cores have in their wall time, as far as it is known."""
+        cores = self.example.cpu_count or 0
+        if not cores:
+            return 0
+        times = zip(self.walls, self.users, self.kernels, strict=True)
+        return sum([user + kernel > wall * cores for wall, user, kernel in times])
 
 
 class AlikeCounter:
@@ -94,28 +128,28 @@ class AlikeCounter:
 
     def take(self, alike: Sequence[Alike], now: datetime) -> Taken:
         """Count all that can be."""
-        keys = [[job_key(run[1], run[2]) for run in one.runs] for one in alike]
-        every = [key for of_one in keys for key in of_one]
+        lots = [lot for one in alike for lot in self._lots(one)]
+        every = [key for lot in lots for key in lot.keys]
         known, held = self._ledger.known(self._target, every), self._ledger.held(self._target, every)
         taken = Taken()
-        for one, of_one in zip(alike, keys, strict=True):
-            database = one.example.row.database
-            for stretch, members in self._stretches(list(zip(one.runs, of_one, strict=True))):
-                left = self._take(one.example, stretch, members, known, held.keys(), taken, now)
-                taken.left += [RowRef(database=database, record_id=run[0]) for run in left]
+        for lot in lots:
+            database = lot.example.row.database
+            left = self._take(lot, known, held.keys(), taken, now)
+            taken.left += [RowRef(database=database, record_id=record_id) for record_id in left]
         return taken
 
-    def _stretches(self, members: list[Member]) -> Iterator[tuple[Stretch | None, list[Member]]]:
+    def _lots(self, alike: Alike) -> Iterator[_Lot]:
         """The runs by stretch, None for those that end in no month; nearly always all are in one."""
-        ends = [run[3] for run, _ in members]
+        ends = list(map(_END, alike.runs))
         first = self._stretch(min(ends))
         if first is not None and first == self._stretch(max(ends)):
-            yield first, members
+            yield _Lot(alike.example, first, alike.runs)
             return
-        apart: dict[Stretch | None, list[Member]] = {}
-        for member in members:
-            apart.setdefault(self._stretch(member[0][3]), []).append(member)
-        yield from apart.items()
+        apart: dict[Stretch | None, list[BareRun]] = {}
+        for run in alike.runs:
+            apart.setdefault(self._stretch(run[3]), []).append(run)
+        for stretch, runs in apart.items():
+            yield _Lot(alike.example, stretch, runs)
 
     def _stretch(self, ended_at: Epoch) -> Stretch | None:
         try:
@@ -125,49 +159,58 @@ class AlikeCounter:
 
     def _take(
         self,
-        example: JobRecord,
-        stretch: Stretch | None,
-        members: Sequence[Member],
+        lot: _Lot,
         known: Mapping[JobKey, Known],
         held: Collection[JobKey],
         taken: Taken,
         now: datetime,
-    ) -> list[BareRun]:
-        """Count the runs of a stretch; gives those that need a look of their own."""
-        runs = [run for run, _ in members]
-        if stretch is None:
-            return runs
-        speaker = self._speaker(example, stretch, runs[0][3], now)
-        if speaker.refused or not self._admits(speaker, runs, now):
-            return runs
+    ) -> Iterable[int]:
+        """Count the runs of a lot; gives the rows of those that need a look of their own."""
+        if lot.stretch is None:
+            return lot.record_ids
+        speaker = self._speaker(lot.example, lot.stretch, lot.ends[0], now)
+        if speaker.refused or not self._admits(speaker, lot, now):
+            return lot.record_ids
         if speaker.fit is None:
-            return [run for run, key in members if key in held]
-        left: list[BareRun] = []
-        counted: list[BareRun] = []
-        entries: list[Entry] = []
-        status, nodes, cores = example.status, example.node_count or 0, example.cpu_count or 0
-        for run, key in members:
-            if key in self._totals:
-                continue
-            fingerprint = values_fingerprint(status, *run[3:], nodes, cores)
-            if key in held or key in known:
-                if key in held or not self._judge.is_delivered(known[key], run[3], fingerprint):
-                    left.append(run)
-                continue
-            entries.append(Entry(key=key, ended_at=run[3], fingerprint=fingerprint))
-            counted.append(run)
-        if counted:
-            self._totals.take_many(speaker.fit.published, entries, _share(counted))
-            self._note(speaker, speaker.fit, counted, cores, taken)
+            return [record_id for record_id, key in zip(lot.record_ids, lot.keys, strict=True) if key in held]
+        if self._are_new(lot.keys, known, held):
+            self._count(lot, speaker, speaker.fit, taken)
+            return ()
+        new, left = self._new_of(lot, known, held)
+        if new:
+            self._count(_Lot(lot.example, lot.stretch, new), speaker, speaker.fit, taken)
         return left
 
-    def _note(self, speaker: _Speaker, fit: Fit, runs: Sequence[BareRun], cores: int, taken: Taken) -> None:
-        taken.jobs += len(runs)
-        taken.arex_default += len(runs) * fit.published.benchmark.arex_default
+    def _count(self, lot: _Lot, speaker: _Speaker, fit: Fit, taken: Taken) -> None:
+        values = zip(lot.ends, lot.fingerprints(), strict=True)
+        self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
+        jobs = len(lot.runs)
+        taken.jobs += jobs
+        taken.arex_default += jobs * fit.published.benchmark.arex_default
         for name in speaker.warnings:
-            taken.warnings[name] += len(runs)
-        if over_wall := sum(run[5] + run[6] > run[4] * cores for run in runs) if cores else 0:
+            taken.warnings[name] += jobs
+        if over_wall := lot.over_wall():
             taken.warnings[CPU_OVER_WALL] += over_wall
+
+    def _are_new(self, keys: Sequence[JobKey], known: Mapping[JobKey, Known], held: Collection[JobKey]) -> bool:
+        """Whether each of these is met for the first time."""
+        unheard = not (known or held) or not any(key in known or key in held for key in keys)
+        return unheard and self._totals.has_none_of(keys) and len(set(keys)) == len(keys)
+
+    def _new_of(
+        self, lot: _Lot, known: Mapping[JobKey, Known], held: Collection[JobKey]
+    ) -> tuple[list[BareRun], list[int]]:
+        """The runs that nobody met before, and the rows of those that need a look of their own."""
+        new: dict[JobKey, BareRun] = {}
+        left: list[int] = []
+        for run, key, fingerprint in zip(lot.runs, lot.keys, lot.fingerprints(), strict=True):
+            if key in new or key in self._totals:
+                continue
+            if key in held or (key in known and not self._judge.is_delivered(known[key], run[3], fingerprint)):
+                left.append(run[0])
+            elif key not in known:
+                new[key] = run
+        return list(new.values()), left
 
     def _speaker(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
         at = (id(example), stretch)
@@ -175,33 +218,42 @@ class AlikeCounter:
         if speaker is None:
             if len(self._speakers) >= _REMEMBERED:
                 self._speakers.clear()
-            speaker = self._speakers[at] = self._judged(example, ended_at, now)
+            speaker = self._speakers[at] = self._judged(example, stretch, ended_at, now)
         return speaker
 
-    def _judged(self, example: JobRecord, ended_at: Epoch, now: datetime) -> _Speaker:
+    def _judged(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
         """What becomes of the runs of an example that end about then, as far as it does not lie in their numbers."""
         job = _with_values(example, ended_at, 0, 0)
         verdict = self._judge.judge(job, job.key, None, None)
         if isinstance(verdict, PassedOver):
             return _Speaker(example=example)
         if isinstance(verdict, Fit) and self._totals.admits(verdict.published, now):
-            return _Speaker(example=example, fit=verdict, warnings=shared_warnings(verdict.published))
+            until = self._until(stretch)
+            return _Speaker(example=example, fit=verdict, until=until, warnings=shared_warnings(verdict.published))
         return _Speaker(example=example, refused=True)
 
-    def _admits(self, speaker: _Speaker, runs: Sequence[BareRun], now: datetime) -> bool:
+    def _admits(self, speaker: _Speaker, lot: _Lot, now: datetime) -> bool:
         """Whether the format takes a run that is the worst of them in every respect: then it takes them all."""
         if speaker.fit is None:
             return True
-        end, wall_s = max(map(_END, runs)), max(map(_WALL, runs))
-        cpu_s = max(map(_USER, runs)) + max(map(_KERNEL, runs))
+        end, wall_s, cpu_s = max(lot.ends), max(lot.walls), max(lot.users) + max(lot.kernels)
         last = speaker.admitted
         if end <= last[0] and wall_s <= last[1] and cpu_s <= last[2]:
             return True
-        worst = speaker.fit.published
-        if not self._totals.admits(replace(worst, job=_with_values(worst.job, end, wall_s, cpu_s), ended_at=end), now):
-            return False
-        speaker.admitted = (max(end, last[0]), max(wall_s, last[1]), max(cpu_s, last[2]))
-        return True
+        fit, wall_s, cpu_s = speaker.fit.published, max(wall_s, last[1]), max(cpu_s, last[2])
+        # Ends grow from page to page: where the stretch is over, whatever ends in it is asked for at once.
+        for latest in map(Epoch, (speaker.until, max(end, last[0]))):
+            worst = _with_values(fit.job, latest, wall_s, cpu_s)
+            if self._totals.admits(replace(fit, job=worst, ended_at=latest), now):
+                speaker.admitted = latest, wall_s, cpu_s
+                return True
+        return False
+
+    def _until(self, stretch: Stretch) -> int:
+        """The last second of a stretch."""
+        month, place = stretch
+        edges = [month_window(month).end, *self._turning_points[place : place + 1]]
+        return min(edge for edge in edges if edge is not None) - 1
 
 
 def counter_for(outlet: object, aim: Aim, judge: Judge, source: Source, ledger: Ledger) -> AlikeCounter | None:
@@ -210,17 +262,6 @@ def counter_for(outlet: object, aim: Aim, judge: Judge, source: Source, ledger: 
         return None
     return AlikeCounter(
         target=aim.name, judge=judge, source=source, ledger=ledger, totals=outlet, needs=aim.format.needs
-    )
-
-
-def _share(runs: Sequence[BareRun]) -> Share:
-    ends = list(map(_END, runs))
-    return Share(
-        jobs=len(runs),
-        wall_s=sum(map(_WALL, runs)),
-        cpu_s=sum(map(_USER, runs)) + sum(map(_KERNEL, runs)),
-        earliest_end=min(ends),
-        latest_end=max(ends),
     )
 
 

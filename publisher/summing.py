@@ -8,7 +8,7 @@ until an administrator says so: a month that would leave rows behind, and one th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -19,7 +19,7 @@ from publisher.formats.base import SummaryFormat, receiver_table
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthState, Quarantined
 from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import LEFT_OUT, Entry, Message, message_id
+from publisher.model.message import LEFT_OUT, Message, Values, message_id
 from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
 from publisher.model.policy import PublishedJob
 from publisher.model.progress import Progress
@@ -71,13 +71,13 @@ class MonthTotals:
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator] = {}
-        self._entries: dict[JobKey, Entry] = {}
+        self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
         self._dirty: set[int] = set()
         self._progress = Progress()
         self._held: list[HeldMonth] = []
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._entries
+        return key in self._runs
 
     @property
     def held(self) -> list[HeldMonth]:
@@ -100,7 +100,7 @@ class MonthTotals:
             self._accumulator(month).add(fit.published)
         else:
             self._dirty |= {month, month_number(fit.known.ended_at)}
-        self._entries[fit.entry.key] = fit.entry
+        self._runs[fit.entry.key] = fit.entry.ended_at, fit.entry.fingerprint
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
         """Whether `take` would count it."""
@@ -110,22 +110,25 @@ class MonthTotals:
             return False
         return True
 
-    def take_many(self, like: PublishedJob, entries: Sequence[Entry], share: Share) -> None:
+    def take_many(self, like: PublishedJob, runs: Iterable[tuple[JobKey, Values]], share: Share) -> None:
         """Count new runs of one month that are like that one, and that `take` would count each."""
         self._accumulator(month_number(share.latest_end)).add_many(like, share)
-        self._entries.update((entry.key, entry) for entry in entries)
+        self._runs.update(runs)
+
+    def has_none_of(self, keys: Iterable[JobKey]) -> bool:
+        return self._runs.keys().isdisjoint(keys)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
-        if len(self._entries) >= _FLUSH_JOBS:
+        if len(self._runs) >= _FLUSH_JOBS:
             self.write_down()
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
         contents = {month: list(totals.groups()) for month, totals in self._months.items()}
-        self._count(list(self._entries.values()), contents, dirty=self._dirty, clean=(), progress=self._progress)
+        self._count(self._runs, contents, dirty=self._dirty, clean=(), progress=self._progress)
         self._months.clear()
-        self._entries.clear()
+        self._runs.clear()
         self._dirty.clear()
         self._progress = Progress()
 
@@ -180,7 +183,7 @@ class MonthTotals:
         """One month from its rows. Rows that are gone (`cleanup`, `rotate`) must not shrink it: then it stays as it was."""
         judge = self._judge_of(state.month)
         totals = Accumulator(self._format.grouping)
-        entries: list[Entry] = []
+        runs: dict[JobKey, Values] = {}
         aside: list[SkippedJob] = []
         left: set[int] = set()  # months in which jobs of this one were counted before
         for_sure = state.dirty or not state.jobs
@@ -199,26 +202,26 @@ class MonthTotals:
                 if isinstance(fit, Fit):
                     totals.add(fit.published)
                     if before is None or was is None or was.fingerprint != fit.entry.fingerprint:
-                        entries.append(fit.entry)
+                        runs[key] = fit.entry.ended_at, fit.entry.fingerprint
                         left.add(state.month if before is None else before)
                 elif before is not None and was is not None:
-                    entries.append(Entry(key=key, ended_at=was.ended_at, fingerprint=LEFT_OUT))
+                    runs[key] = was.ended_at, LEFT_OUT
                     left.add(before)
                     if fit is not None and key not in held and len(aside) < _ASIDE_AT_ONCE:
                         aside.append(fit)
-            if for_sure and len(entries) >= _FLUSH_JOBS:  # until the month is written too, it stays to be summed up
-                self._count(entries, {}, dirty={state.month, *left}, clean=(), progress=Progress())
-                entries.clear()
+            if for_sure and len(runs) >= _FLUSH_JOBS:  # until the month is written too, it stays to be summed up
+                self._count(runs, {}, dirty={state.month, *left}, clean=(), progress=Progress())
+                runs.clear()
         groups = list(totals.groups())
         if not for_sure and present < state.jobs:
             # What is there beside the rows that are gone is met by the regular reading, and added.
-            groups, entries, left = list(self._ledger.counted(self._target, state.month)), [], set()
+            groups, runs, left = list(self._ledger.counted(self._target, state.month)), {}, set()
             aside = []
         dirty = left - {state.month}
         for skipped in aside:
             self._dispatch.count_aside(skipped)
         progress = Progress(skipped=tuple(aside))
-        self._count(entries, {state.month: groups}, dirty=dirty, clean=[state.month], progress=progress)
+        self._count(runs, {state.month: groups}, dirty=dirty, clean=[state.month], progress=progress)
 
     def _looked_at(
         self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, judge: Judge, now: datetime
@@ -320,7 +323,7 @@ class MonthTotals:
 
     def _count(
         self,
-        entries: Sequence[Entry],
+        runs: Mapping[JobKey, Values],
         contents: dict[int, list[SummaryGroup]],
         *,
         dirty: Iterable[int],
@@ -329,7 +332,7 @@ class MonthTotals:
     ) -> None:
         self._ledger.count(
             self._target,
-            entries,
+            runs,
             contents,
             dirty=set(dirty),
             clean=set(clean),

@@ -280,6 +280,40 @@ def test_a_job_in_two_databases_counts_once(tmp_path: Path, pki: PKI) -> None:
     assert twins.publish().alike == 300
 
 
+def test_what_is_odd_beside_a_row_of_another_database_is_not_looked_at_here(tmp_path: Path, pki: PKI) -> None:
+    """Its job counts there; nothing may bring its row in by another way."""
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    jobs = list(generate(7, 60, START, END))
+    twins.write(jobs[20:40], 2)
+    twins.write(jobs, 1)
+    with closing(sqlite3.connect(twins.quick.database(1))) as arex, arex:
+        there = f"RecordID IN (SELECT RecordID FROM AAR WHERE JobID IN ({', '.join('?' * 20)}))"
+        ids = [job.job_id for job in jobs[20:40]]
+        early = f"UPDATE JobEvents SET EventTime = '1970-01-01 00:00:00' WHERE EventKey = 'LRMSSTART' AND {there}"
+        assert arex.execute(early, ids).rowcount > 9
+        strange = f"UPDATE AuthTokenAttributes SET AttrValue = '/\u00e5' WHERE {there}"
+        assert arex.execute(strange, ids).rowcount > 9
+    watching = twins.publish()
+    assert watching.rows == 80
+    assert watching.alike + watching.alone == 60
+
+
+def test_a_job_that_stands_twice_in_a_page_counts_once(tmp_path: Path, pki: PKI) -> None:
+    """A-REX's own table does not let that be; one that was put together by hand may."""
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    twins.write(list(generate(7, 40, START, END)), 2)
+    with closing(sqlite3.connect(twins.quick.database(2))) as arex, arex:
+        (table,) = arex.execute("SELECT sql FROM sqlite_master WHERE name = 'AAR'").fetchone()
+        arex.execute(table.replace("AAR", "Loose").replace(" UNIQUE", ""))
+        arex.execute("INSERT INTO Loose SELECT * FROM AAR")
+        columns = ", ".join(row[1] for row in arex.execute("PRAGMA table_info(Loose)").fetchall()[1:])
+        arex.execute(f"INSERT INTO Loose ({columns}) SELECT {columns} FROM AAR")
+        arex.execute("INSERT INTO JobEvents SELECT RecordID, 'FINISHED', '2026-10-20 12:00:00' FROM Loose")
+        arex.execute("DROP TABLE AAR")
+        arex.execute("ALTER TABLE Loose RENAME TO AAR")
+    assert twins.publish().alike == 80
+
+
 def test_a_first_round_that_was_broken_off_goes_on(tmp_path: Path, pki: PKI) -> None:
     """It reads everything again, and knows what it counted; one of those jobs changed meanwhile."""
     twins = Twins(tmp_path, pki, "apel-summary-0.4", {})

@@ -6,7 +6,8 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import JobId, job_digest, job_key, values_fingerprint
+from publisher.model.alike import run_fingerprints
+from publisher.model.job import JobId, job_digest, job_key, job_keys, values_fingerprint
 from tests.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -47,6 +48,13 @@ def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
     told = (status, ended, wall, user, kernel, nodes or 0, cores or 0)
     plain = crc32(repr(told).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
     assert run.fingerprint == values_fingerprint(*told) == plain
+    assert run_fingerprints(status, [times, times], nodes or 0, cores or 0) == [plain, plain]
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))
+def test_keys_of_many_are_the_keys_of_each(runs: list[tuple[str, str]]) -> None:
+    told = job_keys([job_id for job_id, _ in runs], [local_id for _, local_id in runs])
+    assert told == [job_key(job_id, local_id) for job_id, local_id in runs]
 
 
 def test_keys_and_fingerprints_of_today() -> None:

@@ -14,10 +14,11 @@ from publisher.ledger.membership import (
     latest,
     leaves,
     pack,
+    pack_all,
     unpack,
 )
 from publisher.model.job import Epoch, JobKey, job_digest, job_key
-from publisher.model.message import Entry
+from publisher.model.message import Entry, Values
 
 KEYS = st.binary(min_size=11, max_size=11).map(JobKey)
 ENTRIES = st.builds(
@@ -31,6 +32,12 @@ def test_an_entry_survives_packing(entry: Entry, message: int) -> None:
     assert len(packed) == ENTRY_BYTES == 22
     assert packed.startswith(entry.key)
     assert unpack(packed) == Membership(message=message, ended_at=entry.ended_at, fingerprint=entry.fingerprint)
+
+
+@given(st.dictionaries(KEYS, st.tuples(st.integers(-9, 2**33).map(Epoch), st.integers(0, 0xFFFFFF)), max_size=9))
+def test_many_are_packed_as_each_is(runs: dict[JobKey, Values]) -> None:
+    each = [pack(Entry(key=key, ended_at=ended, fingerprint=made), 7) for key, (ended, made) in runs.items()]
+    assert pack_all(runs, 7) == each
 
 
 @given(st.lists(st.tuples(ENTRIES, st.integers(1, 9)), max_size=400), KEYS)

@@ -10,21 +10,23 @@ is there: the leaf does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from publisher.ledger.membership import ENTRY_BYTES
+from publisher.ledger.membership import ENTRY_BYTES, KEY_BYTES
+from publisher.model.job import JobKey
 
 HEAD_BITS: Final = 32
 _HEADS: Final = Struct(f">I{ENTRY_BYTES - HEAD_BITS // 8}x")
+_KEY_HEADS: Final = Struct(f">I{KEY_BYTES - HEAD_BITS // 8}x")
 _SPARSE: Final = 8  # bits for each entry at least,
 _MOST_BITS: Final = 26  # up to 8 MiB: of 10,000,000 entries one stranger in seven is looked up in vain
 
 
-def head(key: bytes) -> int:
-    """The beginning of a key, as `Absence` asks for it."""
-    return int.from_bytes(key[: HEAD_BITS // 8], "big")
+def heads(keys: Sequence[bytes]) -> list[int]:
+    """The beginnings of keys, as `Absence` asks for them."""
+    return [beginning for (beginning,) in _KEY_HEADS.iter_unpack(b"".join(keys))]
 
 
 class Absence:
@@ -42,7 +44,7 @@ class Absence:
             at = beginning >> shift
             bits[at >> 3] |= 1 << (at & 7)
 
-    def perhaps(self, heads: Iterable[int]) -> list[int]:
-        """Those of the beginnings that some key of the stretch has."""
+    def perhaps(self, keys: Sequence[JobKey], heads: Sequence[int]) -> list[JobKey]:
+        """Those of the keys whose beginnings, which stand in `heads`, some key of the stretch has."""
         bits, shift = self._bits, self._shift
-        return [one for one in heads if bits[(at := one >> shift) >> 3] >> (at & 7) & 1]
+        return [key for key, head in zip(keys, heads, strict=True) if bits[(at := head >> shift) >> 3] >> (at & 7) & 1]

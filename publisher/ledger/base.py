@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
-from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.message import Message, MessageId, Rendered, Values
 from publisher.model.months import AcceptedChange, LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.per_job import per_job
@@ -269,7 +269,7 @@ class Ledger(Protocol):
     def count(
         self,
         target: str,
-        entries: Sequence[Entry],
+        runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Collection[int],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 from publisher.ledger import counts, keys, months, rows, sqlite_file, stretches
@@ -13,8 +14,8 @@ from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, Sync
 from publisher.ledger.months import forget as forget_months
 from publisher.ledger.row_ids import pack as pack_row_ids
 from publisher.ledger.sqlite import LedgerQuestions
-from publisher.model.job import Epoch, SkippedJob, job_key
-from publisher.model.message import LEFT_OUT, Entry, Message, MessageId, Rendered
+from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
+from publisher.model.message import LEFT_OUT, Message, MessageId, Rendered, Values
 from publisher.model.months import LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Progress
@@ -83,7 +84,7 @@ class SqliteLedger(LedgerQuestions):
     def count(
         self,
         target: str,
-        entries: Sequence[Entry],
+        runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Collection[int],
@@ -97,14 +98,11 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             months.count(self._connection, number, contents, dirty, clean, basis)
             rows.advance(self._connection, number, progress, policy_digest, now)
-            rows.leave_quarantine(self._connection, number, [one.key for one in entries if one.fingerprint != LEFT_OUT])
-            packed = []
-            if entries:
-                counted = rows.enter_counted(self._connection, number, len(entries), now)
-                packed = rows.remember(self._connection, number, counted, entries)
-                counts.look_before_again(self._connection, number, [entry.ended_at for entry in entries])
-        stretches.add_fresh(self._fresh_of(number), packed)
-        self._compact_when_many(number)
+            rows.leave_quarantine(self._connection, number, (key for key, one in runs.items() if one[1] != LEFT_OUT))
+            packed = rows.remember_counted(self._connection, number, runs, now) if runs else []
+            if runs:
+                counts.look_before_again(self._connection, number, map(itemgetter(0), runs.values()))
+        self._add_or_compact(number, packed)
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
@@ -203,7 +201,7 @@ class SqliteLedger(LedgerQuestions):
                     "last_end": max((one.ended_at for one in records), default=0),
                 },
             )
-        self._compact_when_many(target)
+        self._add_or_compact(target)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._atomic():
@@ -301,15 +299,16 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             return sum(self._connection.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
 
-    def _compact_when_many(self, target: int) -> None:
-        if len(self._fresh_of(target)) < stretches.FRESH_ENTRIES:
+    def _add_or_compact(self, target: int, packed: Sequence[bytes] = ()) -> None:
+        if len(self._fresh_of(target)) + len(packed) < stretches.FRESH_ENTRIES:
+            stretches.add_fresh(self._fresh_of(target), packed)
             return
+        self._fresh.pop(target)
         absences, self._absences = self._absences, {}  # without them every key is looked up, which is only slow
         with self._atomic():
             absences = stretches.settle_fresh(self._connection, target, absences)
         self._absences = absences
         sqlite_file.give_back_pages(self._connection)
-        self._fresh.pop(target, None)
 
     def _carried_by(self, number: int, message: MessageId) -> Sequence[Carried]:
         """The records of an outstanding message: as they were prepared just now, or as they are written down."""

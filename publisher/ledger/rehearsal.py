@@ -24,7 +24,7 @@ from publisher.ledger.base import (
     impatient,
 )
 from publisher.model.job import Epoch, JobId, JobKey
-from publisher.model.message import Entry, Message, MessageId, Rendered
+from publisher.model.message import Message, MessageId, Rendered, Values
 from publisher.model.months import AcceptedChange, LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
@@ -121,7 +121,7 @@ class RehearsalLedger:
     def count(
         self,
         target: str,
-        entries: Sequence[Entry],
+        runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Collection[int],

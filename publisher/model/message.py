@@ -30,6 +30,10 @@ class Entry:
     fingerprint: int
 
 
+# The end time and the fingerprint of an `Entry`. A tuple, because one is made for every job, where that is all that is made.
+Values = tuple[Epoch, int]
+
+
 @per_job(frozen=True, slots=True)
 class Rendered:
     """One record, rendered, with the job it came from."""

@@ -8,7 +8,7 @@ none as none, benchmarks at three decimals, and of several benchmarks the one th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -135,15 +135,7 @@ class Accumulator:
     def add(self, job: PublishedJob) -> None:
         """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
         run, ended_at = job.job, job.ended_at
-        nodes, cores = run.node_count or 0, run.cpu_count or 0
-        month = month_number(ended_at)
-        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
-        known = self._short_cuts.get(at)
-        if known is None:
-            known = self._find(job, month, nodes, cores)
-            if len(self._short_cuts) >= _SHORT_CUTS:
-                self._short_cuts.clear()
-            self._short_cuts[at] = known
+        known = self._short_cut(job, ended_at)
         sums = known.sums
         cpu_s = run.cpu_user_s + run.cpu_kernel_s
         sums.jobs += 1
@@ -158,10 +150,7 @@ class Accumulator:
 
     def add_many(self, like: PublishedJob, share: Share) -> None:
         """Count jobs of one month that differ from this one in what they used and in their ends. Raises: as `add`."""
-        run = like.job
-        nodes, cores = run.node_count or 0, run.cpu_count or 0
-        month = month_number(share.earliest_end)
-        known = self._find(replace(like, ended_at=share.earliest_end), month, nodes, cores)
+        known = self._short_cut(like, share.earliest_end)
         sums = known.sums
         sums.jobs += share.jobs
         sums.wall_s += share.wall_s
@@ -200,7 +189,20 @@ class Accumulator:
         for key in sorted(self._groups):
             yield _finished(key, self._groups[key])
 
-    def _find(self, job: PublishedJob, month: int, nodes: int, cores: int) -> _ShortCut:
+    def _short_cut(self, job: PublishedJob, ended_at: Epoch) -> _ShortCut:
+        """Where the job goes, had it ended then."""
+        nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
+        month = month_number(ended_at)
+        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
+        known = self._short_cuts.get(at)
+        if known is None:
+            known = self._find(job, ended_at, month, nodes, cores)
+            if len(self._short_cuts) >= _SHORT_CUTS:
+                self._short_cuts.clear()
+            self._short_cuts[at] = known
+        return known
+
+    def _find(self, job: PublishedJob, ended_at: Epoch, month: int, nodes: int, cores: int) -> _ShortCut:
         who, where = job.who, job.where
         benchmarks = self._benchmarks(job.benchmark)
         texts = (
@@ -213,7 +215,7 @@ class Accumulator:
             benchmarks=benchmarks,
             nodes=nodes,
             cores=cores,
-            ended_at=job.ended_at,
+            ended_at=ended_at,
         )
         return _ShortCut(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
 

@@ -80,7 +80,8 @@ class AccountingDatabase:
             if cursor is not None and not _fits(connection, cursor):
                 return None
             after = BEFORE_ALL if cursor is None else cursor.record_id
-            return self._read(sql.SINCE, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
+            question = sql.SINCE_TO_COUNT if asked.alike else sql.SINCE
+            return self._read(question, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
 
         return self._ask(read)
 
@@ -160,7 +161,7 @@ class AccountingDatabase:
         kept = keep(rows)
         whole = span and len(kept) == len(rows)
         if asked.alike:
-            return Found(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=whole))
+            return Found(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked))
         return Found(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
     def _alike_of(self, reader: RowReader) -> AlikeReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from publisher.errors import Unfit
@@ -43,12 +43,15 @@ class NameTables:
 
     def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Look up, in the page's own transaction, what its rows name and was not met before. Raises: sqlite3.Error."""
+        self.look_up(connection, {column: {row[sql.NAMES[column][0]] for row in rows} for column in self._columns})
+
+    def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]) -> None:
+        """As `fill`, for numbers by column."""
         if any(len(known) > _REMEMBERED for known in self._texts.values()):
             self._forget()
         for column in self._columns:
-            place, _, _ = sql.NAMES[column]
             known = self._texts[column]
-            missing = [number for number in {row[place] for row in rows} - known.keys() if number.__class__ is int]
+            missing = [number for number in numbers[column] if number not in known and number.__class__ is int]
             if not missing:
                 continue
             for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(missing)}):
