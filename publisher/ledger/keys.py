@@ -26,15 +26,20 @@ _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE t
 
 def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> None:
     """The keys of a message's records. Only jobs that go out for the first time add to what is under them."""
-    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    said: dict[bytes, SummaryKey] = {}  # by digest, which is of the month too: to hash whole keys takes 0.3 µs a record
+    sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
     for record in records:
-        if record.summary_key is not None:
-            here = sums[record.summary_key]
+        key = record.summary_key
+        if key is not None:
+            said[key.digest] = key
+            here = sums[key.digest]
             if record.first_time:
                 here[0] += 1
                 here[1] += record.job.wall_s
                 here[2] += record.job.cpu_user_s + record.job.cpu_kernel_s
-    totals = [KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items()]
+    totals = [
+        KeyTotal(key=said[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
+    ]
     _write(connection, target, totals, policy_digest)
 
 

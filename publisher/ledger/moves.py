@@ -9,12 +9,14 @@ from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 
+from publisher.ledger import arrival as arrivals
 from publisher.ledger import counts, keys, months, rows, sqlite_file, stretches
+from publisher.ledger.arrival import Arrival
 from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, SyncMessage, TargetState
 from publisher.ledger.months import forget as forget_months
-from publisher.ledger.row_ids import pack as pack_row_ids
+from publisher.ledger.outbox_text import carried_text, rendered_text
 from publisher.ledger.sqlite import LedgerQuestions
-from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
+from publisher.model.job import Epoch, JobKey, SkippedJob
 from publisher.model.message import LEFT_OUT, Message, MessageId, Rendered, Values
 from publisher.model.months import LeftMonth
 from publisher.model.parcel import LearntLimit
@@ -63,18 +65,18 @@ class SqliteLedger(LedgerQuestions):
         return state
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        carried = [_carried_of(record) for record in records]
+        arrival = arrivals.of_rendered(records)
         target = self._known_number(message.target)
         with self._atomic():
-            number = rows.enter(self._connection, target, message, carried, place=None, narrowing=False)
+            text = rendered_text(records)
+            number = rows.enter(self._connection, target, message, text, place=None, narrowing=False)
             packed = rows.remember(self._connection, target, number, [record.entry for record in records])
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
-            rows.leave_quarantine(self._connection, target, [record.entry.key for record in records])
+            rows.leave_quarantine(self._connection, target, arrival.keys)
             keys.add(self._connection, target, records, policy_digest)
-            ended = [record.entry.ended_at for record in records if record.first_time]
-            counts.look_before_again(self._connection, target, ended)
+            counts.look_before_again(self._connection, target, [ended_at for ended_at, _ in arrival.first])
         stretches.add_fresh(self._fresh_of(target), packed)
-        self._on_its_way = number, message.id, carried
+        self._on_its_way = number, message.id, arrival
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)
@@ -114,7 +116,8 @@ class SqliteLedger(LedgerQuestions):
             keys.replace(self._connection, number, dict.fromkeys(whole, ()), "")
             counts.replace(self._connection, number, whole, {})
             for one in messages:
-                entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
+                text = carried_text(one.records)
+                entered = rows.enter(self._connection, number, one.message, text, place=None, narrowing=False)
                 months.link(self._connection, number, entered, one.months)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
@@ -172,7 +175,8 @@ class SqliteLedger(LedgerQuestions):
         number = self._known_number(target)
         with self._atomic():
             for one in messages:
-                entered = rows.enter(self._connection, number, one.message, one.records, place=None, narrowing=False)
+                text = carried_text(one.records)
+                entered = rows.enter(self._connection, number, one.message, text, place=None, narrowing=False)
                 counts.tell(self._connection, number, entered, one.counts)
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
@@ -182,24 +186,17 @@ class SqliteLedger(LedgerQuestions):
             if found is None:
                 return
             number = int(found[0])
-            records = self._carried_by(number, message.id)
-            rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=_rows_blob(row_ids, records))
+            arrival = self._arrival(number, message.id)
+            rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
             if months.settle(self._connection, target, number, now, accepted=True):
-                leaving = [job_key(one.job_id, one.local_id) for one in records]
-                rows.leave_quarantine(self._connection, target, leaving)
+                rows.leave_quarantine(self._connection, target, arrival.keys)
                 return
             if counts.heard(self._connection, number, rows.epoch(now)):
                 self._connection.execute("UPDATE target SET last_sync = ? WHERE id = ?", (rows.epoch(now), target))
                 return
-            first = [(one.ended_at, one.submit_host) for one in records if one.first_time]
-            counts.add(self._connection, target, first)
+            counts.add(self._connection, target, arrival.first)
             self._connection.execute(
-                _DELIVERED,
-                {
-                    "target": target,
-                    "records": len(first),
-                    "last_end": max((one.ended_at for one in records), default=0),
-                },
+                _DELIVERED, {"target": target, "records": len(arrival.first), "last_end": arrival.last_end}
             )
         self._add_or_compact(target)
 
@@ -226,7 +223,8 @@ class SqliteLedger(LedgerQuestions):
             self._connection.execute("DELETE FROM message WHERE id = ?", (whole.number,))
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
-                number = rows.enter(self._connection, target, message, records, place=where, narrowing=narrowing)
+                text = carried_text(records)
+                number = rows.enter(self._connection, target, message, text, place=where, narrowing=narrowing)
                 if of_counts:
                     hosts = [(month_number(record.ended_at), record.submit_host) for record in records]
                     counts.move(self._connection, whole.number, number, hosts)
@@ -310,11 +308,13 @@ class SqliteLedger(LedgerQuestions):
         self._absences = absences
         sqlite_file.give_back_pages(self._connection)
 
-    def _carried_by(self, number: int, message: MessageId) -> Sequence[Carried]:
-        """The records of an outstanding message: as they were prepared just now, or as they are written down."""
-        prepared, name, records = self._on_its_way
-        # To read them back costs 4 µs a record. By its id too: of a message that was cut in two, the number is free for others.
-        return records if (prepared, name) == (number, message) else rows.outbox_records(self._connection, number)
+    def _arrival(self, number: int, message: MessageId) -> Arrival:
+        """What is counted of an outstanding message: of one that was prepared just now, or as it is written down."""
+        prepared, name, arrival = self._on_its_way
+        # By its id too: of a message that was cut in two, the number is free for others.
+        if (prepared, name) == (number, message):
+            return arrival
+        return arrivals.of_carried(rows.outbox_records(self._connection, number))
 
     def _known_number(self, target: str) -> int:
         number = self._number(target)
@@ -337,23 +337,3 @@ def open_to_read(path: Path) -> SqliteLedger:
     Raises: LedgerError, also from every move.
     """
     return SqliteLedger(sqlite_file.open_file_to_read(path), path)
-
-
-def _carried_of(record: Rendered) -> Carried:
-    return Carried(
-        row=record.job.row,
-        job_id=record.job.job_id,
-        local_id=record.job.local_id,
-        ended_at=record.entry.ended_at,
-        fingerprint=record.entry.fingerprint,
-        content_bytes=len(record.content),
-        first_time=record.first_time,
-        submit_host=record.submit_host,
-    )
-
-
-def _rows_blob(row_ids: Mapping[str, str], records: Sequence[Carried]) -> bytes | None:
-    """Ids by JobID as `message.row_ids` keeps them; of the months of a summary there are none."""
-    if not row_ids:
-        return None
-    return pack_row_ids([(job_key(one.job_id, one.local_id), row_ids.get(one.job_id, "")) for one in records])

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from publisher.ledger.base import Carried
 from publisher.ledger.membership import pack, pack_all
-from publisher.ledger.outbox_text import carried_from, carried_text
+from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Values
 from publisher.model.progress import Progress
@@ -58,11 +58,12 @@ def enter(
     connection: sqlite3.Connection,
     target: int,
     message: Message,
-    records: Sequence[Carried],
+    records: str,
     *,
     place: float | None,
     narrowing: bool,
 ) -> int:
+    """A message in the outbox, with its records as outbox_text.py writes them; gives its number."""
     cursor = connection.execute(
         _ENTER_MESSAGE,
         {
@@ -83,7 +84,7 @@ def enter(
             "place": number if place is None else place,
             "narrowing": narrowing,
             "payload": message.payload,
-            "records": carried_text(records),
+            "records": records,
         },
     )
     return number

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from publisher.ledger import counts, keys, months, row_ids, sqlite_file, stretches
 from publisher.ledger.absence import Absence
+from publisher.ledger.arrival import Arrival
 from publisher.ledger.base import (
-    Carried,
     Delivery,
     Hold,
     HostCounts,
@@ -91,7 +91,7 @@ class LedgerQuestions:
         self._path = path
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
-        self._on_its_way: tuple[int, MessageId, Sequence[Carried]] = (0, MessageId(""), ())  # prepared last
+        self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
         self._absences: dict[int, Absence] = {}  # by stretch, of those that this process wrote
 
     def target(self, target: str) -> TargetState | None:
