@@ -55,6 +55,7 @@ class JobBatches:
         self._keys = SummaryKeys(format.name)
         self._summed = summed
         self._guard = guard
+        self._totals: Mapping[int, HeldMonth] = {} if guard is None else guard.totals
         self._changed: dict[JobKey, Rendered] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
@@ -78,7 +79,7 @@ class JobBatches:
     def take(self, fit: Fit, now: datetime, place: Progress | None = None) -> None:
         """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
         published = fit.published
-        if self._guard is not None and (held := self._guard.totals.get(month_number(fit.entry.ended_at))):
+        if self._totals and (held := self._totals.get(month_number(fit.entry.ended_at))):
             self._held[held.month] = held
             return
         record = Rendered(

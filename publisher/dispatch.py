@@ -89,6 +89,7 @@ class Dispatch:
         self._policy_digest = policy_digest
         self._wire_digest = wire_digest
         self._learnt = ledger.limit(target)
+        self._limit: int | None = None
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
@@ -102,11 +103,15 @@ class Dispatch:
         self.tally = Tally()
 
     def payload_limit(self) -> int:
-        """How many bytes a payload shall have now: what the service refused in this run, or lately, counts."""
-        limit = self._transport.payload_limit()
-        if self._learnt is None or not self._learnt.holds(self._wire_digest, self._clock()):
-            return limit
-        return min(limit, self._learnt.payload_bytes)
+        """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
+
+        Asked for every record, worked out anew after every message.
+        """
+        if self._limit is None:
+            self._limit = self._transport.payload_limit()
+            if self._learnt is not None and self._learnt.holds(self._wire_digest, self._clock()):
+                self._limit = min(self._limit, self._learnt.payload_bytes)
+        return self._limit
 
     def ship(self, batch: Batch) -> None:
         """Take a batch on its way, after those before it; `finish` makes sure that all have arrived.
@@ -213,6 +218,7 @@ class Dispatch:
 
     def _came_of(self, message: Message, receipt: Receipt, outstanding: Outstanding | None) -> bool:
         """Settle what came of a message; False when something else has to go out in its place."""
+        self._limit = None
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
         self._count_attempts(receipt)
@@ -246,7 +252,7 @@ class Dispatch:
         pieces = 2
         if not refused and receipt.attempts:  # the service's word, not that of the option
             limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
-            self._learnt = limit
+            self._learnt, self._limit = limit, None
             self._ledger.learn_limit(self._target, limit)
             pieces = max(2, -(-len(whole.message.payload) // limit.payload_bytes))
         if len(whole.records) > 1:

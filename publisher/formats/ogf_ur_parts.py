@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from publisher.formats.form import TIME, at_most
@@ -73,8 +73,10 @@ def allocated_gpus(count: int | None) -> str:
     return f'<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="{count}"/>' if count else ""
 
 
-def file_transfers(all_of_them: Iterable[Transfer]) -> str:
+def file_transfers(all_of_them: Sequence[Transfer]) -> str:
     """What stands in tr:FileTransfers; URLs without passwords and signatures (see `sgas.public_url`)."""
+    if not all_of_them:
+        return ""
     return "".join([_transfer(transfer, url) for transfer, url in sgas.transfers(all_of_them)])
 
 

@@ -83,7 +83,8 @@ class Packer:
                 f"another job has the receiver's key {record.receiver_key}: one would replace the other",
             )
         full: Sequence[Batch] = ()
-        if self._waiting and self._bytes + size > min(self._most_bytes, self._fill_to() - self._around):
+        so_far = self._bytes + size
+        if self._waiting and (so_far > self._most_bytes or so_far > self._fill_to() - self._around):
             full = (self._close(),)
         self._waiting.append(record)
         self._keys.add(record.entry.key)

@@ -65,9 +65,8 @@ def local_id(job: PublishedJob) -> str:
     120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise (sgas facts, section 5).
     """
     text = xml_text(job.local_id)
-    if not xml_text(job.job.local_id) or text.startswith("/") or len(text) > LOCAL_ID_CHARACTERS:
-        return ""
-    return text
+    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)  # nine of ten sites have no prefix
+    return "" if not own or text.startswith("/") or len(text) > LOCAL_ID_CHARACTERS else text
 
 
 def job_name(text: str) -> str:
