@@ -69,6 +69,9 @@ _SHARED: Final[dict[Of, tuple[Taker, tuple[Any, ...]]]] = {
 }
 
 
+_KNOWN_BY_ID: Final = frozenset(of.value for of in _SHARED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """The place of a value that is the job's own."""
@@ -145,14 +148,14 @@ class Planner:
                 container = inside
             if of is not Of.RUN:
                 parts.append(self._shared(of, tuple(group)))
-            elif varied:
-                parts.append(Slot(take=self._remembered(tuple(group)), write=str))
             elif repeats:
-                parts.append(self._repeated(tuple(group)))
+                remembered = self._remembered(tuple(group))
+                parts.append(Slot(take=remembered, write=str) if varied else remembered)
             else:
                 parts += [part for field in group for part in self._step(field)]
         parts.append(f"</{container}></{record}>" if container else f"</{record}>")
-        return Plan(parts, [path for field in fields if not field.varied for path in field.hangs_on])
+        hang_on = [path for field in fields if not field.varied for path in field.hangs_on]
+        return Plan(parts, [path for path in hang_on if path.partition(".")[0] not in _KNOWN_BY_ID])
 
     def _step(self, field: Field) -> tuple[str, Slot, str]:
         """What stands before a value, the value, and what stands after it: of an optional element nothing but the value."""
@@ -162,14 +165,9 @@ class Planner:
             return before, Slot(take=field.value, write=field.write), after
         return "", Slot(take=field.value, write=_optional(field, before, after)), ""
 
-    def _repeated(self, fields: tuple[Field, ...]) -> Callable[[PublishedJob], str]:
-        """Consecutive elements of a job."""
-        steps = [self._step(field) for field in fields]
-        return lambda job: "".join([f"{before}{slot.write(slot.take(job))}{after}" for before, slot, after in steps])
-
     def _remembered(self, fields: tuple[Field, ...]) -> Callable[[PublishedJob], str]:
-        """The same by the values that they hang on: one look-up instead of as many steps."""
-        render = self._repeated(fields)
+        """Consecutive elements by the values that they hang on: one look-up instead of as many steps."""
+        steps = [self._step(field) for field in fields]
         take = attrgetter(*dict.fromkeys(path for field in fields for path in field.hangs_on))
         known: dict[Any, str] = {}
 
@@ -179,7 +177,8 @@ class Planner:
             if text is None:
                 if len(known) >= _FEW:
                     known.clear()
-                text = known[values] = render(job)
+                text = "".join([f"{before}{slot.write(slot.take(job))}{after}" for before, slot, after in steps])
+                known[values] = text
             return text
 
         return fill

@@ -80,7 +80,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           looks=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
     Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity,
-          hangs_on=("local_user",)),
+          hangs_on=("who", "local_user")),
     Field(row="head 4", name="JobName", value=lambda job: sgas.job_name(job.job_name), write=escape_unicode),
     Field(row="head 5", name="Charge", value=lambda job: sgas.charge(job.charge), rare=True, whole=True,
           write=charge_element(PREFIX, escape_unicode), looks=charge_looks(PREFIX)),
