@@ -506,6 +506,29 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
             assert skipped in found.skipped or skipped.rule == "no-job-id"
 
 
+def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema) -> None:
+    """What stands beside the rows of a large page is read piece by piece."""
+    path = tmp_path / "a.db"
+    write(path, [*samples(150), *hostile(1), *samples(150, 2)], schema)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("DELETE FROM AAR WHERE RecordID % 7 = 3")
+    connection.close()
+    small, large = (since(source_of(path, page_rows=rows), needs=EVERYTHING) for rows in (3, 10_000))
+    assert len(small) > 100
+    (whole,) = large
+    assert list(whole.jobs) == jobs_of(small)
+    assert list(whole.skipped) == [skipped for page in small for skipped in page.skipped]
+    assert list(whole.open) == [opened for page in small for opened in page.open]
+    assert len(whole.jobs) > 200
+    assert whole.skipped
+    assert whole.open
+    listed = source_of(path, page_rows=10_000).look_again(
+        [OpenRow(row=job.row, finished_seen_at=None) for job in whole.jobs], EVERYTHING, NOW
+    )
+    assert jobs_of(listed) == list(whole.jobs)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_row_once_by_row_and_by_window(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -42,6 +42,9 @@ _IN_PROGRESS: Final = "in-progress"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
 _NOTHING: Final[Mapping[str, object]] = {}
 _REMEMBERED: Final = 20_000
+# Rows whose side rows are read together: 2 kB of objects a row, and those of a whole page are more than a core's own cache
+# holds. 100 take as long as 50; 500 take a sixth longer.
+_AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,12 @@ class RowReader:
             rows, span = left, False
             if not rows:
                 return verdicts
-        sides = read_sides(connection, rows, span, asked.needs)
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            self._tell(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
+        return verdicts
+
+    def _tell(self, rows: Sequence[Row], sides: Sides, asked: Asked, verdicts: Verdicts) -> None:
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
@@ -108,7 +116,6 @@ class RowReader:
                     verdicts.open.append(opened)
             except Unfit as unfit:
                 verdicts.skipped.append(self._skip(row, unfit))
-        return verdicts
 
     def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
         """The rows without those of finished runs that there is nothing to do about."""
