@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from publisher.ledger import stretches
+from publisher.ledger.absence import Absence
 from publisher.ledger.history import SqliteHistory
 from publisher.ledger.history_base import Delivered, TargetHistory
 from publisher.ledger.membership import pack
@@ -52,7 +53,7 @@ class Past:
     def settle(self) -> None:
         """Make a stretch of what is fresh."""
         self.connection.execute("BEGIN")
-        stretches.settle_fresh(self.connection, 1, {})
+        stretches.settle_fresh(self.connection, 1, Absence())
         self.connection.execute("COMMIT")
 
     def told(self) -> TargetHistory:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from struct import Struct
 from typing import Final
 
@@ -20,6 +19,7 @@ KEY_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES
 ENTRY_BYTES: Final = KEY_BYTES + 4 + 4 + 3
 # 180 entries fill a 4,096-byte page of an SQLite table with its header: no overflow page, no half page.
 LEAF_ENTRIES: Final = 180
+LEAF_BYTES: Final = LEAF_ENTRIES * ENTRY_BYTES
 LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
 _MESSAGE_AND_END: Final = Struct(f">{KEY_BYTES}xII3x")
@@ -83,8 +83,13 @@ def latest(leaf: bytes, key: JobKey) -> Membership | None:
     return None if at < 0 else unpack(leaf[at : at + ENTRY_BYTES])
 
 
-def leaves(sorted_entries: Iterable[bytes]) -> Iterator[bytes]:
-    """Entries in order, cut into full leaves."""
-    stream = iter(sorted_entries)
-    while leaf := b"".join(islice(stream, LEAF_ENTRIES)):
-        yield leaf
+def leaves(in_order: Iterable[bytes]) -> Iterator[bytes]:
+    """Entries in order, one or more to a piece, cut into full leaves."""
+    rest = b""
+    for piece in in_order:
+        rest += piece
+        full = len(rest) - len(rest) % LEAF_BYTES
+        yield from (rest[at : at + LEAF_BYTES] for at in range(0, full, LEAF_BYTES))
+        rest = rest[full:]
+    if rest:
+        yield rest

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from publisher.ledger import arrival as arrivals
 from publisher.ledger import counts, keys, months, rows, sqlite_file, stretches
+from publisher.ledger.absence import Absence
 from publisher.ledger.arrival import Arrival
 from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, SyncMessage, TargetState
 from publisher.ledger.months import forget as forget_months
@@ -302,10 +303,10 @@ class SqliteLedger(LedgerQuestions):
             stretches.add_fresh(self._fresh_of(target), packed)
             return
         self._fresh.pop(target)
-        absences, self._absences = self._absences, {}  # without them every key is looked up, which is only slow
+        absence = self._absences.setdefault(target, Absence())
         with self._atomic():
-            absences = stretches.settle_fresh(self._connection, target, absences)
-        self._absences = absences
+            covers = stretches.settle_fresh(self._connection, target, absence)
+        absence.covers = covers
         sqlite_file.give_back_pages(self._connection)
 
     def _arrival(self, number: int, message: MessageId) -> Arrival:

@@ -92,7 +92,7 @@ class LedgerQuestions:
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
         self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
-        self._absences: dict[int, Absence] = {}  # by stretch, of those that this process wrote
+        self._absences: dict[int, Absence] = {}  # by target, of what this process wrote
 
     def target(self, target: str) -> TargetState | None:
         with self._reading():
@@ -125,7 +125,7 @@ class LedgerQuestions:
             fresh = self._fresh_of(number)
             found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
             others = [key for key in keys if key not in found] if found else keys
-            found |= stretches.look_up(self._connection, number, others, self._absences)
+            found |= stretches.look_up(self._connection, number, others, self._absences.get(number))
             settled = {one: self._is_settled(one) for one in {membership.message for membership in found.values()}}
             return {
                 key: Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=settled[one.message])

@@ -33,7 +33,7 @@ _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounti
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 # Rows that are only counted come so many pages at once: there are more of each kind, and they are read as quickly.
-_ALIKE_PAGES: Final = 16
+_ALIKE_PAGES: Final = 8
 # Copies may be as large as the database, and /tmp is often memory.
 _COPIES: Final = "/var/tmp"  # noqa: S108  # mkdtemp makes a private directory below
 
