@@ -55,7 +55,7 @@ class Transfer:
 
 @per_job(frozen=True, slots=True)
 class Glimpse:
-    """What of a finished run tells which one it is, and whether it changed."""
+    """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`."""
 
     job_id: JobId
     local_id: str  # '' when the job never reached the batch system

@@ -132,17 +132,9 @@ class RowReader:
             ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int and ended_at > 0
         ):
             return None
-        return Glimpse(
-            job_id=JobId(self.text(row[1])),
-            local_id=self.text(row[2]),
-            status=status,
-            ended_at=Epoch(ended_at),
-            wall_s=wall_s,
-            cpu_user_s=user_s,
-            cpu_kernel_s=kernel_s,
-            node_count=positive(row[13]),
-            cpu_count=positive(row[14]),
-        )
+        job_id, local_id = JobId(self.text(row[1])), self.text(row[2])
+        nodes, cores = positive(row[13]), positive(row[14])
+        return Glimpse(job_id, local_id, status, Epoch(ended_at), wall_s, user_s, kernel_s, nodes, cores)
 
     def _still_open(self, row: Row, sides: Sides, asked: Asked) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
