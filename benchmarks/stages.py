@@ -7,6 +7,7 @@ only rehearses, or a transport that takes everything.
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Cost, measured
-from publisher import config
+from publisher import cli, config
 from publisher.aim import Aim
 from publisher.delivery.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.delivery.smime import Signer
@@ -189,6 +190,7 @@ def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int | None) -> tuple[Cost
 
 
 if __name__ == "__main__":
+    gc.set_threshold(cli.CYCLES_AFTER)
     site = live(Path(sys.argv[1]))
     split = summary_stages if site.settings.targets[0].summary else stages
     found = split(site, int(sys.argv[2]), Path(sys.argv[3]))
