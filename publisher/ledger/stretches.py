@@ -50,11 +50,10 @@ def look_up(
 ) -> dict[JobKey, Membership]:
     """The latest delivery of each run that stands in a stretch."""
     found: dict[JobKey, Membership] = {}
-    keys = sorted(keys)
     likely = absence.perhaps(keys) if absence else keys
     for stretch, _ in connection.execute(_STRETCHES, {"target": target}).fetchall():
         leaf = last = b""
-        for key in likely if absence and stretch in absence.covers else keys:
+        for key in sorted(likely if absence and stretch in absence.covers else keys):
             if key >= last:  # else it can only stand in the leaf of the one before
                 row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": key}).fetchone()
                 leaf = row[2] if row else b""
