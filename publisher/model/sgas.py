@@ -65,7 +65,7 @@ def local_id(job: PublishedJob) -> str:
     120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise (sgas facts, section 5).
     """
     text = xml_text(job.local_id)
-    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)  # nine of ten sites have no prefix
+    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)  # the same where nothing is put before it
     return "" if not own or text.startswith("/") or len(text) > LOCAL_ID_CHARACTERS else text
 
 
