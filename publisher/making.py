@@ -1,16 +1,19 @@
-"""A batch put together as one message, and checked."""
+"""Records put together as one message, and checked: a batch of jobs', or whole months."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from publisher.errors import Unfit
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
+from publisher.ledger.base import Carried, MonthMessage
+from publisher.model.job import JobId, RowRef
 from publisher.model.message import Message, Rendered, message_of
 from publisher.model.parcel import Batch
+from publisher.model.summary import SummaryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +50,30 @@ def _faults(form: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:
             form.check(form.frame.join([record.content]))
         except Unfit as unfit:
             yield record, unfit
+
+
+def make_months(
+    form: SummaryFormat, target: str, batch: Sequence[tuple[int, SummaryGroup, bytes]], made_at: datetime
+) -> MonthMessage:
+    """A message of whole months: number of the month, group and record of each. Raises: Unfit when the check finds a fault."""
+    payload = form.frame.join([content for _, _, content in batch])
+    form.check(payload)
+    message = message_of(payload, target, form.name, len(batch), made_at)
+    records = tuple(_carried(group, content) for _, group, content in batch)
+    return MonthMessage(message=message, months=tuple(sorted({month for month, _, _ in batch})), records=records)
+
+
+def _carried(group: SummaryGroup, content: bytes) -> Carried:
+    """A group under the name by which `quarantine list` shows it, should it be refused."""
+    about = (
+        f"{group.vo or 'no VO'}, {group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
+    )
+    return Carried(
+        row=RowRef(database="", record_id=0),
+        job_id=JobId(f"summary {group.year}-{group.month:02} of {about}"),
+        local_id="",
+        ended_at=group.latest_end,
+        fingerprint=0,
+        content_bytes=len(content),
+        first_time=False,
+    )

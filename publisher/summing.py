@@ -17,9 +17,10 @@ from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
 from publisher.formats.base import SummaryFormat, receiver_table
 from publisher.judge import Fit, Judge, PassedOver, set_aside
-from publisher.ledger.base import Carried, Hold, Ledger, MonthMessage, MonthState, Quarantined
+from publisher.ledger.base import Hold, Ledger, MonthState, Quarantined
+from publisher.making import make_months
 from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import LEFT_OUT, Message, Values, message_id
+from publisher.model.message import LEFT_OUT, Values
 from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
 from publisher.model.policy import PublishedJob
 from publisher.model.progress import Progress
@@ -30,6 +31,10 @@ from publisher.reading import whole_window
 from publisher.sources.base import Page, Source
 
 _ASIDE_AT_ONCE: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
+_SUMMED_OTHERWISE: Final = (
+    "it was summed up without service levels, for the format of before, and rows of it are gone since; "
+    "publish it in that format, or give their database to source.databases again"
+)
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
@@ -70,7 +75,7 @@ class MonthTotals:
         self._accept_key_change = accept_key_change
         self._clock = clock
         self._page_read = page_read
-        self._months: dict[int, Accumulator] = {}
+        self._months: dict[int, Accumulator | None] = {}
         self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
         self._dirty: set[int] = set()
         self._progress = Progress()
@@ -96,10 +101,10 @@ class MonthTotals:
         """
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
-        if fit.known is None:
-            self._accumulator(month).add(fit.published)
-        else:
+        if fit.known is not None:
             self._dirty |= {month, month_number(fit.known.ended_at)}
+        elif (totals := self._accumulator(month)) is not None:
+            totals.add(fit.published)
         self._runs[fit.entry.key] = fit.entry.ended_at, fit.entry.fingerprint
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
@@ -112,7 +117,8 @@ class MonthTotals:
 
     def take_many(self, like: PublishedJob, runs: Iterable[tuple[JobKey, Values]], share: Share) -> None:
         """Count new runs of one month that are like that one, and that `take` would count each."""
-        self._accumulator(month_number(share.latest_end)).add_many(like, share)
+        if (totals := self._accumulator(month_number(share.latest_end))) is not None:
+            totals.add_many(like, share)
         self._runs.update(runs)
 
     def has_none_of(self, keys: Iterable[JobKey]) -> bool:
@@ -125,7 +131,7 @@ class MonthTotals:
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
-        contents = {month: list(totals.groups()) for month, totals in self._months.items()}
+        contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
         self._count(self._runs, contents, dirty=self._dirty, clean=(), progress=self._progress)
         self._months.clear()
         self._runs.clear()
@@ -167,13 +173,22 @@ class MonthTotals:
         self._dispatch.send_outstanding()
         self._dispatch.conclude()
 
-    def _accumulator(self, month: int) -> Accumulator:
-        totals = self._months.get(month)
-        if totals is None:
-            totals = self._months[month] = Accumulator(self._format.grouping)
-            for group in self._ledger.counted(self._target, month):
-                totals.add_group(group)
-        return totals
+    def _accumulator(self, month: int) -> Accumulator | None:
+        """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
+        if month not in self._months:
+            groups = self._ledger.counted(self._target, month)
+            if self._can_be_told(groups):
+                totals = self._months[month] = Accumulator(self._format.grouping)
+                for group in groups:
+                    totals.add_group(group)
+            else:
+                self._months[month] = None
+                self._dirty.add(month)
+        return self._months[month]
+
+    def _can_be_told(self, groups: Iterable[SummaryGroup]) -> bool:
+        """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
+        return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
 
     def _takes_singles_over(self, state: MonthState) -> bool:
         """Whether what was sent of a month one by one, in an earlier format, becomes part of its totals now."""
@@ -246,6 +261,9 @@ class MonthTotals:
     def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
         groups = self._ledger.counted(self._target, state.month)
+        if not self._can_be_told(groups):
+            self._set_month_aside(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
+            return ()
         if not all(group.has_begun(now) for group in groups):
             return ()
         stale = self._stale(state, groups)
@@ -283,19 +301,21 @@ class MonthTotals:
         try:
             return [(state.month, group, self._format.render(group, now)) for group in groups]
         except Unfit as unfit:
-            aside = SkippedJob(
-                row=RowRef(database="", record_id=0),
-                job_id=JobId(f"summary {HeldMonth(month=state.month, stale=(), lost_jobs=0).name}"),
-                local_id="",
-                ended_at=None,
-                rule=unfit.rule,
-                reason=unfit.reason,
-                fingerprint=0,
-            )
-            self._dispatch.count_aside(aside)
-            policy_digest = self._judge.policy_digest
-            self._ledger.note(self._target, Progress(skipped=(aside,)), policy_digest, self._clock())
+            self._set_month_aside(state, unfit)
             return []
+
+    def _set_month_aside(self, state: MonthState, unfit: Unfit) -> None:
+        aside = SkippedJob(
+            row=RowRef(database="", record_id=0),
+            job_id=JobId(f"summary {HeldMonth(month=state.month, stale=(), lost_jobs=0).name}"),
+            local_id="",
+            ended_at=None,
+            rule=unfit.rule,
+            reason=unfit.reason,
+            fingerprint=0,
+        )
+        self._dispatch.count_aside(aside)
+        self._ledger.note(self._target, Progress(skipped=(aside,)), self._judge.policy_digest, self._clock())
 
     def _send(self, rendered: Iterable[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
         frame = self._format.frame
@@ -305,21 +325,8 @@ class MonthTotals:
             most_bytes=self._scales.fill_to() - len(frame.head) - len(frame.tail),
             between=len(frame.separator),
         )
-        self._ledger.prepare_months(self._target, [self._month_message(batch, now) for batch in batches])
-
-    def _month_message(self, batch: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> MonthMessage:
-        payload = self._format.frame.join([content for _, _, content in batch])
-        self._format.check(payload)
-        message = Message(
-            id=message_id(now, payload),
-            target=self._target,
-            format=self._format.name,
-            payload=payload,
-            records=len(batch),
-            made_at=now,
-        )
-        records = tuple(_carried(group, content) for _, group, content in batch)
-        return MonthMessage(message=message, months=tuple(sorted({month for month, _, _ in batch})), records=records)
+        made = [make_months(self._format, self._target, batch, now) for batch in batches]
+        self._ledger.prepare_months(self._target, made)
 
     def _count(
         self,
@@ -341,19 +348,3 @@ class MonthTotals:
             policy_digest=self._judge.policy_digest,
             now=self._clock(),
         )
-
-
-def _carried(group: SummaryGroup, content: bytes) -> Carried:
-    """A group under the name by which `quarantine list` shows it, should it be refused."""
-    about = (
-        f"{group.vo or 'no VO'}, {group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
-    )
-    return Carried(
-        row=RowRef(database="", record_id=0),
-        job_id=JobId(f"summary {group.year}-{group.month:02} of {about}"),
-        local_id="",
-        ended_at=group.latest_end,
-        fingerprint=0,
-        content_bytes=len(content),
-        first_time=False,
-    )

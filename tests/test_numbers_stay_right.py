@@ -63,6 +63,45 @@ def republish_meeting(world: World, other: Callable[[], object], monkeypatch: py
     return outcome
 
 
+WITHOUT_LEVELS, BY_LEVEL = ("apel-normalised-summary-0.4", "apel-summary-0.3"), ("apel-summary-0.2", "apel-summary-0.4")
+
+
+def at_two_levels(*numbers: int) -> list[SampleJob]:
+    return [alike(number, benchmark=f"HEPSPEC:{10 + number % 2}") for number in numbers]
+
+
+@pytest.mark.parametrize("then", BY_LEVEL)
+@pytest.mark.parametrize("world", WITHOUT_LEVELS, indirect=True)
+def test_a_month_counted_without_levels_goes_on_by_level(world: World, then: str) -> None:
+    """New jobs come to it in the same round: what was summed up has no place for them, so all of it is summed up anew."""
+    world.finish(at_two_levels(1, 2, 3))
+    done(world.publish())
+    world.config["targets"]["egi"]["format"] = then
+    world.finish(at_two_levels(4, 5))
+    first = done(world.publish())
+    assert held(first) == [("2028-03", 1, 0)], "its row stands in another table"
+    world.do_the_tickets(first)
+    accepted = done(world.publish(accept=True))
+    assert (accepted.exit_status, accepted.held, world.wrong_months()) == (0, (), {})
+    assert done(world.publish()).records == 0
+
+
+@pytest.mark.parametrize("then", BY_LEVEL)
+@pytest.mark.parametrize("world", WITHOUT_LEVELS, indirect=True)
+def test_a_month_counted_without_levels_whose_rows_are_gone_is_not_told_in_part(world: World, then: str) -> None:
+    world.finish(at_two_levels(1, 2, 3))
+    done(world.publish())
+    told = world.receiver.totals()
+    clean_up(world, "job1")
+    world.config["targets"]["egi"]["format"] = then
+    assert done(world.publish()).exit_status == 0, "nothing is new, and the month stands there as it was"
+    forced = done(world.republish("2028-03"))
+    assert (forced.exit_status, forced.quarantined) == (65, 1)
+    world.finish(at_two_levels(4))
+    assert held(done(world.publish())) == [("2028-03", 1, 0)]
+    assert world.receiver.totals() == told
+
+
 @pytest.mark.parametrize("world", ["apel-summary-0.2", "apel-normalised-summary-0.4"], indirect=True)
 def test_a_month_that_lost_its_last_job_is_held_once_and_then_told_as_0(world: World) -> None:
     feb, mar = ([job for job in JOBS if job.end_time < MARCH.timestamp()], JOBS[-3:])

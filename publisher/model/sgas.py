@@ -65,7 +65,8 @@ def local_id(job: PublishedJob) -> str:
     120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise (sgas facts, section 5).
     """
     text = xml_text(job.local_id)
-    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)  # the same where nothing is put before it
+    # Where nothing is put before it, both are one text.
+    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)
     return "" if not own or text.startswith("/") or len(text) > LOCAL_ID_CHARACTERS else text
 
 
