@@ -324,6 +324,18 @@ def token(key: str, value: SqlValue) -> tuple[str, dict[str, SqlValue]]:
     return "AuthTokenAttributes", {"AttrKey": key, "AttrValue": value}
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [bent({"JobID": b"a\xffb"}), bent({"LocalJobID": b"\xff"}), bent({}, token("vomsfqan", b"/atlas/\xff"))],
+    ids=["job id", "local id", "FQAN"],
+)
+def test_bytes_that_are_no_utf8_are_set_aside_without_a_neighbour_that_raises_doubts(
+    read: Read, stored: RawRow
+) -> None:
+    """Reading bytes raises nothing, unlike text."""
+    assert one_skipped(read(stored)).rule == "undecodable-text"
+
+
 def test_the_last_row_of_a_key_wins_and_projects_gather(read: Read) -> None:
     rows = [
         extra("jobname", "first"),

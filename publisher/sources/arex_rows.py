@@ -226,7 +226,8 @@ class RowReader:
             positive(gpus),
             _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
         )
-        if self._doubtful or names.undecodable:
+        # What is stored as bytes raises no doubt while it is read.
+        if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
             _check_identity(job)
         return job
 
@@ -248,7 +249,10 @@ class RowReader:
         return tuple(each for each in read if each is not None)
 
     def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes]:
-        """FQANs, the main one first, and the other attributes of a job's token. Few different ones, so remembered."""
+        """FQANs, the main one first, and the other attributes of a job's token. Few different ones, so remembered.
+
+        Raises: Unfit for an FQAN that is not UTF-8.
+        """
         if not stored:
             return ((main_fqan,) if main_fqan else (), ())
         known = self._tokens.get((main_fqan, *stored))
@@ -260,6 +264,7 @@ class RowReader:
             first = [main_fqan, *(value for key, value in pairs if key == "mainfqan")]
             others = [value for key, value in pairs if key == "vomsfqan"]
             fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
+            _check_fqans(fqans)
             attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
             known = self._tokens[main_fqan, *stored] = fqans, attributes
         return known
@@ -302,6 +307,10 @@ def _check_identity(job: JobRecord) -> None:
     for name in ("job_id", "local_id", "user", "vo", "endpoint", "interface"):
         if is_undecodable(getattr(job, name)):
             raise Unfit("undecodable-text", f"{name} is not UTF-8: {getattr(job, name)!r}")
-    for fqan in job.fqans:
+    _check_fqans(job.fqans)
+
+
+def _check_fqans(fqans: Fqans) -> None:
+    for fqan in fqans:
         if is_undecodable(fqan):
             raise Unfit("undecodable-text", f"FQAN is not UTF-8: {fqan!r}")
