@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.__main__ import NEW_JOBS, STARTS
 from benchmarks.compare import compared
+from benchmarks.least import least
 from benchmarks.measure import Cost
 from benchmarks.report import Line, as_json, table
 from benchmarks.stages import STAGES, SUMMARY_STAGES
@@ -162,3 +163,21 @@ def test_a_comparison_tells_which_work_changed() -> None:
     before, after = as_json([line], {}), as_json([replace(line, work={"messages": 4, "bytes": 9})], {})
     assert compared(before, after).splitlines()[-1].endswith("messages 3 -> 4")
     assert compared(before, as_json([replace(line, name="another")], {})).splitlines()[1:] == []
+
+
+def test_of_several_runs_each_line_counts_as_cheap_as_it_ever_was() -> None:
+    def run(first_s: float, second_s: float, peak_mib: float) -> dict[str, Any]:
+        costs = {"first": first_s, "second": second_s}
+        lines = [
+            Line(
+                group="g", name=name, count=7, unit="jobs", cost=Cost(wall_s=cpu_s + 1, cpu_s=cpu_s, peak_mib=peak_mib)
+            )
+            for name, cpu_s in costs.items()
+        ]
+        return as_json(lines, {})
+
+    found = {line.name: line.cost for line in least([run(3.0, 1.0, 50.0), run(2.0, 4.0, 60.0)])}
+    assert found == {
+        "first": Cost(wall_s=3.0, cpu_s=2.0, peak_mib=60.0),
+        "second": Cost(wall_s=2.0, cpu_s=1.0, peak_mib=60.0),
+    }
