@@ -25,7 +25,7 @@ from publisher.sources.arex_values import is_undecodable, tolerant_text
 # A row as `sql.SINCE_TO_COUNT` has it: a `BareRun`, the time of submission, and the kind.
 _RUN: Final = slice(0, 7)
 _KIND: Final = slice(8, None)
-_NAMED: Final = ("EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID", "BenchmarkID")  # how a kind begins
+_NAMED: Final = tuple(sql.NAMES)  # how a kind begins
 _FQAN, _BENCHMARK = 4, 6  # their places in a kind
 _FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
