@@ -36,12 +36,12 @@ class Membership:
 
 
 def pack(entry: Entry, message: int) -> bytes:
-    ended_at = max(0, min(entry.ended_at, LATEST_END))
-    return _ENTRY.pack(entry.key, message, ended_at, entry.fingerprint >> 8, entry.fingerprint & 0xFF)
+    """An entry as leaves hold it, under the number of the message that carried it."""
+    return pack_all({entry.key: (entry.ended_at, entry.fingerprint)}, message)[0]
 
 
 def pack_all(runs: Mapping[JobKey, Values], message: int) -> list[bytes]:
-    """As `pack`, of many runs that a message carries: 0.1 µs a run against 0.5."""
+    """The entries of all runs that a message carries: 0.1 µs a run, where a call for each takes 0.5."""
     return [
         _ENTRY.pack(
             key,

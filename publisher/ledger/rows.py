@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from publisher.ledger.base import Carried
-from publisher.ledger.membership import pack, pack_all
+from publisher.ledger.membership import pack_all
 from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Values
@@ -92,7 +92,8 @@ def enter(
 
 def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
     """The runs that a message carries, known from now on; gives them packed."""
-    return _remember(connection, target, number, [pack(entry, number) for entry in entries])
+    runs = {entry.key: (entry.ended_at, entry.fingerprint) for entry in entries}
+    return _remember(connection, target, number, pack_all(runs, number))
 
 
 def remember_counted(
