@@ -23,9 +23,8 @@ from publisher.errors import CredentialError
 
 # Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0, measured).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
-_THEIR_END: Final = re.compile(
-    rb"7-[mM][iI][mM][eE]"
-)  # begins with bytes that have no case, so that the search is quick
+# Begins with bytes that have no case, so that the search is quick.
+_THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
 
 _PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _OPTIONS: Final = (pkcs7.PKCS7Options.DetachedSignature, pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCapabilities)

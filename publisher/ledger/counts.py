@@ -33,9 +33,8 @@ _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 def add(connection: sqlite3.Connection, target: int, ended: Iterable[tuple[Epoch, str]]) -> None:
     """Jobs that a message delivered for the first time: their end times and submit hosts."""
-    jobs = Counter(
-        [(month_number(ended_at), sync_host(host)) for ended_at, host in ended]
-    )  # a generator: twice the time
+    # A list: from a generator it takes twice the time.
+    jobs = Counter([(month_number(ended_at), sync_host(host)) for ended_at, host in ended])
     connection.executemany(
         _ADD, [{"target": target, "month": month, "host": host, "jobs": count} for (month, host), count in jobs.items()]
     )

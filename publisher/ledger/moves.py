@@ -102,8 +102,9 @@ class SqliteLedger(LedgerQuestions):
             months.count(self._connection, number, contents, dirty, clean, basis)
             rows.advance(self._connection, number, progress, policy_digest, now)
             rows.leave_quarantine(self._connection, number, (key for key, one in runs.items() if one[1] != LEFT_OUT))
-            packed = rows.remember_counted(self._connection, number, runs, now) if runs else []
+            packed: Sequence[bytes] = ()
             if runs:
+                packed = rows.remember_counted(self._connection, number, runs, now)
                 counts.look_before_again(self._connection, number, map(itemgetter(0), runs.values()))
         self._add_or_compact(number, packed)
 
