@@ -252,7 +252,7 @@ class Dispatch:
         pieces = 2
         if not refused and receipt.attempts:  # the service's word, not that of the option
             limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
-            self._learnt, self._limit = limit, None
+            self._learnt = limit
             self._ledger.learn_limit(self._target, limit)
             pieces = max(2, -(-len(whole.message.payload) // limit.payload_bytes))
         if len(whole.records) > 1:

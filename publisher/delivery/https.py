@@ -80,9 +80,8 @@ class Session:
         return replace(again, tries=2)
 
     def close(self) -> None:
-        """Close the connection, and forget what was asked last, a token with it; a further request would open a new one."""
+        """Close the connection; a further request would open a new one."""
         self._http.close()
-        self._prepared = None
 
     def _attempt(self) -> Attempt:
         return Attempt(
