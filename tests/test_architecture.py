@@ -306,4 +306,4 @@ def test_nothing_starts_a_process(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_modules_are_short(path: Path) -> None:
     lines = path.read_text().count("\n")
-    assert lines <= 360, f"{name_of(path)} has {lines} lines: cut it where the nouns change"
+    assert lines <= 500, f"{name_of(path)} has {lines} lines: cut it where the nouns change"
