@@ -38,7 +38,7 @@ def test_blocks_with_and_without_blanks_are_one_and_the_same() -> None:
 
 def test_repeated_keys_are_several_values_in_order() -> None:
     found = values("[q]\nvofilter = b\nother = x\nvofilter = a\nvofilter = b\n").all("q", "vofilter")
-    assert [(one.text, one.line) for one in found] == [("b", 2), ("a", 4), ("b", 5)]
+    assert [(one.text, one.place) for one in found] == [("b", "arc.conf:2"), ("a", "arc.conf:4"), ("b", "arc.conf:5")]
 
 
 def test_comments_begin_a_line_and_nothing_else_is_one() -> None:
@@ -73,7 +73,45 @@ def test_what_is_no_arc_conf_is_told_in_a_few_lines() -> None:
     assert len(caught.value.problems) == 51
 
 
+def test_an_option_may_stand_without_equals_sign() -> None:
+    """ARC reads it as one with an empty value, and has such lines in its own samples."""
+    conf = parse_arc_conf(b"[authgroup: everyone]\nall\n[mapping]\n  mapped_unixid \nk = v\n", "arc.conf")
+    assert [(option.key, option.text) for option in conf.all("authgroup:everyone", "all")] == [("all", "")]
+    assert [option.key for option in conf.blocks["mapping"].options] == ["mapped_unixid", "k"]
+
+
 # Files
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_files_of_arc_conf_d_are_read_after_it_in_the_order_of_their_names(tmp_path: Path) -> None:
+    path = written(tmp_path / "arc.conf", "[lrms]\nbenchmark = HEPSPEC 10\n[queue: a]\nk = 1\n")
+    folder = tmp_path / "arc.conf.d"
+    written(folder / "20-more.conf", "[queue:a]\nk = 3\n[arex/jura]\n")
+    written(folder / "10-first.conf", "# comment\n[queue:a]\nk = 2\n")
+    written(folder / "sub" / "00.conf", "[queue:a]\nk = 4\n")
+    for ignored in ("10-first.conf~", "notes.txt", "conf"):
+        written(folder / ignored, "no [arc.conf at all\n")
+    (folder / "sub" / "up").symlink_to(folder)
+
+    conf = read_arc_conf(path)
+
+    assert [option.text for option in conf.all("queue:a", "k")] == ["1", "2", "3", "4"]
+    assert list(conf.blocks) == ["lrms", "queue:a", "arex/jura"]
+    assert conf.blocks["arex/jura"].place == f"{folder}/20-more.conf:3"
+    assert [Path(file).name for file in conf.additional] == ["10-first.conf", "20-more.conf", "00.conf"]
+
+
+def test_a_problem_in_arc_conf_d_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "arc.conf", "[common]\n")
+    bad = written(tmp_path / "arc.conf.d" / "jura.conf", "[arex/jura]\nnot an option\n")
+    with pytest.raises(ConfigError, match=f"{bad}:2: 'not an option' is neither"):
+        read_arc_conf(path)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

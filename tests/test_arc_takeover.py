@@ -266,6 +266,23 @@ def test_the_command_prints_a_configuration_that_loads(machine: Machine, tmp_pat
     assert sorted(path.name for path in machine.state.parent.iterdir()) == ["publishing.db"]
 
 
+def test_targets_and_benchmarks_of_arc_conf_d_are_carried_over(machine: Machine, tmp_path: Path) -> None:
+    folder = Path(f"{machine.arc_conf}.d")
+    folder.mkdir()
+    common, _, jura = machine.arc_conf.read_text().partition("[arex/jura]\n")
+    machine.arc_conf.write_text(f"{common}[authgroup: everyone]\nall\n[queue: long]\n")
+    (folder / "10-jura.conf").write_text(f"[arex/jura]\n{jura}")
+    (folder / "20-queues.conf").write_text("[queue: long]\nbenchmark = HEPscore23 11.5\n")
+    status, out, err = machine.run()
+    assert status == 0, err
+    (tmp_path / "publisher.yaml").write_text(out)
+    settings = load(tmp_path / "publisher.yaml", {}, host_name="ce")
+    assert [target.name for target in settings.targets] == ["egi"]
+    (rule,) = settings.targets[0].policy.benchmarks.rules
+    assert (rule.queue, rule.benchmarks[0].text) == ("long", "11.5")
+    assert f"Also read: {folder}/10-jura.conf" in out
+
+
 def test_a_state_elsewhere(machine: Machine, tmp_path: Path) -> None:
     machine.publish_with_arc()
     moved = machine.state.rename(tmp_path / "copy.db")

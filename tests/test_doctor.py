@@ -660,6 +660,14 @@ def jura_elsewhere(clinic: Clinic) -> Planted:
     return warning("jura-ng", "still publishes to https://msg.example.org", "take the block out")
 
 
+def jura_in_arc_conf_d(clinic: Clinic) -> Planted:
+    clinic.arc_conf.write_text("[common]\n[arex]\n[authgroup: everyone]\nall\n")
+    folder = Path(f"{clinic.arc_conf}.d")
+    folder.mkdir()
+    (folder / "jura.conf").write_text("[arex/jura]\n[arex/jura/apel: egi]\ntargeturl = https://localhost:8443\n")
+    return failure(78, "jura-ng", "where our target egi publishes too", f"take the block out of {folder}/jura.conf")
+
+
 def arc_conf_unreadable(clinic: Clinic) -> Planted:
     clinic.arc_conf.write_text("controldir /var/spool\n")
     return warning("jura-ng", "cannot tell", "name it with --arc-conf")

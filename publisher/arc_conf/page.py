@@ -63,7 +63,7 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Page:
     Raises: ConfigError for references in a circle; UsageError for a site that no target has.
     """
     values = ArcValues(conf)
-    sheet = Sheet(file=conf.file)
+    sheet = Sheet()
     _write_head(conf, sheet)
     vo_defaults = VoDefaults(values, sheet)
     drafted = drafts(values, sheet, vo_defaults, takeover)
@@ -110,12 +110,16 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
         0,
         f"Made by publisher {__version__} from {conf.file}, which was only read. What is open stands at the end.",
     )
+    for file in conf.additional:
+        sheet.say(0, f"Also read: {file}")
     sheet.say(0, "")
     sheet.say(
         0,
-        "To switch over: take the [arex/jura] blocks out of arc.conf and restart A-REX; nothing is then sent twice;",
+        "To switch over: take the [arex/jura] blocks out of arc.conf (and arc.conf.d) and restart A-REX; nothing is then sent",
     )
-    sheet.say(0, "then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,")
+    sheet.say(
+        0, "twice; then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,"
+    )
     sheet.say(
         0, "`publisher publish --dry-run`, and the timer. Both can run for a while with `shadow: true` in each target."
     )
@@ -136,12 +140,12 @@ def _tell_the_rest(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     for block in conf.under(JURA):
         known = _known(block)
         if known is None:
-            sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.line)
+            sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place)
             continue
         for option in block.options:
             if option.key not in known:
                 advice = _ADVICE.get(option.key, "unknown here")
-                sheet.lost(f"[{shown(block.name)}] {shown(option.key)}: {advice}", option.line)
+                sheet.lost(f"[{shown(block.name)}] {shown(option.key)}: {advice}", option.place)
 
 
 def _known(block: Block) -> frozenset[str] | None:

@@ -1,15 +1,16 @@
 """arc.conf as it is written: blocks of options in their order, each with its line. ARC 6 and ARC 7 write it alike.
 
-Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`, `key = value`, repeated keys
-are several values, and a line that begins with `#` is a comment.
+Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`, `key = value` or `key` alone,
+repeated keys are several values, and a line that begins with `#` is a comment. ARC 7 reads the files `*.conf` of
+`arc.conf.d` after arc.conf itself and appends their options to the blocks.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,12 @@ class Option:
 
     key: str
     text: str
+    file: str
     line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +41,19 @@ class Block:
     """One block under its name without blanks around the colon, such as `arex/jura/apel:egi`."""
 
     name: str
+    file: str
     line: int
     options: tuple[Option, ...]
+
+    @property
+    def place(self) -> str:
+        """Where it begins first."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that has a part of it."""
+        return tuple(dict.fromkeys([self.file, *(option.file for option in self.options)]))
 
     def all(self, key: str) -> tuple[Option, ...]:
         return tuple(option for option in self.options if option.key == key)
@@ -44,10 +61,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArcConf:
-    """One file; blocks in their order, those of one name joined."""
+    """arc.conf with the files of arc.conf.d; blocks in their order, those of one name joined."""
 
     file: str
     blocks: Mapping[str, Block]
+    additional: tuple[str, ...] = ()  # the files of arc.conf.d
 
     def all(self, block: str, key: str) -> tuple[Option, ...]:
         """Every value of a key; empty where block or key is not there."""
@@ -60,7 +78,54 @@ class ArcConf:
 
 
 def read_arc_conf(path: Path) -> ArcConf:
-    """Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line."""
+    """arc.conf and what stands in arc.conf.d beside it.
+
+    Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line.
+    """
+    main = _read_file(path)
+    return _merged(main, [_read_file(each) for each in _files_in(Path(f"{path}.d"))])
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files *.conf in and below arc.conf.d, those of a folder in the order of their names, before its subfolders.
+
+    Raises: ConfigError.
+    """
+    found: list[Path] = []
+    entered: set[tuple[int, int]] = set()  # a link may lead back up
+    try:
+        for where, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+            here = os.stat(where)
+            if (here.st_dev, here.st_ino) in entered:
+                folders.clear()
+                continue
+            entered.add((here.st_dev, here.st_ino))
+            folders.sort()
+            found += [Path(where, name) for name in sorted(names) if name.endswith(".conf")]
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    except OSError as error:
+        raise ConfigError(
+            f"{printable(str(folder))}: cannot be read: {error.strerror or error}; run this as a user who may"
+        ) from error
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _merged(main: ArcConf, others: Sequence[ArcConf]) -> ArcConf:
+    blocks = dict(main.blocks)
+    for other in others:
+        for name, block in other.blocks.items():
+            known = blocks.get(name)
+            blocks[name] = replace(known, options=known.options + block.options) if known else block
+    return replace(main, blocks=blocks, additional=tuple(other.file for other in others))
+
+
+def _read_file(path: Path) -> ArcConf:
+    """Raises: ConfigError."""
     file = printable(str(path))
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
@@ -76,7 +141,7 @@ def read_arc_conf(path: Path) -> ArcConf:
 
 
 def parse_arc_conf(content: bytes, file: str) -> ArcConf:
-    """As `read_arc_conf`, for bytes that are already here."""
+    """One file, for bytes that are already here. Raises: ConfigError."""
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is no arc.conf")
     if b"\0" in content:
@@ -92,7 +157,7 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
         if not text or text.startswith("#"):
             continue
         header = text.startswith("[")
-        read = _header(text) if header else _option(text, number, begun=current is not None)
+        read = _header(text) if header else _option(text, file, number, begun=current is not None)
         if isinstance(read, _Problem):
             problems.append(f"{file}:{number}: {read.what}")
             if len(problems) >= _MAX_PROBLEMS:
@@ -106,7 +171,10 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
         raise ConfigError(problems)
     return ArcConf(
         file=file,
-        blocks={name: Block(name=name, line=line, options=tuple(options)) for name, (line, options) in found.items()},
+        blocks={
+            name: Block(name=name, file=file, line=line, options=tuple(options))
+            for name, (line, options) in found.items()
+        },
     )
 
 
@@ -135,17 +203,17 @@ def _header(text: str) -> str | _Problem:
     return f"{kind}{colon}{name}"
 
 
-def _option(text: str, number: int, *, begun: bool) -> Option | _Problem:
+def _option(text: str, file: str, number: int, *, begun: bool) -> Option | _Problem:
     key, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not key:
-        return _Problem(f"{shown(text)!r} is neither [block], key = value nor a comment")
+    if not key or (not equals and len(key.split()) > 1):
+        return _Problem(f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment")
     if not begun:
         return _Problem(f"{shown(key)!r} stands before the first [block]")
     if len(text) > _MAX_LINE:
         return _Problem(f"longer than {_MAX_LINE} characters")
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1]  # ARC 5 wanted quotes, and files lived on
-    return Option(key=key, text=value, line=number)
+    return Option(key=key, text=value, file=file, line=number)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -38,7 +38,6 @@ def said(given: Given) -> str:
 class Sheet:
     """Lines in their order, and what is told beside them. `missing` names keys without which the page is no configuration."""
 
-    file: str
     lines: list[str] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
@@ -59,17 +58,17 @@ class Sheet:
     def blank(self) -> None:
         self.lines.append("")
 
-    def hand(self, what: str, line: int = 0) -> None:
-        self.by_hand.append(f"{self.file}:{line}: {what}" if line else what)
+    def hand(self, what: str, place: str = "") -> None:
+        self.by_hand.append(f"{place}: {what}" if place else what)
 
-    def lost(self, what: str, line: int = 0) -> None:
-        self.unmatched.append(f"{self.file}:{line}: {what}" if line else what)
+    def lost(self, what: str, place: str = "") -> None:
+        self.unmatched.append(f"{place}: {what}" if place else what)
 
-    def attempt(self, where: str, line: int, question: Callable[[], None]) -> bool:
+    def attempt(self, where: str, place: str, question: Callable[[], None]) -> bool:
         """Write what the question writes; when a value needs a hand, tell which and why."""
         try:
             question()
         except ByHand as reason:
-            self.hand(f"{shown(where)} {reason}", line)
+            self.hand(f"{shown(where)} {reason}", place)
             return False
         return True

@@ -55,7 +55,7 @@ def write_source(values: ArcValues, sheet: Sheet) -> str:
         sheet.put(1, "control_dir", scalar(given.text), said(given))
         found = given.text
 
-    if not sheet.attempt("[arex] controldir", 0, control_dir):
+    if not sheet.attempt("[arex] controldir", "", control_dir):
         sheet.leave_open(1, "control_dir", "/var/spool/arc/jobstatus", "see the list at the end")
         sheet.missing.append("source.control_dir")
     return found
@@ -67,9 +67,9 @@ def write_credentials(values: ArcValues, sheet: Sheet) -> None:
         ("certificate", "x509_host_cert", "/etc/grid-security/hostcert.pem", _write_certificate),
         ("key", "x509_host_key", _HANDED_KEY, _write_key),
     ):
-        if not sheet.attempt(f"[{JURA}] {option}", 0, partial(write, values, sheet)):
+        if not sheet.attempt(f"[{JURA}] {option}", "", partial(write, values, sheet)):
             sheet.leave_open(1, key, example, "see the list at the end")
-    if not sheet.attempt(f"[{JURA}] x509_cert_dir", 0, partial(_write_ca, values, sheet)):
+    if not sheet.attempt(f"[{JURA}] x509_cert_dir", "", partial(_write_ca, values, sheet)):
         sheet.leave_open(1, "ca", "/etc/grid-security/certificates", "see the list at the end")
 
 
@@ -86,7 +86,7 @@ def _write_key(values: ArcValues, sheet: Sheet) -> None:
         sheet.hand(
             f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` (and publisher-run.service), "
             f"and write below [Service] LoadCredential=hostkey.pem:{shown(given.text)}",
-            given.line,
+            given.place,
         )
 
 
@@ -106,7 +106,7 @@ def _write_ca(values: ArcValues, sheet: Sheet) -> None:
         sheet.hand(
             "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one set: "
             "write `ca: system` when a service's certificate comes from a public CA",
-            policy.line,
+            policy.place,
         )
 
 
@@ -120,7 +120,7 @@ def write_records(values: ArcValues, sheet: Sheet) -> None:
     sheet.put(1, "start_time", "run")
     _write_benchmarks(values, sheet)
     groups: list[Given] = []
-    if sheet.attempt(f"[{JURA}] vo_group", 0, lambda: groups.extend(values.all(JURA, "vo_group"))) and groups:
+    if sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group"))) and groups:
         listed = ", ".join(scalar(group.text) for group in groups if group.text)
         sheet.put(1, "vo_group", f"[{listed}]", said(groups[0]))
 
@@ -129,7 +129,7 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
     rules: list[str] = []
     lrms = values.conf.blocks.get("lrms")
     for block in (*values.conf.under(_QUEUE), *((lrms,) if lrms else ())):
-        sheet.attempt(f"[{shown(block.name)}] benchmark", block.line, partial(_add_benchmark, values, block, rules))
+        sheet.attempt(f"[{shown(block.name)}] benchmark", block.place, partial(_add_benchmark, values, block, rules))
     if not rules:
         sheet.leave_open(
             1, "benchmark", "{type: HEPscore23, value: 11.5}", "arc.conf has none, see the list at the end"
@@ -192,9 +192,9 @@ class VoDefaults:
         self._values = values
         self._sheet = sheet
         found: list[Given] = []
-        sheet.attempt(f"[{JURA}] vomsless_vo", 0, lambda: found.extend(values.all(JURA, "vomsless_vo")))
+        sheet.attempt(f"[{JURA}] vomsless_vo", "", lambda: found.extend(values.all(JURA, "vomsless_vo")))
         for given in found:
-            sheet.attempt(f"{given.origin.removeprefix('from ')}", given.line, partial(self._add, given))
+            sheet.attempt(f"{given.origin.removeprefix('from ')}", given.place, partial(self._add, given))
 
     def __bool__(self) -> bool:
         return bool(self.default or self.rules)
@@ -236,7 +236,7 @@ class VoDefaults:
         ]
         if issuer:
             self._sheet.lost(
-                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only", given.line
+                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only", given.place
             )
         self.rules += rules
 

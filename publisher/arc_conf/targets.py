@@ -74,7 +74,7 @@ def drafts(values: ArcValues, sheet: Sheet, vo_defaults: VoDefaults, takeover: T
     for block in values.conf.under(f"{JURA}/"):
         if block.name.startswith((APEL, SGAS)):
             name = _name(block, taken, sheet)
-            draft = Draft(block=block, name=name, lines=Sheet(file=sheet.file))
+            draft = Draft(block=block, name=name, lines=Sheet())
             _fill(draft, values, vo_defaults, takeover)
             made.append(draft)
     return made
@@ -132,7 +132,7 @@ def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
             for line in (f"  {draft.name}:  # [{shown(draft.block.name)}]", *draft.lines.lines)
         ]
         for obstacle in draft.obstacles:
-            sheet.hand(f"target {draft.name} is written as a comment: {obstacle}", draft.block.line)
+            sheet.hand(f"target {draft.name} is written as a comment: {obstacle}", draft.block.place)
         if not draft.obstacles:
             sheet.by_hand += draft.lines.by_hand
         sheet.unmatched += draft.lines.unmatched
@@ -148,7 +148,7 @@ def _name(block: Block, taken: set[str], sheet: Sheet) -> str:
         name = f"{kind}-{name}"
     taken.add(name)
     if name != theirs:
-        sheet.hand(f"[{shown(block.name)}] is called {name} here", block.line)
+        sheet.hand(f"[{shown(block.name)}] is called {name} here", block.place)
     return name
 
 
@@ -188,7 +188,7 @@ def _must(draft: Draft, key: str, question: Callable[[], None]) -> None:
 
 
 def _may(draft: Draft, key: str, question: Callable[[], None]) -> None:
-    draft.lines.attempt(f"[{draft.block.name}] {key}", draft.block.line, question)
+    draft.lines.attempt(f"[{draft.block.name}] {key}", draft.block.place, question)
 
 
 def _needed(draft: Draft, values: ArcValues, key: str) -> Given:
@@ -215,7 +215,7 @@ def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
     parts = urlsplit(given.text)
     draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), said(given))
     if not parts.path.strip("/"):
-        draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.line)
+        draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.place)
 
 
 def _check_url(url: str) -> None:
@@ -267,7 +267,7 @@ def _write_vos(draft: Draft, values: ArcValues, vo_defaults: VoDefaults) -> None
         draft.lines.hand(
             f"[{shown(draft.block.name)}] vofilter: publisher lets jobs pass by the VO that vomsless_vo gives them, jura-ng "
             "only by one of their own",
-            given[0].line,
+            given[0].place,
         )
 
 
@@ -286,7 +286,7 @@ def _write_prefix(draft: Draft, values: ArcValues) -> None:
     if given is None or not given.text:
         return
     if draft.apel:
-        draft.lines.lost(f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.line)
+        draft.lines.lost(f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place)
         return
     draft.lines.put(2, "localid_prefix", scalar(given.text), said(given))
 
@@ -344,7 +344,7 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
         return
     draft.begin = begin(takeover.stopped.get(draft.block.name), summary=draft.summary, now=takeover.now)
     if draft.begin.trouble:
-        lines.hand(f"[{shown(draft.block.name)}] start: {draft.begin.trouble}", draft.block.line)
+        lines.hand(f"[{shown(draft.block.name)}] start: {draft.begin.trouble}", draft.block.place)
     if draft.begin.at is None:
         lines.leave_open(2, "start", "month", draft.begin.why or "see the list at the end")
     else:

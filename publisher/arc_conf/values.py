@@ -38,11 +38,11 @@ class ByHand(Exception):  # not an error of the program: the value stays open, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value, and where it is from, for the comment behind it. `line` is 0 for defaults."""
+    """A value, and where it is from, for the comment behind it. `place` (file and line) is '' for defaults."""
 
     text: str
     origin: str
-    line: int
+    place: str
     repeated: int = 1
 
 
@@ -70,7 +70,7 @@ class ArcValues:
                 return self._given(place, options[0], len(options))
             default = DEFAULTS.get((place, key))
             if default is not None:
-                return Given(text=default, origin=f"ARC's default of [{place}] {key}", line=0)
+                return Given(text=default, origin=f"ARC's default of [{place}] {key}", place="")
         return None
 
     def all(self, block: str, key: str) -> tuple[Given, ...]:
@@ -78,29 +78,29 @@ class ArcValues:
         return tuple(self._given(block, option, 1) for option in self.conf.all(block, key))
 
     def _given(self, block: str, option: Option, repeated: int) -> Given:
-        text = self._unfold(option.text, block, _Unfolding([(block, option.key)]), option.line)
+        text = self._unfold(option.text, block, _Unfolding([(block, option.key)]), option.place)
         hidden = next((letter for letter in text if not letter.isprintable()), None)
         if hidden is not None:
             raise ByHand(f"holds the character {ascii(hidden)[1:-1]}, which cannot be seen")
         if len(text) > _MAX_TEXT:
             raise ByHand(f"is longer than {_MAX_TEXT} characters")
         return Given(
-            text=text, origin=f"from [{shown(block)}] {shown(option.key)}", line=option.line, repeated=repeated
+            text=text, origin=f"from [{shown(block)}] {shown(option.key)}", place=option.place, repeated=repeated
         )
 
-    def _unfold(self, text: str, block: str, unfolding: _Unfolding, line: int) -> str:
+    def _unfold(self, text: str, block: str, unfolding: _Unfolding, place: str) -> str:
         parts: list[str] = []
         at = 0
         unfolding.depth += 1
         if unfolding.depth > _MAX_DEPTH:
-            raise self._endless(line)
+            raise _endless(place)
         while found := _REFERENCE.search(text, at):
             parts.append(text[at : found.start()])
             end = _closing_brace(text, found.end())
             if found[1] != "VAR":
                 raise ByHand(f"holds ${found[1]}{{...}}, which publisher never runs; write down what it gives")
-            inside = self._unfold(text[found.end() : end], block, unfolding, line)
-            parts.append(self._refer(inside.strip(), block, unfolding, line))
+            inside = self._unfold(text[found.end() : end], block, unfolding, place)
+            parts.append(self._refer(inside.strip(), block, unfolding, place))
             at = end + 1
             if sum(len(part) for part in parts) > _MAX_TEXT:
                 raise ByHand(f"is longer than {_MAX_TEXT} characters with its references filled in")
@@ -108,7 +108,7 @@ class ArcValues:
         unfolding.depth -= 1
         return "".join(parts)
 
-    def _refer(self, name: str, block: str, unfolding: _Unfolding, line: int) -> str:
+    def _refer(self, name: str, block: str, unfolding: _Unfolding, place: str) -> str:
         """The value behind `key` or `[block]key`."""
         unfolding.references += 1
         named = _NAMED.fullmatch(name)
@@ -119,15 +119,15 @@ class ArcValues:
         if wanted in unfolding.chain:
             loop = [*unfolding.chain[unfolding.chain.index(wanted) :], wanted]
             names = " -> ".join(f"[{shown(place)}] {shown(key)}" for place, key in loop)
-            raise ConfigError(f"{self.conf.file}:{line}: references in a circle: {names}")
+            raise ConfigError(f"{place}: references in a circle: {names}")
         if unfolding.references > _MAX_REFERENCES:
-            raise self._endless(line)
+            raise _endless(place)
         if wanted in unfolding.seen:
             return unfolding.seen[wanted]
         options = self.conf.all(*wanted)
         if options:
             unfolding.chain.append(wanted)
-            text = self._unfold(options[0].text, there, unfolding, options[0].line)
+            text = self._unfold(options[0].text, there, unfolding, options[0].place)
             unfolding.chain.pop()
         elif wanted in DEFAULTS:
             text = DEFAULTS[wanted]
@@ -136,8 +136,9 @@ class ArcValues:
         unfolding.seen[wanted] = text
         return text
 
-    def _endless(self, line: int) -> ConfigError:
-        return ConfigError(f"{self.conf.file}:{line}: more references than a configuration can need")
+
+def _endless(place: str) -> ConfigError:
+    return ConfigError(f"{place}: more references than a configuration can need")
 
 
 def _closing_brace(text: str, start: int) -> int:

@@ -98,7 +98,7 @@ def _jura(path: Path, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
 
 def _rival(question: Question, conf: ArcConf, block: str, targets: Sequence[TargetSettings]) -> Finding:
     """A target of ARC's publisher: beside ours at the same service it counts jobs twice, elsewhere it may be meant."""
-    advice = _STOP_JURA.format(path=conf.file)
+    advice = _STOP_JURA.format(path=" and ".join(conf.blocks[block].files))
     try:
         given = ArcValues(conf).first(block, "targeturl")
         url = given.text if given else ""
