@@ -156,7 +156,7 @@ def _lost(site: Site, target: TargetSettings, start: Epoch | None, until: Epoch,
         for name in source.databases():
             databases.append(WritingOrder(name, shelf))
             stack.callback(databases[-1].close)
-        (search,) = look_for_lost(databases, [mark])
+        (search,) = look_for_lost(databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1))))
     return _told(search)
 
 

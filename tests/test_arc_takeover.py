@@ -6,7 +6,7 @@ import io
 import re
 import sqlite3
 import tracemalloc
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,9 @@ from publisher.arc_conf.lost import Search, Watermark, look_for_lost
 from publisher.arc_conf.takeover import Stopped, begin
 from publisher.config import load
 from publisher.model.job import Epoch
+from publisher.model.selection import Window
 from publisher.model.when import epoch, iso
+from publisher.sources.arex import Options, create
 from publisher.sources.arex_order import IN_ORDER, WritingOrder
 from publisher.sources.sqlite_readonly import CopyShelf
 from tests.arc_pages import LAST, NOW, apel, keys, loaded, stopped
@@ -83,14 +85,19 @@ def mark(*, summary: bool = False, vos: frozenset[str] = frozenset(), period_s: 
     )
 
 
-def search(path: Path, watermark: Watermark, *, page_rows: int = 3) -> Search:
-    shelf = CopyShelf(path.parent)
-    database = WritingOrder(str(path), shelf, page_rows=page_rows)
-    try:
-        (found,) = look_for_lost([database], [watermark])
-    finally:
-        database.close()
-        shelf.close()
+def search(*paths: Path, watermark: Watermark | None = None, page_rows: int = 3) -> Search:
+    source = create(Options(databases=tuple(map(str, paths))), {})
+    with ExitStack() as stack:
+        shelf = CopyShelf(paths[0].parent)
+        stack.callback(shelf.close)
+        stack.callback(source.close)
+        databases = []
+        for name in source.databases():
+            databases.append(WritingOrder(name, shelf, page_rows=page_rows))
+            stack.callback(databases[-1].close)
+        (found,) = look_for_lost(
+            databases, [watermark or mark()], lambda last: source.count(Window(end=Epoch(last + 1)))
+        )
     return found
 
 
@@ -116,7 +123,7 @@ def test_jobs_that_were_written_after_the_watermark_had_passed_are_found(schema:
             ]
         ):
             arex.write(job_ending(ended, number))
-    found = search(tmp_path / "a.db", mark())
+    found = search(tmp_path / "a.db")
     assert found.looked_at == 10
     assert [one.job.job_id for one in found.surest] == ["job7", "job9"]
     assert (found.certain, found.earliest) == (2, epoch(at(10, 1)))
@@ -137,7 +144,7 @@ def test_the_order_is_that_of_the_end_not_of_the_submission(tmp_path: Path) -> N
             arex.accept(job)
         for job in (early, late):
             arex.finish(job)
-    assert search(tmp_path / "a.db", mark()).perhaps == 0
+    assert search(tmp_path / "a.db").perhaps == 0
 
 
 def test_of_a_job_that_finished_twice_the_last_end_counts(tmp_path: Path) -> None:
@@ -146,7 +153,7 @@ def test_of_a_job_that_finished_twice_the_last_end_counts(tmp_path: Path) -> Non
         arex.write(again)
         arex.write(other)
         arex.finish_again(again, end_time=epoch(at(11, 5)))
-    found = search(tmp_path / "a.db", mark())
+    found = search(tmp_path / "a.db")
     assert (found.looked_at, found.perhaps, found.certain) == (2, 0, 0)
 
 
@@ -157,9 +164,9 @@ def test_other_vos_and_statuses_are_not_the_targets(tmp_path: Path) -> None:
         arex.write(replace(job_ending(at(15, 1), 3), status="aborted"))
         arex.write(job_ending(at(11, 0), 4, vo="cms"))
         arex.write(job_ending(at(11, 2), 5))
-    found = search(tmp_path / "a.db", mark(vos=frozenset({"atlas"})))
+    found = search(tmp_path / "a.db", watermark=mark(vos=frozenset({"atlas"})))
     assert (found.looked_at, found.certain, found.perhaps) == (2, 0, 0)
-    assert search(tmp_path / "a.db", mark()).certain == 2
+    assert search(tmp_path / "a.db").certain == 2
 
 
 def test_of_summaries_only_what_months_have_lost(tmp_path: Path) -> None:
@@ -168,7 +175,7 @@ def test_of_summaries_only_what_months_have_lost(tmp_path: Path) -> None:
             [at(5, 1), at(30, 1, month=9), at(30, 1, month=8), at(13, 1), at(29, 1, month=9), at(2, 1)]
         ):
             arex.write(job_ending(ended, number))
-    found = search(tmp_path / "a.db", mark(summary=True))
+    found = search(tmp_path / "a.db", watermark=mark(summary=True))
     assert [one.job.job_id for one in found.latest] == ["job2"]  # September was sent anew in October, August was not
     assert [one.job.job_id for one in found.surest] == ["job4"]
     assert found.sent_anyway == 2
@@ -178,7 +185,7 @@ def test_rows_without_a_finished_event_cannot_be_told(tmp_path: Path) -> None:
     with Writer(tmp_path / "a.db") as arex:
         arex.write(job_ending(at(11, 1), 1))
         arex.finish(_accepted(arex, job_ending(at(11, 2), 2)), stop_after="extra")
-    found = search(tmp_path / "a.db", mark())
+    found = search(tmp_path / "a.db")
     assert (found.looked_at, found.unordered) == (1, 1)
 
 
@@ -192,9 +199,27 @@ def test_a_database_out_of_order_is_not_judged(tmp_path: Path) -> None:
     with Writer(tmp_path / "a.db") as arex:
         for number in range(60):
             arex.write(job_ending(at(11, number % 3 * 5), number))
-    found = search(tmp_path / "a.db", mark())
+    found = search(tmp_path / "a.db")
     assert found.disordered == [str(tmp_path / "a.db")]
     assert (found.certain, found.perhaps, found.latest) == (0, 0, [])
+
+
+def test_a_job_in_two_databases_is_told_once(tmp_path: Path) -> None:
+    """After a migration both stand side by side; what is only in the old one is told by its place among the others."""
+    jobs = [job_ending(ended, number) for number, ended in enumerate([at(11, 10), at(11, 5), at(12, 5), at(12, 2)])]
+    only_old = job_ending(at(11, 7), 9)
+    with Writer(tmp_path / "old.db", schema=1) as arex:
+        for job in (jobs[0], only_old, *jobs[1:]):
+            arex.write(job)
+    with Writer(tmp_path / "new.db", schema=2) as arex:
+        for job in jobs:
+            arex.write(job)
+        arex.finish(_accepted(arex, job_ending(at(10, 2), 10)), stop_after="extra")
+    found = search(tmp_path / "old.db", tmp_path / "new.db")
+    assert found.looked_at == 5
+    assert [one.job.job_id for one in found.surest] == ["job3"]
+    assert (found.certain, found.perhaps, found.unordered) == (1, 2, 1)
+    assert {one.job.job_id for one in found.latest} == {"job1", "job9"}
 
 
 def test_an_ordinary_month_has_nothing_that_is_certainly_lost(tmp_path: Path) -> None:
@@ -202,7 +227,7 @@ def test_an_ordinary_month_has_nothing_that_is_certainly_lost(tmp_path: Path) ->
     with Writer(tmp_path / "a.db") as arex:
         for job in jobs:
             arex.write(job)
-    found = search(tmp_path / "a.db", mark(), page_rows=64)
+    found = search(tmp_path / "a.db", page_rows=64)
     assert (found.looked_at, found.certain, found.perhaps, found.disordered) == (400, 0, 0, [])
 
 
@@ -341,7 +366,7 @@ def test_the_report_needs_a_state_and_a_database(machine: Machine) -> None:
 def test_many_jobs_take_little_memory(tmp_path: Path) -> None:
     bulk(tmp_path / "a.db", 2, 30_000, 1, at(1, 0, month=9), LAST)
     tracemalloc.start()
-    found = search(tmp_path / "a.db", mark(), page_rows=2000)
+    found = search(tmp_path / "a.db", page_rows=2000)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.looked_at > 20_000

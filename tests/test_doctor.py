@@ -827,6 +827,20 @@ def test_people_read_what_why_and_what_to_do(clinic: Clinic) -> None:
     assert lines[-1] == f"{len(lines) - 5} ok, 1 warnings, 0 failures; nothing was sent"
 
 
+def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
+    """`migrate` leaves the old database beside the new one."""
+
+    def per_month() -> list[str]:
+        findings = clinic.doctor("--json").json["findings"]
+        return [found["found"] for found in findings if found["name"] == "jobs per month"]
+
+    before = per_month()
+    with clinic.site.arex(schema=1) as arex:
+        for job in recent_jobs():
+            arex.write(job)
+    assert per_month() == before
+
+
 def test_one_target_of_two(clinic: Clinic) -> None:
     clinic.site.config["targets"]["files"] = {"type": "spool", "path": str(clinic.root / "out"), "format": "car"}
     parts = {found["part"] for found in clinic.doctor("--json", "--target", "files").json["findings"]}

@@ -20,7 +20,7 @@ from publisher.ledger.sqlite_file import open_ledger_file
 from publisher.model import when
 from publisher.outcome import Outcome
 from publisher.sources.arex import ArexSource
-from tests.arex_databases import SampleJob
+from tests.arex_databases import SampleJob, Writer
 from tests.pki import Credential
 from tests.simulated_months import Steps, WiredSite, World
 from tests.spring_2028 import FEBRUARY, JOBS, MARCH, NOW, done
@@ -183,6 +183,21 @@ def test_a_republish_of_a_month_whose_rows_are_gone_is_held(world: World) -> Non
     forget_rows(world, 3)
     held = done(world.republish("2028-02"))
     assert [month.lost_jobs for month in held.held] == [3]
+
+
+def test_a_second_database_does_not_stand_in_for_rows_that_are_gone(world: World) -> None:
+    """A job in two of them counts once: the others' copies must not fill the gap."""
+    world.finish(jobs_of(FEBRUARY))
+    assert done(world.publish()).exit_status == 0
+    forget_rows(world, 3)
+    with Writer(world.folder / "control" / "accounting" / "accounting.db", schema=1) as arex:
+        for job in sorted(jobs_of(FEBRUARY), key=lambda job: job.end_time)[3:]:
+            arex.write(job)
+    configure(world, format="apel-summary-0.2")
+    world.pass_time(1)
+    world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])
+    held = done(world.publish())
+    assert [month.lost_jobs for month in held.held] == [2], "three are gone, one is new"
 
 
 @pytest.mark.parametrize("world", ["apel-summary-0.2"], indirect=True)

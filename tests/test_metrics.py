@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -235,6 +236,14 @@ def test_a_target_that_is_not_due_changes_nothing(spooling: WatchedSite) -> None
     before = spooling.file.read_text()
     spooling.round(["one"])
     assert spooling.file.read_text() == before
+
+
+def test_a_job_in_two_databases_is_counted_once(spooling: WatchedSite) -> None:
+    spooling.round()
+    before = spooling.told()[("publisher_accounting_rows",)]
+    shutil.copy(spooling.site.database(), spooling.site.database(1))
+    spooling.round(force=True)
+    assert spooling.told()[("publisher_accounting_rows",)] == before
 
 
 def test_a_stop_is_not_kept_waiting(spooling: WatchedSite) -> None:

@@ -76,6 +76,19 @@ def test_a_window_goes_again_and_regular_rounds_are_untouched(site: SiteUnderTes
     assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 70
 
 
+def test_a_job_in_two_databases_is_announced_once(site: SiteUnderTest) -> None:
+    september = jobs_of(SEPTEMBER, OCTOBER, 40)
+    for schema in (1, 2):
+        with site.arex(schema=schema) as arex:
+            for job in september:
+                arex.write(job)
+    run = site.run("republish", "--yes", "--from", "2026-09", "--to", "2026-09")
+    assert run.status == 0, run.err
+    assert re.search(r"\b40 jobs", run.out + run.err)
+    assert "80" not in run.out + run.err
+    assert counts(site) == Counter(map(truth, september))
+
+
 def test_what_it_delivers_counts_as_delivered(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["start"] = "2026-10"
     september, october = jobs_of(SEPTEMBER, OCTOBER, 20), jobs_of(OCTOBER, NOVEMBER, 20, seed=2)

@@ -295,6 +295,9 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     assert [facts.schema for facts in source.facts()] == [2, 1]
     for read in (jobs_of(since(source)), jobs_of(source.window(Window(), NOTHING, NOW))):
         assert sorted(job.job_id for job in read) == sorted(job.job_id for job in jobs)
+    assert source.count(Window()) == len(jobs)
+    half = Window(end=Epoch(jobs[30].end_time))
+    assert source.count(half) == sum(job.end_time < jobs[30].end_time for job in jobs)
     shadowed = RowRef(database=source.databases()[1], record_id=30)
     pages = source.look_again([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
     assert [page.gone for page in pages] == [(shadowed,)]
@@ -317,6 +320,7 @@ def test_a_job_unfinished_in_the_better_database_counts_in_the_other(tmp_path: P
         writer.finish(torn, stop_after="aar")
     source = source_of(tmp_path / "1.db", tmp_path / "2.db")
     assert [job.job_id for job in jobs_of(since(source, at(torn.end_time)))] == [running.job_id, done.job_id]
+    assert source.count(Window()) == 3
 
 
 def test_databases_of_one_schema_rank_as_configured(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from publisher.arc_conf.reader import ArcConf, parse_arc_conf, read_arc_conf
 from publisher.arc_conf.takeover import read_publishing_state
 from publisher.arc_conf.targets import Draft, Takeover
 from publisher.errors import SourceError, UsageError
+from publisher.model.job import Epoch
+from publisher.model.selection import Window
 from publisher.model.when import epoch
 from publisher.sources.arex import Options, create
 from publisher.sources.arex_order import WritingOrder
@@ -64,18 +66,16 @@ def lost_jobs(page: Page, *, environment: Mapping[str, str]) -> list[str]:
     if not page.control_dir:
         raise UsageError("arc.conf does not say where the accounting database is: [arex] controldir needs a hand")
     source = create(Options(control_dir=Path(page.control_dir)), environment)
-    try:
-        names = source.databases()
-    finally:
-        source.close()
     shelf = CopyShelf(_copies_below(environment))
     with ExitStack() as stack:
         stack.callback(shelf.close)
+        stack.callback(source.close)
         databases = []
-        for name in names:
+        for name in source.databases():
             databases.append(WritingOrder(name, shelf))
             stack.callback(databases[-1].close)
-        return [line for search in look_for_lost(databases, marks) for line in report(search)]
+        searches = look_for_lost(databases, marks, lambda last: source.count(Window(end=Epoch(last + 1))))
+        return [line for search in searches for line in report(search)]
 
 
 def _watermark(draft: Draft) -> Watermark | None:

@@ -21,9 +21,10 @@ late; then nothing is said about it. Measured on a month of a live site: four in
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final, Protocol
 
 from publisher.arc_conf.reader import shown
@@ -32,6 +33,7 @@ from publisher.model.when import Month, iso, month_of
 from publisher.sources.arex_order import Written
 
 _PUBLISHED: Final = frozenset({"completed", "failed"})
+_AT_ONCE: Final = 500  # jobs that are looked for in the other databases
 _LISTED: Final = 200
 _HOURS_LATE_S: Final = 3600
 _DISORDER: Final = 0.2
@@ -70,7 +72,8 @@ class Search:
     expected: float = 0.0
     earliest: Epoch | None = None
     sent_anyway: int = 0
-    unordered: int = 0  # rows up to LastEndTime without a FINISHED event, of any status and VO
+    ordered: int = 0  # jobs up to LastEndTime with a FINISHED event, of any status and VO
+    unordered: int = 0  # those without one
     disordered: list[str] = field(default_factory=list)
     surest: list[Candidate] = field(default_factory=list)
     latest: list[Candidate] = field(default_factory=list)
@@ -82,46 +85,73 @@ class Database(Protocol):
     @property
     def name(self) -> str: ...
     def jobs(self) -> Iterator[Written]: ...
-    def ended_until(self, last: Epoch) -> int: ...
+    def finished_among(self, job_ids: Sequence[str]) -> Set[str]: ...
 
 
-def look_for_lost(databases: Iterable[Database], watermarks: Sequence[Watermark]) -> list[Search]:
-    """One pass over each database for all targets. Raises: SourceError."""
+def look_for_lost(
+    databases: Iterable[Database], watermarks: Sequence[Watermark], ended_until: Callable[[Epoch], int]
+) -> list[Search]:
+    """One pass over each database for all targets; a job that is finished in two of them counts in the first.
+
+    `ended_until` is asked how many jobs have ended up to a second, by any database. Raises: SourceError.
+    """
     searches = [Search(watermark=watermark) for watermark in watermarks]
+    before: list[Database] = []
     for database in databases:
-        passes = [_Pass(search.watermark) for search in searches]
-        for job in database.jobs():
+        passes = [_Pass(search.watermark, search.disordered) for search in searches]
+        for job, also_in in _with_others(database.jobs(), before):
             for one in passes:
-                one.see(job)
+                one.see(job, also_in)
         for one, search in zip(passes, searches, strict=True):
             one.add_to(search, database)
+        before.append(database)
+    for search in searches:
+        search.unordered = max(ended_until(search.watermark.last_end) - search.ordered, 0)
     return searches
+
+
+def _with_others(jobs: Iterator[Written], before: Sequence[Database]) -> Iterator[tuple[Written, str]]:
+    """Each job, and the name of a database before this one in which it is finished too; '' when there is none."""
+    while some := list(islice(jobs, _AT_ONCE)):
+        job_ids = [job.job_id for job in some]
+        others = {job_id: database.name for database in before for job_id in database.finished_among(job_ids)}
+        yield from ((job, others.get(job.job_id, "")) for job in some)
 
 
 class _Pass:
     """One target's way through one database."""
 
-    def __init__(self, watermark: Watermark) -> None:
+    def __init__(self, watermark: Watermark, disordered: Collection[str]) -> None:
+        """`disordered`: databases of which nothing could be told."""
         self._watermark = watermark
+        self._disordered = disordered
         self._latest = Epoch(0)
         self._over = False  # a job was written that ended after LastEndTime: no run came later
-        self._ordered = 0
+        self._seen = 0
         self._hours_late = 0
         self._found = Search(watermark=watermark)
         self._heap: list[tuple[int, int, Candidate]] = []
 
-    def see(self, job: Written) -> None:
+    def see(self, job: Written, also_in: str) -> None:
+        """A job that was counted in another database only tells in which order those around it were written."""
         mark = self._watermark
-        self._ordered += job.ended_at <= mark.last_end
+        self._found.ordered += job.ended_at <= mark.last_end and not also_in
+        again = bool(also_in) and also_in not in self._disordered
         if job.status not in _PUBLISHED or (mark.vos and job.vo not in mark.vos):
             return
-        self._found.looked_at += 1
+        self._seen += 1
+        self._found.looked_at += not again
         if job.ended_at > mark.last_end:
             self._over = True
             return
         behind = max(self._latest - job.ended_at, 0)
         self._latest = max(self._latest, job.ended_at)
         self._hours_late += behind > _HOURS_LATE_S
+        if not again:
+            self._take(job, behind)
+
+    def _take(self, job: Written, behind: int) -> None:
+        mark = self._watermark
         if job.ended_at >= mark.start:
             self._found.sent_anyway += 1
         elif self._over:
@@ -133,8 +163,8 @@ class _Pass:
         found = self._found
         search.looked_at += found.looked_at
         search.sent_anyway += found.sent_anyway
-        search.unordered += max(database.ended_until(self._watermark.last_end) - self._ordered, 0)
-        if found.looked_at >= _ENOUGH_TO_TELL and self._hours_late > _DISORDER * found.looked_at:
+        search.ordered += found.ordered
+        if self._seen >= _ENOUGH_TO_TELL and self._hours_late > _DISORDER * self._seen:
             search.disordered.append(database.name)
             return
         search.certain += found.certain

@@ -78,7 +78,7 @@ METRICS: Final = (
     Metric(name=ATTEMPTS, kind=Kind.COUNTER, label="verdict", help="Attempts to hand a message over."),
     Metric(name=ROUNDS, kind=Kind.COUNTER, label="outcome", help="Rounds."),
     Metric(name=ROUND_SECONDS, kind=Kind.SUMMARY, help="Duration of rounds."),
-    Metric(name=ROWS, kind=Kind.GAUGE, site=True, help="Rows of finished jobs in the accounting databases."),
+    Metric(name=ROWS, kind=Kind.GAUGE, site=True, help="Finished jobs in the accounting databases, each once."),
     Metric(name=SOURCE_READABLE, kind=Kind.GAUGE, site=True, help="1 when the accounting data can be read, else 0."),
     Metric(name=STATE_BYTES, kind=Kind.GAUGE, site=True, help="Size of the publishing database."),
     Metric(name=STATE_USABLE, kind=Kind.GAUGE, site=True, help="1 when the publishing database can be used, else 0."),

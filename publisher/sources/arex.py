@@ -186,7 +186,13 @@ class ArexSource:
         first = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
         with self._opened() as opened:
-            return sum(database.count(first, last) for database in opened)
+            return sum(self._counted(first, last, database, opened[:place]) for place, database in enumerate(opened))
+
+    def _counted(self, first: int, last: int, database: AccountingDatabase, above: Sequence[AccountingDatabase]) -> int:
+        """How many rows of one database end in [first, last], without those that count in a database above it."""
+        if not above:
+            return database.count(first, last)
+        return sum(map(len, database.ended_between(first, last, _keep(above))))
 
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
         asked = Asked(needs=needs, now=_epoch(now), remembers=False)

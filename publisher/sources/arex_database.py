@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from publisher.errors import SourceError
@@ -28,6 +29,7 @@ LAST_SECOND: Final = 2**63 - 1
 _SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
 # The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
 _STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
+_IDS_AT_ONCE: Final = 5_000
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
@@ -126,6 +128,16 @@ class AccountingDatabase:
 
         return self._ask(read)
 
+    def ended_between(self, first: int, last: int, keep: Keep) -> Iterator[Sequence[Row]]:
+        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those that `keep` leaves."""
+        after = BEFORE_ALL
+        while True:
+            rows = self._ask(partial(_ids_of, first=first, after=after, last=last))
+            yield keep(rows)
+            if len(rows) < _IDS_AT_ONCE:
+                return
+            after, _, first = rows[-1]
+
     def facts(self) -> SourceFacts:
         notes = (self._file.why,) if self._file.why else ()
         journal_mode = self._file.journal_mode()
@@ -202,6 +214,11 @@ class AccountingDatabase:
             )
             self._reader = connection, reader
         return self._reader[1]
+
+
+def _ids_of(connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int) -> list[Row]:
+    wanted = {"first": first, "after": after, "last": last, "limit": _IDS_AT_ONCE}
+    return connection.execute(sql.IDS, wanted).fetchall()
 
 
 def _fits(connection: sqlite3.Connection, cursor: Cursor) -> bool:

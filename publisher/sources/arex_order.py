@@ -8,12 +8,13 @@ Of a job that passed FINISHED twice the last event counts, because EndTime is of
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from publisher.model.job import Epoch
+from publisher.sources import arex_sql
 from publisher.sources.arex_values import text_of, tolerant_text
 from publisher.sources.sqlite_readonly import CopyShelf, ReadOnlyFile
 
@@ -31,7 +32,6 @@ IN_ORDER: Final = """
     )
     ORDER BY finished.rowid LIMIT :limit
 """
-ENDED: Final = "SELECT count(*) FROM AAR WHERE EndTime BETWEEN 1 AND :last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +76,15 @@ class WritingOrder:
                 return
             after = rows[-1][0]
 
-    def ended_until(self, last: Epoch) -> int:
-        """How many rows have an end up to that second, with or without a FINISHED event. Raises: SourceError."""
+    def finished_among(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of some jobs, named as `Written` names them, are finished here. Raises: SourceError."""
+        named = {job_id.encode("utf-8", "surrogateescape"): job_id for job_id in job_ids}
 
-        def read(connection: sqlite3.Connection) -> int:
-            (rows,) = connection.execute(ENDED, {"last": last}).fetchone()
-            return int(rows)
+        def read(connection: sqlite3.Connection) -> set[str]:
+            found = connection.execute(arex_sql.finished_among(len(named)), list(named))
+            return {named[job_id] for (job_id,) in found}
 
-        return self._file.ask(read)
+        return self._file.ask(read) if named else set()
 
     def _page(
         self, connection: sqlite3.Connection, after: int

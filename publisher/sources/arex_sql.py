@@ -125,6 +125,11 @@ WINDOW: Final = {
     for layout in LAYOUTS
 }
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
+IDS: Final = """
+    SELECT RecordID, JobID, EndTime FROM AAR
+    WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
+    ORDER BY EndTime, RecordID LIMIT :limit
+"""
 BY_ROW: Final = {
     layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
     for layout in LAYOUTS

@@ -96,7 +96,11 @@ class Source(Protocol):
         ...
 
     def count(self, window: Window) -> int:
-        """How many rows end in a half-open window, from an index alone: an upper bound of the jobs that `window` yields."""
+        """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
+
+        A job that is finished in two databases counts once. One database answers from an index alone; of several, the
+        JobIDs of all but the first are looked up in those before it.
+        """
         ...
 
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
