@@ -66,7 +66,9 @@ def _with_targets(command: argparse.ArgumentParser) -> None:
 def _publish(commands: Any) -> None:
     command = _command(commands, "publish", "one regular round: everything not yet delivered")
     _with_targets(command)
-    command.add_argument("--force", action="store_true", help="also targets that are not due yet")
+    command.add_argument(
+        "--force", action="store_true", help="also targets that are not due yet, and look at every row again"
+    )
     command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
     command.add_argument(
         "--accept-key-change",

@@ -75,6 +75,8 @@ def publish(
 ) -> list[Outcome]:
     """One regular round of every target that is due. One target's trouble never stops another, nor delays it.
 
+    `force`: also of targets that are not due, and with a look at every row.
+
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
     from publisher.abreast import work_on
@@ -98,6 +100,7 @@ def publish(
             dry_run=dry_run,
             limit=limit,
             accept_key_change=accept_key_change,
+            every_row=force,
         )
         if not dry_run:
             after_round(site, replace(outcome, seconds=monotonic() - began))
@@ -205,6 +208,7 @@ def _attempt(
     dry_run: bool,
     limit: int | None,
     accept_key_change: bool,
+    every_row: bool,
 ) -> Outcome:
     from publisher.outcome import Outcome, added, broken_off
     from publisher.pipeline import Round
@@ -215,7 +219,8 @@ def _attempt(
             for warning in aim.transport.warnings(site.surroundings.clock()):
                 log.warning("target %s: %s", target.name, warning)
             lost = _take_over(site, target, aim, source, ledger)
-            outcome = Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait).run(limit)
+            round_ = Round(aim, source, ledger, observer, site.surroundings.clock, site.surroundings.wait)
+            outcome = round_.run(limit, every_row=every_row)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 told = _tell_counts(site, target, aim, source, ledger, observer)
                 outcome = added(outcome, told) if told else outcome

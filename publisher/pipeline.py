@@ -77,15 +77,17 @@ class Round:
         self._counted_again: set[RowRef] = set()
         self._outlet_now: Outlet | None = None
 
-    def run(self, limit: int | None = None) -> Outcome:
-        """Publish up to `limit` jobs. What breaks a round off on its way is its outcome, beside what went out before.
+    def run(self, limit: int | None = None, *, every_row: bool = False) -> Outcome:
+        """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
+
+        What breaks a round off on its way is its outcome, beside what went out before.
 
         Raises: PublisherError for whatever ends the round before it has begun.
         """
         with self._ledger.working_on(self._aim.name, self._patience()):
             now = self._clock()
             state = self._begin(now)
-            sweep = self._sweep_is_due(state, now)
+            sweep = every_row or self._sweep_is_due(state, now)
             self._observer.round_begins(state, sweep=sweep)
             judge = self._judge(replace(self._aim.selection.window, start=state.start), again=False)
             reading = NewRows(

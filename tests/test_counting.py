@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,21 +126,21 @@ def site_with(folder: Path, pki: PKI, form: str, rules: dict[str, Any], target: 
     return made
 
 
-def publish(site: ConfiguredSite, kind: type[Site], control: Path) -> tuple[Outcome, Watching]:
-    """One round over the databases of a control directory, at a clock of its own so that both rounds see the same time."""
+def publish(site: ConfiguredSite, kind: type[Site], control: Path, now: datetime) -> tuple[Outcome, Watching]:
+    """One regular round over the databases of a control directory, at a given time: both rounds see the same."""
     loaded = config.load(site.path, {}, host_name="ce01.example.org")
     options = replace(loaded.source.options, control_dir=control)  # type: ignore[type-var]  # any source's options
     live = kind(
         settings=replace(loaded, source=replace(loaded.source, options=options)),
         surroundings=Surroundings(
             environment={},
-            clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC),
+            clock=lambda: now,
             monotonic=time.monotonic,
             wait=threading.Event().wait,
         ),
     )
     watching = Watching()
-    (outcome,) = commands.publish(live, targets=[], observer=watching, force=True)
+    (outcome,) = commands.publish(live, targets=[], observer=watching)
     return outcome, watching
 
 
@@ -173,6 +173,7 @@ class Twins:
     ) -> None:
         self.quick = site_with(folder / "quick", pki, form, rules, target or {})
         self.slow = site_with(folder / "slow", pki, form, rules, target or {})
+        self.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
     def write(self, cases: Sequence[SampleJob | RawRow], schema: Schema) -> None:
         with self.quick.arex(schema) as arex:
@@ -181,8 +182,9 @@ class Twins:
 
     def publish(self) -> Watching:
         """A round of both, and that nothing tells them apart afterwards."""
-        outcome, watching = publish(self.quick, Site, self.quick.control)
-        one_by_one, slow = publish(self.slow, SlowSite, self.quick.control)
+        self.now += timedelta(minutes=1)
+        outcome, watching = publish(self.quick, Site, self.quick.control, self.now)
+        one_by_one, slow = publish(self.slow, SlowSite, self.quick.control, self.now)
         assert slow.alike == 0
         quick_state, slow_state = written(self.quick.state), written(self.slow.state)
         for part, content in slow_state.items():

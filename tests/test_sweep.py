@@ -90,3 +90,22 @@ def test_rows_that_ended_before_the_start_are_not_looked_at(tmp_path: Path, pki:
     assert site.publish().json["targets"]["egi"]["records"] == len(late)
     watching, _ = swept(site)
     assert watching.looked_at == []
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_force_looks_at_every_row(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, form: str) -> None:
+    """A restarted job stands in a row that was read long ago: other rounds come back to it only once a day."""
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    site.config["targets"]["egi"] |= {"format": form, "every": "1s"}
+    site.save()
+    restarted = replace(JOBS[3], wall_s=JOBS[3].wall_s + 60)
+    with site.arex() as arex:
+        for job in JOBS:
+            arex.write(job)
+        assert site.publish().status == 0
+        arex.finish_again(restarted)
+    assert site.run("publish", "--json").json["targets"]["egi"]["records"] == 0
+    rehearsed = site.run("publish", "--json", "--force", "--dry-run").json["targets"]["egi"]
+    forced = site.publish().json["targets"]["egi"]
+    assert rehearsed["records"] == forced["records"] > 0
+    assert (forced["outcome"], site.publish().json["targets"]["egi"]["outcome"]) == ("ok", "nothing")

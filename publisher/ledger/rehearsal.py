@@ -39,7 +39,7 @@ class RehearsalLedger:
         self._asked = asked
         self._sent: set[MessageId] = set()
         self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
-        self._dirty: set[int] = set()
+        self._dirty: set[tuple[str, int]] = set()
         self._waiting: list[Outstanding] = []
         self._adopted: dict[tuple[str, int], LeftMonth] = {}
 
@@ -95,7 +95,7 @@ class RehearsalLedger:
                 jobs=sum(group.jobs for group in groups),
                 digest=month_text.digest(text),
                 basis=basis,
-                dirty=month in self._dirty,
+                dirty=False,
                 accepted_jobs=before.accepted_jobs if before else 0,
                 accepted_digest=before.accepted_digest if before else "",
                 accepted_format=before.accepted_format if before else "",
@@ -108,7 +108,10 @@ class RehearsalLedger:
                 states[month] = replace(
                     state, accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
                 )
-        return [states[month] for month in sorted(states)]
+        return [
+            replace(states[month], dirty=True) if (target, month) in self._dirty else states[month]
+            for month in sorted(states)
+        ]
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})
@@ -135,8 +138,8 @@ class RehearsalLedger:
         # A changed job may have moved to a month in which nothing was counted yet.
         for month in set(dirty) - {state.month for state in self._asked.months(target)}:
             self._counted[target].setdefault(month, ((), basis))
-        self._dirty |= set(dirty)
-        self._dirty -= set(clean)
+        self._dirty |= {(target, month) for month in dirty}
+        self._dirty -= {(target, month) for month in clean}
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         left = self._adopted.get((target, month))
