@@ -11,7 +11,7 @@ from publisher import key_guard
 from publisher.aim import Aim
 from publisher.batching import Guard, JobBatches
 from publisher.dispatch import Dispatch
-from publisher.formats.base import SummaryFormat
+from publisher.formats.base import SummaryFormat, has_levels
 from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Ledger
 from publisher.model.job import JobKey
@@ -99,7 +99,10 @@ def _sent_as_totals(aim: Aim, ledger: Ledger) -> dict[int, HeldMonth]:
     return {
         state.month: HeldMonth(
             month=state.month,
-            stale=tuple(map(row_of, ledger.accepted(aim.name, state.month))),
+            stale=tuple(
+                row_of(group, by_level=has_levels(state.accepted_format))
+                for group in ledger.accepted(aim.name, state.month)
+            ),
             lost_jobs=0,
             was=state.accepted_format or "totals",
         )

@@ -11,6 +11,7 @@ from publisher import key_guard
 from publisher.config import TargetSettings
 from publisher.errors import CredentialError, PublisherError, Unfit, UsageError
 from publisher.formats import is_summary_format, job_format
+from publisher.formats.base import has_levels
 from publisher.ledger.base import Ledger
 from publisher.model.months import HeldMonth, month_window, row_of
 from publisher.model.progress import WindowMark
@@ -285,7 +286,8 @@ def _totals(target: TargetSettings, ledger: Ledger, touched: Sequence[int]) -> d
     """Rows of months that the receiver has as totals, and in which format: single records would count beside them."""
     return {
         state.month: [
-            (row_of(group), state.accepted_format or "totals") for group in ledger.accepted(target.name, state.month)
+            (row_of(group, by_level=has_levels(state.accepted_format)), state.accepted_format or "totals")
+            for group in ledger.accepted(target.name, state.month)
         ]
         for state in ledger.months(target.name)
         if state.month in touched and state.accepted_digest

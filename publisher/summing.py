@@ -15,7 +15,7 @@ from typing import Final
 
 from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
-from publisher.formats.base import SummaryFormat, receiver_table
+from publisher.formats.base import SummaryFormat, has_levels, receiver_table
 from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, MonthState, Quarantined
 from publisher.making import make_months
@@ -289,10 +289,11 @@ class MonthTotals:
     def _stale(self, state: MonthState, groups: Sequence[SummaryGroup]) -> tuple[KeyTotal, ...]:
         """Rows of the receiver that the groups do not replace, single records of an earlier format among them."""
         accepted = self._ledger.accepted(self._target, state.month)
-        if receiver_table(state.accepted_format or self._format.name) == receiver_table(self._format.name):
+        accepted_format = state.accepted_format or self._format.name
+        if receiver_table(accepted_format) == receiver_table(self._format.name):
             accepted = left_behind(self._format.receiver_key, accepted, groups)
         singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
-        return (*map(row_of, accepted), *singles)
+        return (*(row_of(group, by_level=has_levels(accepted_format)) for group in accepted), *singles)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime

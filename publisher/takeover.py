@@ -115,8 +115,8 @@ def rows_of(
 def by_key(left: LeftMonth) -> Mapping[object, KeyTotal]:
     """Rows by the receiver's key."""
     if left.groups:
-        key = summary_format(left.format).receiver_key
-        return {key(group): row_of(group) for group in left.groups}
+        form = summary_format(left.format)
+        return {form.receiver_key(group): row_of(group, by_level=form.grouping.by_level) for group in left.groups}
     return {total.key.digest: total for total in left.singles}
 
 

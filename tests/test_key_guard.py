@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ from publisher.ledger.moves import SqliteLedger
 from publisher.ledger.sqlite_file import open_ledger_file
 from publisher.model import when
 from publisher.outcome import Outcome
+from publisher.results import ticket
 from publisher.sources.arex import ArexSource
 from tests.arex_databases import SampleJob, Writer
 from tests.pki import Credential
@@ -105,6 +107,22 @@ def test_totals_of_another_table_are_held(world: World) -> None:
     assert done(world.publish()).exit_status == 0, "months that did not change stay as they are"
     world.finish([replace(jobs_of(MARCH)[0], job_id="late", local_job_id="777")])
     assert names(world.publish()) == ["2028-03"]
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.3", "apel-normalised-summary-0.4"], indirect=True)
+@pytest.mark.parametrize("then", ["apel-summary-0.2", "car"])
+def test_a_ticket_about_normalised_rows_names_no_value_of_a_benchmark(world: World, then: str) -> None:
+    """Their table has no column for one."""
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    republished = done(world.republish("2028-02", form=then))
+    configure(world, format=then)
+    world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])
+    published = done(world.publish())
+    lines = [line for held in (republished, published) for line in ticket("SITE", held) if " jobs, " in line]
+    assert names(republished) == names(published) == ["2028-02"]
+    for line in lines:
+        assert re.search(r", grid, (HEPSPEC|HEPscore23|Si2k), \d+ nodes", line), line
 
 
 @pytest.mark.parametrize(("first", "then"), [("car", "apel-summary-0.2"), ("apel-summary-0.2", "car")])

@@ -28,6 +28,11 @@ def receiver_table(format_name: str) -> str:
     return _TABLES.get(format_name, "JobRecords")
 
 
+def has_levels(format_name: str) -> bool:
+    """Whether the table has a column for a benchmark's value; normalised summaries have one for its type only."""
+    return receiver_table(format_name) != "NormalisedSummaries"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """What stands before, between and after the records of a payload. Bytes, so that a batch is joined, never parsed."""

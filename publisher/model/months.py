@@ -52,10 +52,9 @@ class AcceptedChange:
     lost_jobs: int
 
 
-def row_of(group: SummaryGroup) -> KeyTotal:
-    """A group of a summary as a row of the receiver, for people."""
-    # Normalised rows may hold jobs of several values: then only their type is in the receiver's key.
-    level = " ".join(f"{one.kind} {one.text}" for one in group.benchmarks) or group.kind
+def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
+    """A group of a summary as a row of the receiver, for people. `by_level`: whether its table has a benchmark's value."""
+    level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in group.benchmarks) or group.kind
     text = (
         f"VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
         f"user {group.user or 'None'}, SubmitHost {group.submit_host or 'None'}, {group.infrastructure}, {level}, "
