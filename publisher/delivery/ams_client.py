@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from publisher.delivery.ams import Options, endpoints
-from publisher.delivery.answer import Answer, Failure, NoAnswer, parsed, plain, redacted
+from publisher.delivery.answer import Answer, Failure, NoAnswer, parsed, plain, redacted, without
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Step, Verdict
 from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.session import SessionLater
@@ -118,7 +119,7 @@ class AmsTransport:
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
             raise _ERRORS[decision.exit_status](self._clean(decision.reason))
-        answer = self._ams.exchange("GET", "/v1/users/profile", headers={"x-api-key": self._token})
+        answer = self._asked("GET", "/v1/users/profile", headers={"x-api-key": self._token})
         if isinstance(answer, Answer) and answer.status == 200:
             if profile := _profile(parsed(answer.body), self._options.project):
                 return profile
@@ -246,12 +247,19 @@ class AmsTransport:
 
     def _publish(self, handover: _Handover) -> Decision:
         headers = {"x-api-key": self._token, "Content-Type": "application/json"}
-        answer = self._ams.exchange("POST", self._publish_path, handover.body, headers)
+        answer = self._asked("POST", self._publish_path, handover.body, headers)
         if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
             handover.bytes_sent += len(handover.body) * answer.tries
         # Of two tries, the first may have been stored whatever the second one met.
         handover.doubt = handover.doubt or answer.tries > 1
         return publish_verdict(handover.data_length, answer)
+
+    def _asked(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer | NoAnswer:
+        """What AMS says, without the token."""
+        answer = self._ams.exchange(method, path, body, headers)
+        return without(answer, self._secrets) if isinstance(answer, Answer) else answer
 
     def _final(self, decision: Decision, handover: _Handover) -> Receipt:
         match decision.action:

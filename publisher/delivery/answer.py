@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -66,6 +66,18 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
         if secret:
             text = text.replace(secret, "[withheld]")
     return text
+
+
+def without(answer: Answer, secrets: Iterable[str]) -> Answer:
+    """The answer without the secrets of the request, which it may echo.
+
+    To be called before anything is quoted: of a secret in a text that is cut, a part would be left that nobody recognises.
+    """
+    body, headers = answer.body, dict(answer.headers)
+    for secret in filter(None, secrets):
+        body = body.replace(secret.encode(), b"[withheld]")
+        headers = {name: value.replace(secret, "[withheld]") for name, value in headers.items()}
+    return replace(answer, body=body, headers=headers)
 
 
 def parsed(body: bytes) -> object:

@@ -30,6 +30,7 @@ _ABOUT_OUR_CERTIFICATE: Final = (
 )
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})(.*)", re.DOTALL)
 _PASSING_AT_PROXY: Final = (408, 425, 429)
+_NO_HTTP: Final = (http.client.BadStatusLine, http.client.UnknownProtocol)
 _CREDENTIALS_IN_URL: Final = re.compile(r"//[^/@\s]*@")
 
 
@@ -135,6 +136,8 @@ def _words(error: BaseException, causes: tuple[BaseException, ...]) -> str:
             return str(cause) or "timed out"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
+        if isinstance(cause, _NO_HTTP) and not isinstance(cause, http.client.RemoteDisconnected):
+            return "what came is no HTTP"  # their texts quote it, and it may be the token
         if isinstance(cause, http.client.HTTPException):
             return f"{type(cause).__name__}: {cause}"
     return f"{type(error).__name__}: {error}"

@@ -125,11 +125,9 @@ def token_verdict(answer: Answer | NoAnswer) -> Decision:
     if isinstance(answer, NoAnswer):
         # Asking is harmless to repeat: there is no doubt to carry.
         return _silence(answer, doubt_matters=False)
-    if answer.status == 200 and answer.complete:
-        if token_of(answer):
-            return Decision(action=Action.ACCEPTED)
-        return _stop(REFUSED, "authn answered 200 without a token; is `auth_url` of the target the right service?")
-    if answer.status in _PASSING or answer.status >= 500 or answer.status == 200:
+    if 200 <= answer.status < 300:
+        return _token_given(answer)
+    if answer.status in _PASSING or answer.status >= 500:
         return _retry(f"authn answered {quoted(answer)}", asked=answer.headers.get("retry-after", ""))
     if 300 <= answer.status < 400:
         return _redirect("authn", "auth_url", answer)
@@ -140,6 +138,17 @@ def token_verdict(answer: Answer | NoAnswer) -> Decision:
     if answer.status == 404 and not said:
         return _stop(CONFIGURATION, f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target")
     return _stop(CREDENTIALS, f"authn answered {quoted(answer)}")
+
+
+def _token_given(answer: Answer) -> Decision:
+    """A success. Nothing of its body is quoted: whatever is wrong with it, the token may be in there."""
+    if not answer.complete:
+        return _retry(f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes")
+    if answer.status == 200 and token_of(answer):
+        return Decision(action=Action.ACCEPTED)
+    return _stop(
+        REFUSED, f"authn answered {answer.status} without a token; is `auth_url` of the target the right service?"
+    )
 
 
 def publish_verdict(sent_base64_length: int, answer: Answer | NoAnswer) -> Decision:
