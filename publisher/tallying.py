@@ -75,7 +75,7 @@ class Tally:
         self.usage = Usage()
         self.wanted = [Wanted() for _ in targets]
         # Submit hosts are the targets' business: a site whose targets are of different kinds has no policy for them.
-        self._policy = replace(policy, infrastructure="grid")
+        self._policy = replace(policy, infrastructure="grid", imported={})
         self._targets = targets
         policies = [policy, *(target.policy for target, _ in targets)]
         self.own_projects = not policy.identity.open

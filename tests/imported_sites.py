@@ -17,7 +17,6 @@ def local_site(folder: Path, pki: PKI, fake: FakeAMS, system: str, cluster: str)
     made = SiteUnderTest(folder, pki, fake)
     made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
     made.config["importers"] = {system: {"cluster": cluster}}
-    made.config["records"] |= {"infrastructure": "local", "batch_server": cluster}
     return made
 
 

@@ -95,6 +95,7 @@ def _row(table: str, pairs: dict[str, str], dictionary: bool, now: datetime) -> 
     given = {key: value for key, value in pairs.items() if value.lower() not in _NOT_GIVEN}
     match table:
         case "JobRecords":
+            pairs = {key: value for key, value in pairs.items() if key != "SubmitHostType"}  # which it ignores
             return _job(
                 _known(pairs, given, _JOB_TEXTS, (*_JOB_COUNTS, "StartTime", "EndTime"), level=True), dictionary, now
             )

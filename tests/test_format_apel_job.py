@@ -225,6 +225,13 @@ def test_a_local_job_names_its_batch_server() -> None:
     assert (row["SubmitHost"], row["InfrastructureType"]) == ("batch.example.org", "local")
 
 
+def test_only_a_local_job_says_that_its_submit_host_is_a_batch_system() -> None:
+    local = make_policy(infrastructure="local", batch_server="batch.example.org")
+    for name in ("apel-job-0.2", "apel-job-0.3", "apel-job-0.4"):
+        assert b"\nSubmitHostType: LRMS\n" in payload(create(name), [local.describe(make_job())])
+        assert b"SubmitHostType" not in payload(create(name), [make_policy().describe(make_job())])
+
+
 def test_several_benchmarks_travel_where_the_format_has_room() -> None:
     made = (make_benchmark("HEPSPEC", "10.50"), make_benchmark("HEPscore23", "11.9"))
     policy = make_policy(benchmarks=BenchmarkPolicy(rules=(BenchmarkRule(benchmarks=made),)))

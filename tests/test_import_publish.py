@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -56,6 +57,53 @@ def test_what_is_said_of_a_job(site: SiteUnderTest) -> None:
     assert (row["StartTime"], row["EndTime"], row["NodeCount"]) == (BEGIN + 10, BEGIN + 110, 1)
 
 
+def test_imported_jobs_are_local_to_their_cluster_unless_said_otherwise(site: SiteUnderTest) -> None:
+    bring_in(site, write(site.folder / "accounting", [jsonl(ANY)]))
+    assert site.publish().status == 0
+    (row,) = site.received(with_openssl=False)
+    assert (row["InfrastructureType"], row["SubmitHost"]) == ("local", CLUSTER)
+    assert row["InfrastructureDescription"] == "PUBLISHER-NONE-SGE"
+    text = site.run("explain", f"{CLUSTER}:4711:{BEGIN + 10}", "--format", "apel-job-0.4").out
+    assert "SubmitHostType: LRMS" in text
+    assert "importers.gridengine.cluster" in text
+
+
+@pytest.mark.parametrize(
+    ("records", "own", "told"),
+    [
+        ({}, {"batch_server": "b.example.org"}, ("local", "b.example.org", "PUBLISHER-NONE-SGE")),
+        ({"batch_server": "r.example.org"}, {}, ("local", "r.example.org", "PUBLISHER-NONE-SGE")),
+        (
+            {"infrastructure": "grid", "batch_server": "r.example.org", "infrastructure_description": "R-R-R"},
+            {"infrastructure": "local", "batch_server": "b.example.org", "infrastructure_description": "A-B-C"},
+            ("local", "b.example.org", "A-B-C"),
+        ),
+        ({"infrastructure": "grid"}, {}, ("grid", f"gridengine://{CLUSTER}", "PUBLISHER-NONE-SGE")),
+        (
+            {"infrastructure_description": "R-R-R"},
+            {"infrastructure": "grid", "submit_host": "https://ce.example.org/"},
+            ("grid", "https://ce.example.org/", "R-R-R"),
+        ),
+    ],
+)
+def test_the_importer_s_own_keys_win_over_records(
+    records: dict[str, str], own: dict[str, str], told: tuple[str, ...], site: SiteUnderTest
+) -> None:
+    site.config["records"] |= records
+    site.config["importers"]["gridengine"] |= own
+    bring_in(site, write(site.folder / "accounting", [jsonl(ANY)]))
+    assert site.publish().status == 0
+    (row,) = site.received(with_openssl=False)
+    assert (row["InfrastructureType"], row["SubmitHost"], row["InfrastructureDescription"]) == told
+
+
+def test_where_jobs_ran_is_no_rule_by_which_they_were_imported(site: SiteUnderTest) -> None:
+    path = write(site.folder / "accounting", [jsonl(ANY)])
+    bring_in(site, path)
+    site.config["importers"]["gridengine"] |= {"infrastructure": "grid", "batch_server": "b.example.org"}
+    assert bring_in(site, path)["notes"] == []
+
+
 def test_a_job_whose_task_came_late_is_sent_again_in_its_place(site: SiteUnderTest) -> None:
     """On hosts that are known already: the number of hosts is part of APEL's key, and a change of that asks first."""
     tight = replace(ANY, pe="mpi", slots=8)
@@ -82,6 +130,8 @@ def test_the_imported_database_stands_beside_that_of_arex(site: SiteUnderTest) -
             arex.write(job)
     report = bring_in(site, write(site.folder / "accounting", map(colon, entries(5, 30))))
     assert site.publish().json["targets"]["egi"]["records"] == 20 + report["imported"]
+    told = Counter((row["InfrastructureType"], row["InfrastructureDescription"]) for row in site.received())
+    assert told == {("grid", "JURA-ARC-SLURM"): 20, ("local", "PUBLISHER-NONE-SGE"): report["imported"]}
 
 
 def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTest) -> None:

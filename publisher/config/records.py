@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import values
 from publisher.config.rules import benchmark_rules, vo_rules
 from publisher.config.shapes import check_names, keys_of, read_block, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
+from publisher.importers import BY_INTERFACE
 from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule
 from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.hosts import is_domain_name
 from publisher.model.identity import Identity, IdentityMode
-from publisher.model.policy import KeyStyle, RecordPolicy, StartTime
+from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
 from publisher.model.vo_rules import VoRule
 
 if TYPE_CHECKING:
@@ -27,13 +29,6 @@ if TYPE_CHECKING:
 # Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
 _SECRET_BYTES: Final = range(16, 4097)
-
-
-class Infrastructure(StrEnum):
-    """Whether jobs came through a grid interface or from the batch system."""
-
-    GRID = "grid"
-    LOCAL = "local"
 
 
 class PseudonymPeriod(StrEnum):
@@ -92,7 +87,7 @@ class RecordSettings:
     """The keys of `records`, with their defaults."""
 
     statuses: tuple[str, ...] = field(default=("completed", "failed"), metadata={"check": _check_statuses})
-    infrastructure: Infrastructure = Infrastructure.GRID
+    infrastructure: Infrastructure = Infrastructure.AUTO  # grid for jobs of an ARC CE, local for imported ones
     benchmark: tuple[BenchmarkRule, ...] = field(default=(), metadata={"read": benchmark_rules})
     distrust_default: bool = False
     default_vo: str = field(default="", metadata={"check": _check_default_vo})
@@ -107,17 +102,20 @@ class RecordSettings:
     localid_prefix: str = field(default="", metadata={"check": _check_localid_prefix})
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
+    infrastructure_description: str = field(default="", metadata={"check": check_description})
     charges: tuple[ChargeRule, ...] = field(
         default=(), metadata={"read": lambda node, reading: _charge_rules(node, reading)}
     )
 
-    def policy(self, site: str, host_name: str, format_name: str = "") -> RecordPolicy:
-        """What becomes of job records under these settings, in a format."""
+    def policy(
+        self, site: str, host_name: str, format_name: str = "", importers: Mapping[str, object] | None = None
+    ) -> RecordPolicy:
+        """What becomes of job records under these settings, in a format. `importers` are their options by name."""
         identity = self.identity
         return RecordPolicy(
             site=site,
             host_name=host_name,
-            infrastructure=str(self.infrastructure),
+            infrastructure=_unless_auto(self.infrastructure) or str(Infrastructure.GRID),
             benchmarks=BenchmarkPolicy(rules=self.benchmark, distrust_default=self.distrust_default),
             default_vo=self.default_vo,
             vo_rules=self.vo_rules,
@@ -128,8 +126,46 @@ class RecordSettings:
             localid_prefix=self.localid_prefix,
             machine_name=self.machine_name,
             batch_server=self.batch_server,
+            infrastructure_description=self.infrastructure_description,
+            imported={
+                interface: self._imported(name, (importers or {}).get(name)) for interface, name in BY_INTERFACE.items()
+            },
             charging=_charges(self.charges) if self.charges and format_name in CHARGED_FORMATS else None,
         )
+
+    def _imported(self, name: str, options: Any) -> ImportedPlace:
+        """Of jobs that an importer brought in: what stands in its own block comes before `records`."""
+        infrastructure, server, description = (
+            next((told for told in candidates if told[0]), ("", ""))
+            for candidates in (
+                (
+                    *_own(name, options, "infrastructure"),
+                    (_unless_auto(self.infrastructure), "records.infrastructure"),
+                    (str(Infrastructure.LOCAL), "an imported job"),
+                ),
+                (
+                    *_own(name, options, "batch_server"),
+                    (self.batch_server, "records.batch_server"),
+                    *_own(name, options, "cluster"),
+                ),
+                (
+                    *_own(name, options, "infrastructure_description"),
+                    (self.infrastructure_description, "records.infrastructure_description"),
+                ),
+            )
+        )
+        return ImportedPlace(infrastructure=infrastructure, batch_server=server, description=description)
+
+
+def _own(name: str, options: Any, key: str) -> tuple[tuple[str, str], ...]:
+    """What an importer's block says under a key, if there is such a block."""
+    if options is None:
+        return ()
+    return ((_unless_auto(getattr(options, key, "")), f"importers.{name}.{key}"),)
+
+
+def _unless_auto(said: str) -> str:
+    return "" if said is Infrastructure.AUTO else str(said)
 
 
 def _charge_rules(node: Node, reading: Reading) -> tuple[ChargeRule, ...]:

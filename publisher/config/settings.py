@@ -89,7 +89,7 @@ class Settings:
     @property
     def policy(self) -> RecordPolicy:
         """What the block `records` makes of a job, whatever a target overrides: for who looks at the site as a whole."""
-        return self.records.policy(self.site, self.host_name, "car")  # a format that tells charges
+        return self.records.policy(self.site, self.host_name, "car", self.importers)  # a format that tells charges
 
 
 def load(
@@ -145,6 +145,7 @@ def one_off_target(
         host_name=host_name,
         records=settings.records,
         registered=registered,
+        importers=settings.importers,
     )
     target = read_target(name, block, common, reading)
     problems.stop()
@@ -175,9 +176,9 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
     source = _source(known["source"], registered, reading) if "source" in known else None
-    common = Common(site=site, host_name=host_name, records=records, registered=registered)
-    targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
     importers = _importers(known.get("importers"), registered, reading)
+    common = Common(site=site, host_name=host_name, records=records, registered=registered, importers=importers)
+    targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
     if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
         return None
     return Settings(

@@ -13,14 +13,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import values
-from publisher.config.records import Infrastructure, RecordSettings
+from publisher.config.records import RecordSettings
 from publisher.config.registered import Registered, plugin_options
 from publisher.config.shapes import build, check_names, keys_of, read_keys
 from publisher.config.tree import Block, Node, Text, nearest
 from publisher.config.values import Reading, Wrong
 from publisher.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.policy import RecordPolicy
+from publisher.model.policy import Infrastructure, RecordPolicy
 from publisher.model.selection import Selection, Window
 from publisher.model.when import StartKind, StartRule, epoch, fixed_period, month_of
 
@@ -176,7 +176,9 @@ class TargetSettings:
 
     def in_format(self, name: str) -> TargetSettings:
         """The same target with another format, which may have a place for more or for less."""
-        return replace(self, format=name, policy=self.records.policy(self.policy.site, self.policy.host_name, name))
+        known = self.policy
+        policy = self.records.policy(known.site, known.host_name, name)
+        return replace(self, format=name, policy=replace(policy, imported=known.imported))
 
     def selection(self, window: Window) -> Selection:
         """The jobs that this target wants of a window."""
@@ -187,12 +189,13 @@ class TargetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What targets share: the site, this machine's name, the `records` block, and the plug-ins there are."""
+    """What targets share: the site, this machine's name, the `records` block, importers, and the plug-ins there are."""
 
     site: str
     host_name: str
     records: RecordSettings
     registered: Registered
+    importers: Mapping[str, object] = field(default_factory=dict)  # their options by name
 
 
 def read_targets(block: Block, common: Common, reading: Reading) -> tuple[TargetSettings, ...]:
@@ -230,7 +233,8 @@ def read_target(name: str, block: Block, common: Common, reading: Reading) -> Ta
         options = build(block, options_shape, read_keys(block, options_shape, reading), reading)
     keys = build(block, TargetKeys, known, reading)
     _check_keys(known, format_name, block, reading)
-    _check_records(records, overrides, block, reading)
+    if not common.importers:  # the batch server of imported jobs is known
+        _check_records(records, overrides, block, reading)
     if keys is None or options is None or kind is None or format_name is None:
         return None
     return _settings(name, keys, options, records, common)
@@ -256,7 +260,7 @@ def _settings(name: str, keys: TargetKeys, options: object, records: RecordSetti
         jura_until=keys.jura_until,
         jura_format=keys.jura_format,
         records=records,
-        policy=records.policy(common.site, common.host_name, keys.format),
+        policy=records.policy(common.site, common.host_name, keys.format, common.importers),
     )
 
 

@@ -19,7 +19,7 @@ from publisher.formats.base import Frame
 from publisher.formats.fields import Of
 from publisher.formats.xml import Fragments
 from publisher.model.job import Side
-from publisher.model.policy import PublishedJob
+from publisher.model.policy import PublishedJob, Where
 from publisher.model.quality import (
     BENCHMARK_RULES,
     INT_MAX,
@@ -43,11 +43,17 @@ def _memory(kib: int | None) -> int | None:
     return kib if kib is not None and 0 < kib <= INT_MAX else None
 
 
+def _submit_host_type(where: Where) -> str:
+    return "LRMS" if where.infrastructure == "local" else ""
+
+
 # Spec: apel facts, 4.1. Consecutive lines of one shared object are rendered together, once.
 LINES: Final = (
     Line(key="Site", of=Of.WHERE, value=lambda where: where.site, mandatory=True),
     # The batch server of a local job
     Line(key="SubmitHost", of=Of.WHERE, value=lambda where: where.submit_host),
+    # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync must not have it
+    Line(key="SubmitHostType", of=Of.WHERE, value=_submit_host_type),
     Line(key="MachineName", of=Of.WHERE, value=lambda where: where.machine_name, spare=True),
     Line(key="Queue", of=Of.WHERE, value=lambda where: where.queue, limit=100, spare=True),
     Line(key="InfrastructureDescription", of=Of.WHERE, value=lambda where: where.description, limit=100, spare=True),

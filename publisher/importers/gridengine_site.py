@@ -19,6 +19,7 @@ from publisher.importers.gridengine_record import Accounted, TimeUnit
 from publisher.importers.past_rules import rules_of
 from publisher.importers.site_maps import UnmappedVo, check_submit_host, is_host_name, left_out, rule_of, site_map
 from publisher.model.job import JobRecord
+from publisher.model.policy import Infrastructure, check_description
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -73,6 +74,9 @@ class Options:
     submit_host: str = field(
         default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
     )
+    infrastructure: Infrastructure = Infrastructure.AUTO
+    batch_server: str = field(default="", metadata={"check": check_submit_host})
+    infrastructure_description: str = field(default="", metadata={"check": check_description})
     user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})

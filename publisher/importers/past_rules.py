@@ -11,7 +11,12 @@ from typing import Any, Final
 from publisher.importers.accounting_database import AccountingDatabase
 
 # What decides when something is read or told, but not what a row says.
-_NO_RULES: Final = frozenset({"cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"})
+_NO_RULES: Final = frozenset(
+    {
+        *("cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
+        *("infrastructure", "batch_server", "infrastructure_description"),
+    }
+)
 _DIGEST_BYTES: Final = 8
 
 Maps = Mapping[str, Mapping[str, str]]  # by key of the configuration

@@ -19,6 +19,7 @@ from publisher.importers.sonar_runs import Run
 from publisher.importers.sonar_samples import GpuUse
 from publisher.importers.sonar_times import Clock
 from publisher.model.job import JobRecord
+from publisher.model.policy import Infrastructure, check_description
 
 NAME: Final = "sonar"
 _LRMS: Final = "slurm"
@@ -70,6 +71,9 @@ class Options:
     submit_host: str = field(
         default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
     )
+    infrastructure: Infrastructure = Infrastructure.AUTO
+    batch_server: str = field(default="", metadata={"check": check_submit_host})
+    infrastructure_description: str = field(default="", metadata={"check": check_description})
     time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": _check_zone})
     user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     account_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNT VO` lines"})

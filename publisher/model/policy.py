@@ -7,6 +7,7 @@ them by identity. Each carries its origins, field by field, for `explain`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -24,6 +25,9 @@ from publisher.model.per_job import per_job
 from publisher.model.text import arex_escape, ascii_text
 from publisher.model.vo_rules import RULED_BY_ROW, VoRule
 
+_AND_LRMS: Final = " and the batch system's name"
+_MOST_DESCRIPTION: Final = 100  # at APEL
+_Told = tuple[str, str]  # a value, and the rule that decided it
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
 
@@ -39,6 +43,33 @@ class StartTime(StrEnum):
 
     RUN = "run"
     SUBMISSION = "submission"
+
+
+class Infrastructure(StrEnum):
+    """Whether jobs came through a grid interface or straight to the batch system; `auto` tells it from their source."""
+
+    GRID = "grid"
+    LOCAL = "local"
+    AUTO = "auto"
+
+
+def check_description(text: str) -> str | None:
+    """What is wrong with a description of the infrastructure: it stands in a line of its own in APEL's text."""
+    if len(text) <= _MOST_DESCRIPTION and text.isascii() and text.isprintable() and " " not in text:
+        return None
+    return f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, such as PUBLISHER-NONE-SGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPlace:
+    """What is said of the place of jobs that an importer brought in. Each value comes with the configuration key it is from.
+
+    `description` is '' for PUBLISHER-NONE- and the batch system's name.
+    """
+
+    infrastructure: tuple[str, str]
+    batch_server: tuple[str, str]
+    description: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +179,7 @@ class RecordPolicy:
 
     site: str
     host_name: str  # of this machine; stands in where an endpoint URL names no host
-    infrastructure: str = "grid"
+    infrastructure: str = "grid"  # of an ARC CE's jobs
     benchmarks: BenchmarkPolicy = BenchmarkPolicy()
     default_vo: str = ""  # `vo` or `vo#issuer`
     vo_rules: tuple[VoRule, ...] = ()
@@ -159,6 +190,8 @@ class RecordPolicy:
     localid_prefix: str = ""
     machine_name: str = ""  # overrides the endpoint's host
     batch_server: str = ""  # SubmitHost of local jobs
+    infrastructure_description: str = ""  # '' for JURA-ARC- and the batch system's name
+    imported: Mapping[str, ImportedPlace] = field(default_factory=dict)  # by the interface of the job's endpoint
     charging: Charging | None = None  # of formats that have a place for a charge
     _who: dict[tuple[object, ...], Who] = field(default_factory=dict, repr=False, compare=False)
     _where: dict[tuple[str, str, str, str], Where] = field(default_factory=dict, repr=False, compare=False)
@@ -279,15 +312,16 @@ class RecordPolicy:
             machine, origin = host, ("the endpoint's host", "endpoint")
         else:
             machine, origin = self.host_name, ("this host's name: the endpoint names none that schemas allow", "")
-        local = self.infrastructure == "local"
-        submit_host = self.batch_server if local else job.endpoint
+        infrastructure, server, description = self._told_of(job)
+        local = infrastructure[0] == "local"
         jura = self.key_style is KeyStyle.JURA and not local
-        if local and not self.batch_server:
+        if local and not server[0]:
             raise Unfit("batch-server-unknown", "a local job needs records.batch_server as its SubmitHost")
+        submit_host = server[0] if local else job.endpoint
         return Where(
             site=self.site,
-            infrastructure=self.infrastructure,
-            description=f"JURA-ARC-{(job.lrms or 'fork').upper()}",
+            infrastructure=infrastructure[0],
+            description=description[0],
             submit_host=submit_host,
             spelt_host=jura_submit_host(job.interface, job.endpoint) if jura else submit_host,
             interface=job.interface,
@@ -295,15 +329,38 @@ class RecordPolicy:
             queue=job.queue,
             origins=(
                 Origin(name="Site", rule="site"),
-                Origin(name="InfrastructureType", rule="records.infrastructure"),
-                Origin(name="InfrastructureDescription", rule="JURA-ARC- and the batch system's name", source="lrms"),
-                Origin(name="SubmitHost", rule="records.batch_server")
+                Origin(name="InfrastructureType", rule=infrastructure[1]),
+                Origin(
+                    name="InfrastructureDescription",
+                    rule=description[1],
+                    source="lrms" if description[1].endswith(_AND_LRMS) else "",
+                ),
+                Origin(name="SubmitHost", rule=server[1])
                 if local
                 else Origin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
                 Origin(name="MachineName", rule=origin[0], source=origin[1]),
                 Origin(name="Queue", rule="as it is", source="queue"),
             ),
         )
+
+    def _told_of(self, job: JobRecord) -> tuple[_Told, _Told, _Told]:
+        """Infrastructure type, batch server and infrastructure description, each with the rule that decided."""
+        lrms = (job.lrms or "fork").upper()
+        imported = self.imported.get(job.interface)
+        if imported is None:
+            description = (self.infrastructure_description, "records.infrastructure_description")
+            return (
+                (self.infrastructure, "records.infrastructure"),
+                (self.batch_server, "records.batch_server"),
+                description if description[0] else (f"JURA-ARC-{lrms}", f"JURA-ARC-{_AND_LRMS}"),
+            )
+        server = imported.batch_server
+        if not server[0] and job.endpoint.startswith(f"{job.interface}://"):
+            server = (endpoint_host(job.endpoint), "the cluster's name")
+        description = imported.description
+        if not description[0]:  # no ARC ever saw it, and no CE stands in front
+            description = (f"PUBLISHER-NONE-{lrms}", f"PUBLISHER-NONE-{_AND_LRMS}")
+        return imported.infrastructure, server, description
 
 
 def _vo_origins(rule: str, source: str = "") -> tuple[Origin, ...]:
