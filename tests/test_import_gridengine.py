@@ -201,6 +201,51 @@ def test_wall_time_is_end_less_start_rounded(tmp_path: Path) -> None:
     assert job["EndTime"] == BEGIN + 109
 
 
+@pytest.mark.parametrize("write_line", [colon, jsonl])
+def test_a_job_that_was_killed_at_its_limit_has_its_wall_time(write_line: Any, tmp_path: Path) -> None:
+    killed = replace(ANY, failed=37, exit_status=137, ru_wallclock=0.0)
+    assert imported(tmp_path, write_line(killed), wall_from=WallFrom.RU_WALLCLOCK)["UsedWalltime"] == 100
+
+
+@pytest.mark.parametrize("write_line", [colon, jsonl])
+@pytest.mark.parametrize("submitted", [0, ANY.submitted])
+def test_a_start_in_1970_is_no_57_years_of_wall_time(write_line: Any, submitted: int, tmp_path: Path) -> None:
+    """A host whose clock was set while the job ran: `ru_wallclock` is right where another clock made it."""
+    odd = replace(ANY, submitted=submitted, started=86_400, ru_wallclock=100.0)
+    job = imported(tmp_path, write_line(odd))
+    assert (job["StartTime"], job["EndTime"], job["UsedWalltime"]) == (ANY.started, ANY.ended, 100)
+
+
+@pytest.mark.parametrize("write_line", [colon, jsonl])
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"started": 86_400, "ru_wallclock": 0.0},
+        {"started": 86_400, "ru_wallclock": float(ANY.ended - 86_400)},
+        {"started": 86_400, "ended": 90_000, "ru_wallclock": 3_600.0},
+        {"started": ANY.submitted - 2 * 86_400, "ru_wallclock": 0.0},
+    ],
+)
+def test_without_any_true_start_a_line_is_set_aside(write_line: Any, times: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "accounting", [write_line(replace(ANY, **times)), write_line(replace(ANY, job=2))])
+    report = run_import(tmp_path / "imported.db", path)
+    assert (report.imported, report.bad) == (1, 1)
+    assert "its host's clock was wrong" in report.bad_lines[0].reason
+    assert only(tmp_path / "imported.db")["UsedWalltime"] == 100
+
+
+def test_a_host_whose_clock_is_some_hours_late_tells_wall_time_right(tmp_path: Path) -> None:
+    late = replace(ANY, started=ANY.started - 7_200, ended=ANY.ended - 7_200)
+    assert imported(tmp_path, jsonl(late))["UsedWalltime"] == 100
+
+
+def test_slaves_gpus_count_for_each_of_their_hosts(tmp_path: Path) -> None:
+    category = "-scope master -hard -l gpu=1 -scope slave -hard -l gpu=2 -pe mpi 4"
+    master = replace(ANY, pe="mpi", slots=4, category=category)
+    tasks = [replace(master, pe_task=f"{n}.node{n % 2}", host=f"node{n % 2}.example.org") for n in range(1, 4)]
+    assert imported(tmp_path, *map(jsonl, [*tasks, master]))["GPUCount"] == 1 + 2 * 2
+
+
 def test_wall_time_may_come_from_ru_wallclock(tmp_path: Path) -> None:
     assert (
         imported(tmp_path, colon(replace(ANY, ru_wallclock=77.6)), wall_from=WallFrom.RU_WALLCLOCK)["UsedWalltime"]
@@ -327,6 +372,16 @@ def test_unknown_memory_is_not_zero(tmp_path: Path) -> None:
         ("-l h_rt=60", {}, None),
         ("-l gpu=many", {}, None),
         ("-N gpu=2", {}, None),
+        ("-soft -l gpu=2", {}, None),
+        ("-l gpu=1 -soft -q fast -l gpu=2", {}, 1),
+        ("-soft -l gpu=2 -hard -l gpu=1", {}, 1),
+        ("-scope global -hard -l gpu=2 -scope global -soft -l gpu=4 -pe mpi 4", {}, 2),
+        ("-scope master -hard -l gpu=1 -scope slave -hard -l gpu=2 -pe mpi 4", {"gpu_per_slot": True}, 1 + 3 * 2),
+        ("-scope global -hard -l gpu=2 -pe mpi 4", {"gpu_per_slot": True}, 8),
+        ("-scope master -hard -l gpu=1 -pe mpi 4", {"gpu_per_slot": True}, 1),
+        # For each host of the slaves, and no record tells which these are.
+        ("-scope master -hard -l gpu=1 -scope slave -hard -l gpu=2 -pe mpi 4", {}, None),
+        ("-scope another -hard -l gpu=2", {}, None),
         ("", {}, None),
     ],
 )

@@ -201,16 +201,36 @@ def test_a_job_that_never_started_is_no_usage(tmp_path: Path) -> None:
     assert run_import(tmp_path / "imported.db", tmp_path / "told").skipped == {}
 
 
+_GIVEN_NOTHING = {"sacct": None, "nodes": ["None assigned"], "allocated_resources": None}
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"end_time": after(600), "sacct": None}, "took no time"),
+        ({"end_time": after(600), "job_state": "CANCELLED by 7", **_GIVEN_NOTHING}, "never started (CANCELLED)"),
         ({"end_time": after(500), "sacct": None}, "ended before it started"),
     ],
 )
-def test_a_job_that_took_no_time_is_no_usage(more: Json, reason: str, tmp_path: Path) -> None:
+def test_a_job_that_was_given_nothing_is_no_usage(more: Json, reason: str, tmp_path: Path) -> None:
     found, report = all_of(tmp_path, envelope([record(**more)]))
     assert (found, report.skipped) == ({}, {reason: 1})
+
+
+def test_a_job_that_took_less_than_a_second_counts(tmp_path: Path) -> None:
+    """As with Grid Engine: it ran, and had CPUs."""
+    found, report = all_of(tmp_path, envelope([record(end_time=after(600), sacct=None)]))
+    ((_, job),) = found.items()
+    assert (job["UsedWalltime"], job["CPUCount"], report.skipped.total()) == (0, 8, 0)
+
+
+@pytest.mark.parametrize("form", [1, "1", True, 0.5, []])
+def test_a_format_that_is_not_known_is_not_read_as_the_first(form: Any, tmp_path: Path) -> None:
+    told = json.loads(envelope([record()]))
+    other = json.loads(envelope([record(job_id=5)]))
+    told["meta"]["format"], other["meta"]["format"] = form, 0
+    found, report = all_of(tmp_path, json.dumps(told).encode(), json.dumps(other).encode())
+    assert (len(found), report.bad) == (1, 1)
+    assert "which is not known" in report.bad_lines[0].reason
 
 
 def test_steps_without_their_job_are_counted(tmp_path: Path) -> None:

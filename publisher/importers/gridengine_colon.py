@@ -17,6 +17,7 @@ from publisher.importers.gridengine_record import (
     deleted_by_person,
     kib,
     known,
+    sound_start,
     to_us,
     usage,
 )
@@ -66,6 +67,7 @@ def read_colon(line: str, unit: TimeUnit) -> Accounted:
     check_range(int(job), int(task), int(slots), failed, status)
     submitted, started, ended = to_us(unit, submitted, started, ended)
     cpu_us, kernel_us, ru_wall_us, incomplete = usage(float(cpu), user, kernel, ru_wall, failed)
+    started = sound_start(submitted, started, ended, ru_wall_us)
     pe_task = anchor[1]
     if not line.isprintable():
         queue, host, group, owner, name, account = map(clean, (queue, host, group, owner, name, account))

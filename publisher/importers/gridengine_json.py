@@ -16,6 +16,7 @@ from publisher.importers.gridengine_record import (
     deleted_by_person,
     kib,
     known,
+    sound_start,
     to_us,
     usage,
 )
@@ -72,6 +73,7 @@ def _record(entry: dict[str, Any], unit: TimeUnit) -> Accounted:
     cpu_us, kernel_us, ru_wall_us, incomplete = usage(
         own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0), failed
     )
+    started = sound_start(submitted, started, ended, ru_wall_us)
     return Accounted(
         job,
         task,

@@ -5,6 +5,7 @@ Spec: other-sources facts, sections 1.2 to 1.5 (read in the vendor's sources and
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ _BELOW_US: Final = 10**14
 _MOST_US: Final = 2**63 - 1
 _MOST: Final = 2**53
 _MOST_S: Final = _MOST / _SECOND
+_FIRST_US: Final = 946_684_800 * _SECOND  # 2000: there was no Grid Engine before
+_CLOCK_OFF_US: Final = 86_400 * _SECOND  # more than any time zone is from another
 _NO_NAMES: Final = {"NONE": "", "UNKNOWN": "", "(null)": ""}
 # Not people: the daemons sign themselves into `deleted_by` too.
 _DAEMONS: Final = ("execd@", "qmaster@")
@@ -95,6 +98,23 @@ def to_us(unit: TimeUnit, submitted: int, started: int, ended: int) -> tuple[int
     if factor == 1:
         return submitted, started, ended
     return submitted * factor, started * factor, ended * factor
+
+
+def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
+    """The start, which may be wrong where a host had no clock yet: then what `ru_wallclock` makes of the end. All in µs.
+
+    Such hosts begin in 1970, before the submission. A clock that is hours off is believed: it is so at the end too, and wall
+    time is right. Raises: BadRecord when nothing tells how long the job ran.
+    """
+    earliest = submitted - _CLOCK_OFF_US if submitted else _FIRST_US
+    if not 0 < started <= ended or started >= earliest:
+        return started
+    if ru_wall and ended - ru_wall >= earliest:
+        return ended - ru_wall
+    began = datetime.fromtimestamp(started / _SECOND, UTC).strftime("%Y-%m-%d %H:%M")
+    raise BadRecord(
+        f"started {began} UTC, long before it can have: its host's clock was wrong, and so is its wall time"
+    )
 
 
 def kib(count: float, factor: int) -> int:

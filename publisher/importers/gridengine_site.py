@@ -25,6 +25,8 @@ _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
 _LRMS: Final = "sge"
 _LIMIT: Final = re.compile(r"(?:([0-9]{0,6}):([0-9]{0,6}):)?([0-9]{0,9})", re.ASCII)
+# For whom a request is: the whole job, its first task, or each of the others.
+_SCOPES: Final = ("global", "master", "slave")
 # What stands where nobody chose anything.
 _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
 # fmt: off
@@ -45,6 +47,9 @@ class WallFrom(StrEnum):
 
     TIMES = "times"
     RU_WALLCLOCK = "ru_wallclock"
+
+
+_WALL_RULES: Final = {WallFrom.TIMES: "times", WallFrom.RU_WALLCLOCK: "ru_wallclock, or times where that is 0"}
 
 
 class ProjectFrom(StrEnum):
@@ -142,7 +147,9 @@ class SiteMapping:
             kernel_us += task.kernel_us
             resident += task.resident_kib
             virtual += task.virtual_kib
-        wall_us = record.ended_us - record.started_us if self._by_clock else record.rusage_wall_us
+        wall_us = 0 if self._by_clock else record.rusage_wall_us
+        if not wall_us:  # the qmaster writes no ru_wallclock of a job that it killed at its limit
+            wall_us = record.ended_us - record.started_us
         cpu_s = (cpu_us + _SECOND // 2) // _SECOND
         kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
         hosts = _hosts(record, tasks)
@@ -166,7 +173,7 @@ class SiteMapping:
             (wall_us + _SECOND // 2) // _SECOND,
             cpu_s - kernel_s,
             kernel_s,
-            self._gpus(record.category, record.slots),
+            self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
             _NAME,
             source_key(record),
             self._extra(record, hosts),
@@ -188,11 +195,11 @@ class SiteMapping:
             ),
             ImportRule("vo", vo if local else rule_of(job.vo, _NAME, list(words), vo)),
             ImportRule("projects", f"importers.gridengine.project_from: the first of {columns} that somebody chose"),
-            ImportRule("wall_s", f"importers.gridengine.wall_from: {options.wall_from}"),
+            ImportRule("wall_s", f"importers.gridengine.wall_from: {_WALL_RULES[options.wall_from]}"),
             ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
             ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
             ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),
-            ImportRule("gpu_count", f"requested of {', '.join(options.gpu_resources)} (gpu_resources)"),
+            ImportRule("gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"),
             ImportRule("endpoint", "importers.gridengine.submit_host" if options.submit_host else "the cluster"),
         ]
 
@@ -240,13 +247,26 @@ class SiteMapping:
         )
         return left_out(lists)
 
-    def _requested_gpus(self, category: str, slots: int) -> int | None:
-        """GPUs of the hard request: `-l gpu=2,h_rt=3600`."""
-        gpus = 0
-        for name, count in _requested(category):
+    def _slave_hosts(self, record: Accounted, tasks: Sequence[Accounted]) -> int:
+        """On how many hosts slave tasks ran; 0 where that is not known."""
+        if tasks:
+            return len({task.host for task in tasks})
+        return int(self._single(record.pe))
+
+    def _requested_gpus(self, category: str, slots: int, slave_hosts: int) -> int | None:
+        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be told."""
+        gpus = dict.fromkeys(_SCOPES, 0)
+        for scope, name, count in _requested(category):
             if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
-                gpus += int(count)
-        return gpus * (slots if self._options.gpu_per_slot else 1) or None
+                if scope not in gpus:
+                    return None
+                gpus[scope] += int(count)
+        whole, master, slave = gpus.values()
+        if self._options.gpu_per_slot:
+            return whole * slots + master + slave * (slots - 1) or None
+        if slave and not slave_hosts:
+            return None
+        return whole + master + slave * slave_hosts or None
 
 
 def source_key(record: Accounted) -> str:
@@ -255,18 +275,27 @@ def source_key(record: Accounted) -> str:
     return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
 
 
-def _requested(category: str) -> Iterator[tuple[str, str]]:
-    """Names and values of the hard request: `-l gpu=2,h_rt=3600`."""
-    for flag, request in pairwise(category.split()):
-        for wish in request.split(",") if flag == "-l" else ():
-            name, _, value = wish.partition("=")
-            yield name, value
+def _requested(category: str) -> Iterator[tuple[str, str, str]]:
+    """Scopes, names and values of the hard requests: `-l gpu=2,h_rt=3600`, `-scope slave -hard -l gpu=1`.
+
+    Soft requests are wishes that need not have come true.
+    """
+    scope, hard = _SCOPES[0], True
+    for flag, following in pairwise(category.split()):
+        if flag == "-scope":
+            scope, hard = following.lower(), True
+        elif flag in ("-hard", "-soft"):
+            hard = flag == "-hard"
+        elif flag == "-l" and hard:
+            for wish in following.split(","):
+                name, _, value = wish.partition("=")
+                yield scope, name, value
 
 
 def _requested_limit(category: str) -> str:
     """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, '' without a limit; of several requests the shortest."""
     found = []
-    for name, value in _requested(category):
+    for _, name, value in _requested(category):
         match = _LIMIT.fullmatch(value) if name == "h_rt" and value else None
         if match:
             hours, minutes, seconds = (int(part or 0) for part in match.groups())

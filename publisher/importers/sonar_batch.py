@@ -87,13 +87,20 @@ class BatchReader:
             for error in envelope.errors:
                 if error in batch.errors or len(batch.errors) < _MOST_ERRORS:
                     batch.errors[error] += 1
-            return
-        if envelope.cluster != self._cluster:
+        elif envelope.cluster != self._cluster:
             count = len(envelope.entries("slurm_jobs")) if envelope.kind is Kind.JOBS else 0
             if count:
                 batch.lines += count
                 batch.skipped[self._of_other_cluster(envelope.cluster, batch)] += count
-            return
+        elif envelope.strange_format:
+            raise BadEnvelope(
+                f"in the format {envelope.strange_format}, which is not known: look for an update of publisher"
+            )
+        else:
+            self._data(path, piece, envelope, batch)
+
+    def _data(self, path: Path, piece: Piece, envelope: Envelope, batch: Batch) -> None:
+        """Raises: BadEnvelope."""
         match envelope.kind:
             case Kind.JOBS:
                 self._jobs(path, piece, envelope, batch)

@@ -54,6 +54,7 @@ class Envelope:
     cluster: str
     node: str
     right_sizes: bool  # whether sizes of memory can be believed
+    strange_format: str  # of the data, '' for the one that is known: 0, which is not written
     attributes: dict[str, Any]
     errors: tuple[str, ...] = ()
 
@@ -74,7 +75,16 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
         raise BadEnvelope("has both data and errors")
     if errors is not None:
         told = _told(errors)
-        return Envelope(kind=Kind.ERRORS, at=0, cluster="", node="", right_sizes=False, attributes={}, errors=told)
+        return Envelope(
+            kind=Kind.ERRORS,
+            at=0,
+            cluster="",
+            node="",
+            right_sizes=False,
+            strange_format="",
+            attributes={},
+            errors=told,
+        )
     if not isinstance(held, dict):
         raise BadEnvelope("has neither data nor errors")
     what, attributes = held.get("type"), held.get("attributes")
@@ -96,6 +106,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
         cluster=_name(attributes, "cluster"),
         node=_name(attributes, "node"),
         right_sizes=_right_sizes(meta),
+        strange_format=_strange_format(meta),
         attributes=attributes,
     )
 
@@ -113,6 +124,11 @@ def _right_sizes(meta: dict[str, Any]) -> bool:
         return True
     found = _VERSION.match(_word(meta.get("version")))
     return found is not None and tuple(int(part or 0) for part in found.groups()) >= _RIGHT_SIZES
+
+
+def _strange_format(meta: dict[str, Any]) -> str:
+    form = meta.get("format", 0)
+    return "" if form == 0 and isinstance(form, int) and not isinstance(form, bool) else repr(form)[:40]
 
 
 def _told(errors: object) -> tuple[str, ...]:

@@ -123,8 +123,11 @@ class SiteMapping:
     def skips(self, run: Run) -> str:
         """Why a run that is over is no usage, or ''."""
         get = run.fields.get
-        if not get("elapsed") and run.span_s <= 0:
-            return "took no time" if run.span_s == 0 else "ended before it started"
+        if not get("elapsed") and run.span_s < 0:
+            return "ended before it started"
+        # Slurm may give a job that was cancelled while it waited the same start and end. One that ran had CPUs, however short.
+        if not get("elapsed") and run.span_s == 0 and not (get("cpus") or get("nodes")):
+            return f"never started ({get('state', '')})"
         return self._left_out(get("user", ""), get("account", ""), get("partition", ""), get("state", ""))
 
     def job_id(self, job: int, run: Run) -> str:
