@@ -1,7 +1,7 @@
 """The shells' completion of the command line: options, choices and files by shtab, names and ids from `publisher complete`.
 
 shtab reads the parser itself, so a new option is completed without a line here; a new argument that stands for a job, a user, a
-VO, a queue, an endpoint's type or a target gets a line in `_ASKED`.
+VO, a queue, an endpoint's type, a target or a database gets a line in `_ASKED`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _ASKED: Final = {
     "job": "jobs",
     "jobs": "jobs",
     "target": "targets",
+    "databases": "databases",
     "vo": "vos",
     "filter_vo": "vos",
     "filter_user": "users",
@@ -108,7 +109,7 @@ def script(shell: str) -> str:
     # shtab looks for an attribute `complete`, which argparse's actions do not declare.
     for action in _arguments(parser):
         kind = _ASKED.get(action.dest)
-        if kind is not None and action.metavar not in (None, "FILE"):
+        if kind is not None and action.metavar is not None:
             vars(action)["complete"] = {"bash": f"_publisher_{kind}", "zsh": f"_publisher_{kind}", "tcsh": ""}
         elif action.type is Path:
             vars(action)["complete"] = shtab.FILE

@@ -51,6 +51,8 @@ def run_looking(arguments: argparse.Namespace, stop: threading.Event) -> int:
         return looking.status(arguments, lambda: _site(arguments, stop))
     site = _site(arguments, stop)
     match arguments.command:
+        case "source":
+            return looking.source(arguments, site)
         case "trace":
             return looking.trace(arguments, site)
         case "explain":
@@ -178,6 +180,7 @@ RUNS: Final[Mapping[str, Callable[[argparse.Namespace, threading.Event], int]]] 
     "stats": run_local,
     "job": run_local,
     "export": run_local,
+    "source": run_looking,
     "doctor": run_doctor,
     "import": run_import,
     "charge": run_charge,

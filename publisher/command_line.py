@@ -34,6 +34,7 @@ def parser(default_config: Path) -> argparse.ArgumentParser:
     _stats(commands)
     _job(commands)
     _export(commands)
+    _source(commands)
     _doctor(commands)
     _import(commands)
     _charge(commands)
@@ -168,6 +169,15 @@ def _quarantine(commands: Any) -> None:
         jobs.required = False
         command.add_argument("--all", action="store_true", dest="every", help="all of them")
         _with_targets(command)
+        _with_json(command)
+
+
+def _source(commands: Any) -> None:
+    actions = _actions(_command(commands, "source", "the accounting databases that were read"))
+    listed = _command(actions, "list", "show each database that was ever read, when last, and whether it is retired")
+    retire = _command(actions, "retire", "a database is gone for good: do not miss it any more")
+    retire.add_argument("databases", nargs="+", metavar="FILE", help="as `source list` shows it")
+    for command in (listed, retire):
         _with_json(command)
 
 
@@ -316,7 +326,7 @@ def _report(commands: Any) -> None:
 
 def _complete(commands: Any) -> None:
     command = _command(commands, "complete", "the words that the shell's completion offers; only reads")
-    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets")
+    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets", "databases")
     command.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
     command.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
 

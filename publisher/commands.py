@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from publisher.config import Settings, TargetSettings
 from publisher.errors import BUG, PublisherError, RecordError, SourceError, UsageError, gravest
 from publisher.ledger.base import Delivery, Hold, Ledger, Quarantined, TargetState
+from publisher.missing import Missing, missing_databases, said_of
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.lost import LostJobs
 from publisher.sources.base import Source
@@ -50,6 +51,7 @@ class TargetStatus:
     oldest_unsent: Epoch | None
     overdue: datetime | None
     began: bool  # it had a round
+    missing: Sequence[Missing] = ()  # databases that its rounds have read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,31 +133,52 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
         for target in chosen:
             state = ledger.target(target.name)
             pending = late = oldest = None
+            missing: Sequence[Missing] = ()
             try:
                 with closing(site.source()) as source:
+                    missing = missing_databases(target.name, source, ledger)
                     pending, late, oldest = waiting(site, target, state, source, ledger)
             except SourceError as error:
                 trouble = str(error)
-            found.append(_status(target, state, pending, late, oldest))
+            found.append(replace(_status(target, state, pending, late, oldest), missing=missing))
     return found, trouble
 
 
 def trace(site: Site, job_id: JobId) -> Traced:
-    """Every message that carried a job, and where it stands now. Raises: LedgerError."""
-    rows, trouble = None, ""
-    try:
-        with closing(site.source()) as source:
-            rows = source.find(job_id, frozenset(), site.surroundings.clock()).jobs
-    except SourceError as error:  # what was delivered can be proved all the same
-        trouble = str(error)
+    """Every message that carried a job, and where it stands now.
+
+    Raises: UsageError for a job that is known nowhere, LedgerError.
+    """
+    page, trouble = None, ""
     with closing(site.ledger_to_read()) as ledger:
-        return Traced(
-            job_id=job_id,
-            deliveries=ledger.trace(job_id),
-            quarantined=ledger.quarantined(job_id),
-            rows=rows,
-            trouble=trouble,
+        deliveries, held = ledger.trace(job_id), ledger.quarantined(job_id)
+        try:
+            with closing(site.source()) as source:
+                page = source.find(job_id, frozenset(), site.surroundings.clock())
+                if not (deliveries or held or page.jobs or page.skipped or page.open):
+                    trouble = _said_of_missing(site, source, ledger)
+        except SourceError as error:  # what was delivered can be proved all the same
+            trouble = str(error)
+    if page is not None and not (deliveries or held or page.jobs or page.skipped or page.open or trouble):
+        raise UsageError(
+            f"job {job_id} is neither in the ledger nor in the accounting data; what is asked for is the JobID of the CE, "
+            "and `publisher stats -o jobids` lists those that are there"
         )
+    return Traced(
+        job_id=job_id,
+        deliveries=deliveries,
+        quarantined=held,
+        rows=None if page is None else page.jobs,
+        trouble=trouble,
+    )
+
+
+def _said_of_missing(site: Site, source: Source, ledger: Ledger) -> str:
+    """Of the databases that any target misses."""
+    missing = {
+        one.file: one for target in site.settings.targets for one in missing_databases(target.name, source, ledger)
+    }
+    return said_of(list(missing.values()))
 
 
 def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
@@ -210,7 +233,7 @@ def _attempt(
     accept_key_change: bool,
     every_row: bool,
 ) -> Outcome:
-    from publisher.outcome import Outcome, added, broken_off
+    from publisher.outcome import Outcome, added, broken_off, with_missing_told
     from publisher.pipeline import Round
 
     try:
@@ -224,7 +247,7 @@ def _attempt(
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 told = _tell_counts(site, target, aim, source, ledger, observer)
                 outcome = added(outcome, told) if told else outcome
-            return replace(outcome, shadow=target.shadow, lost=lost)
+            return with_missing_told(replace(outcome, shadow=target.shadow, lost=lost))
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
-from publisher import exporting, results_export, results_job, results_stats, statistics, terminal
+from publisher import exporting, results_export, results_job, results_stats, retiring, statistics, terminal
 from publisher.errors import UsageError
 from publisher.model import when
 from publisher.model.job import JobId
@@ -138,6 +138,9 @@ def complete(arguments: argparse.Namespace, site: Site) -> int:
     """A line for each word that the shell may offer."""
     if arguments.kind == "targets":
         words = sorted(target.name for target in site.settings.targets if target.name.startswith(arguments.beginning))
+    elif arguments.kind == "databases":
+        gone = [one.file for one in retiring.listed(site) if not (one.there or one.retired)]
+        words = [file for file in gone if file.startswith(arguments.beginning)]
     else:
         words = statistics.beginning(site, arguments.kind, arguments.beginning)
     _print(words)

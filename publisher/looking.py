@@ -28,10 +28,10 @@ def status(arguments: argparse.Namespace, load: Callable[[], Site]) -> int:
         terminal.print_json(results.status_json(found), sys.stdout)
     else:
         terminal.print_table(results.STATUS_COLUMNS, results.status_rows(found), sys.stdout)
-    if trouble:
-        terminal.error_line(trouble)
-        return SourceError.exit_status
-    return 0
+    missing = {one.file: one.reason for each in found for one in each.missing}
+    for line in [trouble] if trouble else missing.values():
+        terminal.error_line(line)
+    return SourceError.exit_status if trouble or missing else 0
 
 
 def _status_nagios(arguments: argparse.Namespace, load: Callable[[], Site]) -> int:
@@ -100,6 +100,20 @@ def quarantine(arguments: argparse.Namespace, site: Site) -> int:
         terminal.print_json({"changed": changed, "hold": str(hold)}, sys.stdout)
     else:
         terminal.print_line(f"{changed} {hold}", sys.stdout)
+    return 0
+
+
+def source(arguments: argparse.Namespace, site: Site) -> int:
+    from publisher import retiring
+
+    listing = arguments.action == "list"
+    found = retiring.listed(site) if listing else retiring.retire(site, arguments.databases)
+    if arguments.json:
+        terminal.print_json(results.sources_json(found), sys.stdout)
+        return 0
+    terminal.print_table(results.SOURCE_COLUMNS, results.source_rows(found), sys.stdout)
+    if not listing:
+        terminal.print_line("take a retired file out of `source.databases` too, if it stands there", sys.stdout)
     return 0
 
 

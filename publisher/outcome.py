@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Tally
-from publisher.errors import Later, PublisherError, RecordError, gravest
+from publisher.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.lost import LostJobs
 from publisher.model.months import HeldMonth
 
@@ -31,6 +31,7 @@ class Outcome:
     warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
     shadow: bool = False  # everything was done but sent
+    missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
     lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
     attempts: Mapping[str, int] = field(default_factory=dict)  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
@@ -93,6 +94,18 @@ def broken_off(target: str, error: PublisherError, tally: Tally | None = None) -
     )
 
 
+def with_missing_told(outcome: Outcome) -> Outcome:
+    """The outcome of a round that published what is there: without all databases it is no success."""
+    if not outcome.missing:
+        return outcome
+    return replace(
+        outcome,
+        outcome="error",
+        reason="; ".join(filter(None, (outcome.reason, *outcome.missing))),
+        exit_status=gravest([outcome.exit_status, SourceError.exit_status]),
+    )
+
+
 def held_reason(held: Sequence[HeldMonth]) -> str:
     """Why months are held back, in one line; '' when none is."""
     if not held:
@@ -131,6 +144,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
+        missing=one.missing + other.missing,
         lost=one.lost or other.lost,
         attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
         seconds=one.seconds + other.seconds,

@@ -6,8 +6,9 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,6 +22,7 @@ from publisher.errors import Later, PublisherError, Unfit
 from publisher.formats.base import SummaryFormat
 from publisher.judge import Fit, Judge, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
+from publisher.missing import Missing, look_for_databases
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.months import HeldMonth, month_window
 from publisher.model.progress import Progress, WindowMark
@@ -31,6 +33,8 @@ from publisher.outlets import Outlet, open_outlet
 from publisher.reading import NewRows, Reading, WindowAgain, place_of
 from publisher.sources.base import Page, Source
 from publisher.summing import MonthTotals
+
+log = logging.getLogger("publisher")
 
 SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
@@ -87,6 +91,7 @@ class Round:
         with self._ledger.working_on(self._aim.name, self._patience()):
             now = self._clock()
             state = self._begin(now)
+            missing = self._look_for_databases(now)
             sweep = every_row or self._sweep_is_due(state, now)
             self._observer.round_begins(state, sweep=sweep)
             judge = self._judge(replace(self._aim.selection.window, start=state.start), again=False)
@@ -108,13 +113,13 @@ class Round:
             whole = receipt is None and (limit is None or self._taken < limit)
             self._ledger.end_round(
                 self._aim.name,
-                success=receipt is None and not self._held,
+                success=receipt is None and not self._held and not missing,
                 swept=sweep and whole,
                 checked=self._aim.policy_digest if whole else None,
                 now=self._clock(),
                 held=[month.month for month in self._held],
             )
-        return self._outcome(receipt)
+        return replace(self._outcome(receipt), missing=tuple(one.reason for one in missing))
 
     def republish(self, window: Window, errand: str, *, most_pages: int) -> tuple[Outcome, bool]:
         """Publish the next portion of a window again, and say whether it was the last. Regular rounds go on as before.
@@ -212,6 +217,20 @@ class Round:
             return True
         cursors = [self._ledger.cursor(self._aim.name, database) for database in self._source.databases()]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
+
+    def _look_for_databases(self, now: datetime) -> Sequence[Missing]:
+        """Note which databases are there, and say which of those that were read once are not."""
+        target = self._aim.name
+        found = look_for_databases(target, self._source, self._ledger)
+        self._ledger.found_databases(target, found.there, now)
+        for file in found.returned:
+            log.info(
+                "target %s: %s: was retired and is there again: it is read from where reading stopped", target, file
+            )
+        for file, name in found.renamed.items():
+            log.info("target %s: %s: is called %s now", target, file, name)
+            self._ledger.retire_database(target, file, now)
+        return found.missing
 
     def _new_dispatch(self, state: TargetState) -> Dispatch:
         return Dispatch(

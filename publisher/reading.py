@@ -71,7 +71,9 @@ class NewRows:
         ]
 
     def _open_rows(self, now: datetime) -> Iterator[Read]:
-        rows: Sequence[OpenRow] = self.ledger.open_rows(self.target)
+        there = frozenset(self.source.databases())
+        # Those of a database that is missing wait for it.
+        rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
         still_open: set[RowRef] = set()
         for page in self.source.look_again(rows, self.needs, now):
             still_open.update(row.row for row in page.open)

@@ -14,6 +14,7 @@ from publisher.model.months import HeldMonth
 
 if TYPE_CHECKING:  # `status` starts sooner without a whole round
     from publisher.outcome import Outcome
+    from publisher.retiring import SourceFile
 
 Json = Mapping[str, Any]
 
@@ -139,6 +140,7 @@ def status_json(found: Iterable[TargetStatus]) -> Json:
                 "in_doubt": one.in_doubt,
                 "quarantined": one.quarantined,
                 "held": one.held,
+                "missing_databases": [missing.file for missing in one.missing],
             }
             for one in found
         }
@@ -239,8 +241,30 @@ def trace_notes(traced: Traced) -> list[str]:
         for row in traced.rows or ()
     ]
     if not (traced.deliveries or notes or traced.trouble):
-        notes.append(f"job {traced.job_id} is neither in the ledger nor finished in the accounting data")
+        notes.append(f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it")
     return notes
+
+
+def sources_json(found: Iterable[SourceFile]) -> Json:
+    return {
+        "databases": [
+            {"file": one.file, "last_seen": when(one.seen), "retired": when(one.retired), "there": one.there}
+            for one in found
+        ]
+    }
+
+
+SOURCE_COLUMNS = ("database", "last seen", "state")
+
+
+def source_rows(found: Iterable[SourceFile]) -> list[tuple[str, ...]]:
+    return [(one.file, when(one.seen) or "-", _source_state(one)) for one in found]
+
+
+def _source_state(one: SourceFile) -> str:
+    if one.retired is not None:
+        return f"retired {when(one.retired)}"
+    return "read" if one.there else "missing"
 
 
 def quarantined_json(held: Quarantined) -> Json:

@@ -103,6 +103,7 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     told = [(one.state, one.said) for one in looked if one.state is not OK]
     told += [(CRITICAL, f"{one.target}: never had a success") for one in found if one.began and not one.last_success]
     told += [(WARNING, f"{one.target}: had no round yet") for one in found if not one.began]
+    told += [(CRITICAL, f"{one.target}: {missing.reason}") for one in found for missing in one.missing]
     told += [(UNKNOWN, trouble)] if trouble else []
     state = next(state for state in _GRAVEST_FIRST if state is OK or any(one == state for one, _ in told))
     ranked = [said for state in _GRAVEST_FIRST for one, said in told if one == state]

@@ -23,6 +23,7 @@ from publisher.formats import sync_format
 from publisher.formats.base import SyncFormat
 from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Carried, HostCounts, Ledger, SyncMessage
+from publisher.missing import missing_databases
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.months import month_window
@@ -109,7 +110,8 @@ def tell(
         receipt: Receipt | None = None
         try:
             dispatch.send_outstanding()
-            _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
+            if not missing_databases(target.name, source, ledger):  # else they would be too few
+                _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
             counts = recent(to_tell(ledger.counts(target.name)), now, months)
             if counts:  # a target without a round has none, and is not in the ledger
                 ledger.prepare_sync(target.name, _messages(target, form, counts, now))

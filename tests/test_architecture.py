@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "counting": {"errors", "model", "sources.base", "ledger.base", "aim", "judge", "summing"},
     "outcome": {"errors", "model", "delivery.base", "dispatch"},
     "reading": {"model", "sources.base", "ledger.base"},
+    "missing": {"ledger.base", "sources.base"},
     "aim": {"model", "formats.base", "delivery.base", "judge"},
     "outlets": {
         *("model", "sources.base", "formats.base", "ledger.base"),
@@ -47,7 +48,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "pipeline": {
         *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
-        *("aim", "judge", "dispatch", "outlets", "summing", "counting", "reading", "outcome"),
+        *("aim", "judge", "dispatch", "outlets", "summing", "counting", "reading", "missing", "outcome"),
     },
     "config": {
         *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),
@@ -75,6 +76,7 @@ ROOMS: dict[str, set[str]] = {
         "syncing",
         "takeover",
         "waiting",
+        "missing",
     },
     "explaining": {
         *(
@@ -100,7 +102,7 @@ ROOMS: dict[str, set[str]] = {
     "billing": {"errors", "model", "charging", "results_charge", "terminal", "ledger.charge_base", "wiring"},
     "syncing": {
         *("errors", "model", "config", "formats", "delivery.base", "ledger.base", "sources.base"),
-        *("abreast", "aim", "judge", "dispatch", "pipeline", "outcome", "wiring"),
+        *("abreast", "aim", "judge", "dispatch", "missing", "pipeline", "outcome", "wiring"),
     },
     # The daemon. `scheduler.cron` is a noun that settings hold; the rest stands on the commands.
     "scheduler": {"errors", "config", "scheduler", "ledger.base", "commands", "outcome", "pipeline", "wiring"},
@@ -132,12 +134,12 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "config", "ledger.base", "sources.base", "planning", "takeover"),
         *("abreast", "aim", "key_guard", "pipeline", "wiring", "outcome"),
     },
-    "results": {"model", "commands", "ledger.base", "outcome"},
+    "results": {"model", "commands", "ledger.base", "outcome", "retiring"},
     # Asks every room, and speaks to services through delivery alone.
     "doctor": {
         *("errors", "model", "doctor", "config", "formats", "ledger.base", "sources.base", "commands", "wiring"),
         *("delivery.base", "delivery.credential_check", "delivery.trust_check", "delivery.reach"),
-        *("arc_conf", "arc_conf.values"),
+        *("arc_conf", "arc_conf.values", "missing"),
     },
     "results_nagios": {"errors", "commands"},
     "results_doctor": {"doctor", "results_nagios"},
@@ -149,7 +151,7 @@ ROOMS: dict[str, set[str]] = {
     "results_export": {"exporting", "model"},
     "local": {
         *("errors", "model", "statistics", "results_stats", "results_job", "terminal", "wiring"),
-        *("exporting", "results_export", "whole_file"),
+        *("exporting", "results_export", "retiring", "whole_file"),
     },
     "importing": {"errors", "importers.base", "wiring"},
     "tallying": {"errors", "model", "config"},
@@ -180,9 +182,11 @@ ROOMS: dict[str, set[str]] = {
     },
     "command_words": {"errors"},
     "command_line": {"command_words"},
+    "retiring": {"errors", "ledger.base", "wiring"},
     "looking": {
         *("errors", "model", "ledger.base", "wiring", "terminal"),
         *("commands", "results", "explaining", "results_explain", "doctor", "results_doctor", "results_nagios"),
+        "retiring",
     },
     "configuring": {"errors", "arc_conf", "charges.rules", "config", "terminal", "wiring"},
     "cli": {

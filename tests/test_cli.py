@@ -40,6 +40,8 @@ COMMANDS = {
     "quarantine release": ("quarantine", "release", "--all"),
     "quarantine drop": ("quarantine", "drop", "--all"),
     "stats": ("stats",),
+    "source list": ("source", "list"),
+    "source retire": ("source", "retire", "accounting.db"),
     "charge": ("charge", "--stored", *WINDOW),
     "doctor": ("doctor",),
     "job info": ("job", "info", JOBS[0].job_id),
@@ -180,8 +182,15 @@ def test_every_command_with_json_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_json_is_all_that_stands_on_standard_output(site: SiteUnderTest, name: str) -> None:
+def test_json_is_all_that_stands_on_standard_output(
+    site: SiteUnderTest, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "source retire":
+        site.arex(1).close()
     site.publish()
+    if name == "source retire":
+        site.database(1).unlink()
+        monkeypatch.chdir(site.database(1).parent)
     done = site.run("-v", *COMMANDS[name], "--json")
     assert done.status in (0, 65) or name == "doctor", done.err
     assert isinstance(done.json, dict)

@@ -72,13 +72,20 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
+    "source list": ("source", "list", "--json"),
+    "source retire": ("source", "retire", "--json", "GONE"),
     "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
     "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
 }
 # Objects with the fields of another one; the manual says so in their place.
-ALIKE = {"republish": "publish", "sync": "publish", "quarantine drop": "quarantine release"}
+ALIKE = {
+    "republish": "publish",
+    "sync": "publish",
+    "quarantine drop": "quarantine release",
+    "source retire": "source list",
+}
 # Keys that stand for whatever the site calls them.
 OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE"}
 
@@ -215,11 +222,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             arex.connection.execute(
                 "UPDATE AAR SET UsedWalltime = -1 WHERE JobID IN (?, ?)", (jobs[1].job_id, jobs[2].job_id)
             )
+        site.arex(1).close()
+        site.run("publish", "--target", "egi")
+        site.database(1).unlink()
         for name, words in JSON_RUNS.items():
             # The job that was delivered and the ones that were not: together their traces hold every list.
-            stands_for = [
-                {"JOB": job.job_id, "ACCOUNTING": str(accounting), "ENVELOPES": str(envelopes)} for job in jobs[:2]
-            ]
+            files = {"ACCOUNTING": str(accounting), "ENVELOPES": str(envelopes), "GONE": str(site.database(1))}
+            stands_for = [{"JOB": job.job_id, **files} for job in jobs[:2]]
             runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
             found[name] = {path for run in runs for path in paths(run.json)}
         # Another spelling of keys: the month is held back, because its rows would stay behind.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from publisher.commands import choose
-from publisher.doctor.databases import check_databases
+from publisher.doctor.databases import check_databases, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, Measure, State, broken_configuration
 from publisher.doctor.machine import Host, check_machine
 from publisher.doctor.services import check_identity, check_services
@@ -41,6 +41,7 @@ def examine(site: Site, host: Host, *, targets: Sequence[str], begins: Callable[
     note("the accounting data", check_databases(site, chosen))
     note("the state directory", check_directory(site.settings.state, host.free_bytes))
     note("the ledger", check_ledger(site, chosen))
+    note("the databases that were read before", check_known_databases(site, chosen))
     note("certificate, key and CAs", check_identity(site, chosen))
     note("the services", check_services(site, chosen, findings))
     note("this machine", check_machine(host, site.settings, chosen))

@@ -11,8 +11,9 @@ from typing import Final
 
 from publisher.config import TargetSettings
 from publisher.doctor.findings import Finding, Question, join, not_asked
-from publisher.errors import SourceError, Unfit
+from publisher.errors import LedgerError, SourceError, Unfit
 from publisher.formats import job_format, summary_format
+from publisher.missing import missing_databases
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.selection import Window
 from publisher.model.when import Month, epoch
@@ -45,6 +46,22 @@ def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[F
         yield question.error(error, "see that A-REX's accounting is on ([arex] in arc.conf), and look at that file")
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
+
+
+def check_known_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
+    """Whether all databases that were read once are still there."""
+    question = Question("known databases", "source", "jobs that stand in none of the others are counted nowhere")
+    try:
+        with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+            missing = {
+                one.file: one.reason for target in targets for one in missing_databases(target.name, source, ledger)
+            }
+    except (LedgerError, SourceError):
+        return  # a finding of its own
+    for reason in missing.values():
+        yield question.error(SourceError(reason), "bring it back, or retire it")
+    if not missing:
+        yield question.ok("all that were read once are there, or retired")
 
 
 def _opened(facts: SourceFacts) -> Finding:

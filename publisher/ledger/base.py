@@ -113,6 +113,17 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDatabase:
+    """An accounting database that rounds of a target have found; `retired` since an administrator said that it is gone."""
+
+    target: str
+    file: str
+    inode: int
+    seen: datetime
+    retired: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One message that carried a run of a job."""
 
@@ -201,6 +212,10 @@ class Ledger(Protocol):
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
 
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        """Every accounting database that was found, of one target or of all, by name."""
+        ...
+
     def errand(self, target: str, name: str) -> WindowMark | None:
         """How far a republish has come that was broken off; None for one that is new or finished."""
         ...
@@ -260,6 +275,14 @@ class Ledger(Protocol):
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
         """Write a message down before it is sent, with its records and the progress that it completes."""
+        ...
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        """A round found these files. One that was retired is not any more."""
+        ...
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        """The file is gone for good; no row of it is looked at again."""
         ...
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:

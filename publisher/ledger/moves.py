@@ -44,6 +44,11 @@ UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now
 _ACCEPT_CHANGE = """
 INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
 VALUES (:target, :month, :now, :stale, :lost_jobs)"""
+_FOUND_DATABASE = """
+INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
+ON CONFLICT (target, file) DO UPDATE SET inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
+_RETIRE_DATABASE = "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
+_FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
 INSERT OR REPLACE INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)"""
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
@@ -78,6 +83,20 @@ class SqliteLedger(LedgerQuestions):
             counts.look_before_again(self._connection, target, [ended_at for ended_at, _ in arrival.first])
         stretches.add_fresh(self._fresh_of(target), packed)
         self._on_its_way = number, message.id, arrival
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        number = self._known_number(target)
+        found = [
+            {"target": number, "file": file, "inode": inode, "now": rows.epoch(now)} for file, inode in inodes.items()
+        ]
+        with self._atomic():
+            self._connection.executemany(_FOUND_DATABASE, found)
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        retired = {"target": self._known_number(target), "file": file}
+        with self._atomic():
+            self._connection.execute(_RETIRE_DATABASE, retired | {"now": rows.epoch(now)})
+            self._connection.execute(_FORGET_OPEN_ROWS, retired)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)

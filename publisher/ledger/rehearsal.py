@@ -13,6 +13,7 @@ from publisher.ledger.base import (
     Delivery,
     HostCounts,
     Known,
+    KnownDatabase,
     Ledger,
     MessageState,
     MonthMessage,
@@ -59,6 +60,15 @@ class RehearsalLedger:
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         return self._asked.cursor(target, database)
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        return self._asked.known_databases(target)
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        pass
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        pass
 
     def errand(self, target: str, name: str) -> WindowMark | None:
         return self._asked.errand(target, name)

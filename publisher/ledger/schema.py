@@ -84,6 +84,14 @@ CREATE TABLE reading (
     anchor    TEXT NOT NULL,                -- JobID of that row
     PRIMARY KEY (target, file)
 );
+CREATE TABLE source_file (                  -- accounting databases that a round of the target found
+    target     INTEGER NOT NULL REFERENCES target (id),
+    file       TEXT NOT NULL,
+    inode      INTEGER NOT NULL,            -- a file that was renamed keeps it
+    seen_at    INTEGER NOT NULL,            -- by the last round that found it
+    retired_at INTEGER,                     -- an administrator said that it is gone for good
+    PRIMARY KEY (target, file)
+);
 CREATE TABLE errand (
     target    INTEGER NOT NULL REFERENCES target (id),
     name      TEXT NOT NULL,                -- window and format of a republish that is under way

@@ -17,6 +17,7 @@ from publisher.ledger.base import (
     Hold,
     HostCounts,
     Known,
+    KnownDatabase,
     MessageState,
     MonthState,
     Outstanding,
@@ -60,6 +61,9 @@ WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 _TOLD = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
+_KNOWN_DATABASES = """
+SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
+WHERE :name IS NULL OR target.name = :name ORDER BY file, target.name"""
 _ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
@@ -156,6 +160,20 @@ class LedgerQuestions:
         with self._reading():
             row = self._connection.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
         return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        with self._reading():
+            rows = self._connection.execute(_KNOWN_DATABASES, {"name": target}).fetchall()
+        return [
+            KnownDatabase(
+                target=name,
+                file=file,
+                inode=inode,
+                seen=datetime.fromtimestamp(seen, UTC),
+                retired=_moment(retired),
+            )
+            for name, file, inode, seen, retired in rows
+        ]
 
     def errand(self, target: str, name: str) -> WindowMark | None:
         with self._reading():

@@ -42,6 +42,7 @@ LATE: Final = "publisher_late_jobs"
 IN_DOUBT: Final = "publisher_in_doubt_records"
 QUARANTINED: Final = "publisher_quarantined_jobs"
 HELD: Final = "publisher_held_months"
+MISSING: Final = "publisher_missing_databases"
 DRIFT: Final = "publisher_sync_drift_jobs"
 MESSAGES: Final = "publisher_messages_total"
 RECORDS: Final = "publisher_records_total"
@@ -71,6 +72,7 @@ METRICS: Final = (
     Metric(name=IN_DOUBT, kind=Kind.GAUGE, help="Records that were sent, and the answer was lost."),
     Metric(name=QUARANTINED, kind=Kind.GAUGE, help="Jobs that were set aside."),
     Metric(name=HELD, kind=Kind.GAUGE, help="Months that the last round held back."),
+    Metric(name=MISSING, kind=Kind.GAUGE, help="Accounting databases that were read once and are gone."),
     Metric(name=DRIFT, kind=Kind.GAUGE, help="Jobs by which the counts that were told last differ from the delivered."),
     Metric(name=MESSAGES, kind=Kind.COUNTER, help="Messages that were accepted."),
     Metric(name=RECORDS, kind=Kind.COUNTER, help="Records in messages that were accepted."),

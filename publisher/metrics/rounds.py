@@ -121,7 +121,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 
 def _of_target(site: Site, name: str) -> Measured:
     """What `status` tells: after a round that failed, 31 s for each 1,000,000 jobs that wait. Raises: LedgerError."""
-    ((status,), _) = commands.status(site, targets=[name])
+    ((status,), trouble) = commands.status(site, targets=[name])
     with closing(site.measure_book_to_read()) as book:
         messages, records = book.delivered(name)
     return Measured(
@@ -137,6 +137,7 @@ def _of_target(site: Site, name: str) -> Measured:
             names.IN_DOUBT: status.in_doubt,
             names.QUARANTINED: status.quarantined,
             names.HELD: status.held,
+            names.MISSING: None if trouble else len(status.missing),
             names.DRIFT: _drift(site, name),
             names.MESSAGES: messages,
             names.RECORDS: records,

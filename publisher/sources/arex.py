@@ -25,9 +25,9 @@ from publisher.sources.arex_database import (
 )
 from publisher.sources.arex_rows import Asked, Row
 from publisher.sources.arex_values import anchor_text
-from publisher.sources.base import Cursor, DoneWith, OpenRow, Page, SourceFacts
+from publisher.sources.base import Absent, Cursor, DoneWith, OpenRow, Page, SourceFacts
 from publisher.sources.local_time import LocalTime, local_zone
-from publisher.sources.sqlite_readonly import CopyShelf, check_readable
+from publisher.sources.sqlite_readonly import CopyShelf, check_readable, no_such_file
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -117,6 +117,9 @@ class ArexSource:
     def databases(self) -> tuple[str, ...]:
         with self._opened() as opened:
             return tuple(each.name for each in opened)
+
+    def absent(self) -> tuple[Absent, ...]:
+        return _look_for(self._options)[1]
 
     def since(
         self,
@@ -230,7 +233,7 @@ class ArexSource:
         """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
         with ExitStack() as stack:
             opened = []
-            for path in database_paths(self._options):
+            for path in _present(self._options):
                 database = AccountingDatabase(path, self._shelf, self._reading)
                 stack.callback(database.close)
                 opened.append(database)
@@ -296,43 +299,69 @@ def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def database_paths(options: Options) -> list[str]:
     """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
-    found: list[str] = []
-    if options.control_dir is not None:
-        found += _below(options.control_dir)
-    for name in options.databases:
-        found += _matching(name)
+    found, absent = _look_for(options)
+    if absent:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def _present(options: Options) -> list[str]:
+    """Those of the files that are there. Raises: SourceError when none is."""
+    found, absent = _look_for(options)
+    if not found:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def _look_for(options: Options) -> tuple[list[str], tuple[Absent, ...]]:
+    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
+    looked = [] if options.control_dir is None else [_below(options.control_dir)]
+    looked += [_matching(name) for name in options.databases]
     distinct: dict[str, str] = {}
-    for path in found:
-        distinct.setdefault(os.path.realpath(path), path)
-    return list(distinct.values())
+    for found in looked:
+        if not isinstance(found, Absent):
+            for path in found:
+                distinct.setdefault(os.path.realpath(path), path)
+    return list(distinct.values()), tuple(found for found in looked if isinstance(found, Absent))
 
 
-def _below(control_dir: Path) -> list[str]:
-    present = []
-    for name in _BELOW_CONTROL_DIR:
-        path = str(control_dir / name)
-        try:
-            os.stat(path)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            check_readable(path)  # says why
-        present.append(path)
-    if not present:
-        raise SourceError(
+def _below(control_dir: Path) -> Sequence[str] | Absent:
+    paths = [str(control_dir / name) for name in _BELOW_CONTROL_DIR]
+    present = [path for path in paths if _is_there(path)]
+    if present:
+        return present
+    return Absent(
+        patterns=tuple(map(glob.escape, paths)),
+        reason=(
             f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
             "(arc.conf has it as controldir), or name the files in source.databases"
-        )
-    return present
+        ),
+    )
 
 
-def _matching(name: str) -> list[str]:
-    if os.path.exists(name) or not glob.has_magic(name):
+def _matching(name: str) -> Sequence[str] | Absent:
+    if _is_there(name):
         return [name]
+    if not glob.has_magic(name):
+        return Absent(patterns=(name,), reason=no_such_file(name))
     matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
-    if not matching:
-        raise SourceError(
+    if matching:
+        return matching
+    return Absent(
+        patterns=(name,),
+        reason=(
             f"{name}: no accounting database matches this pattern; correct source.databases, "
             f"or let user {os.geteuid()} search the directory"
-        )
-    return matching
+        ),
+    )
+
+
+def _is_there(path: str) -> bool:
+    """Raises: SourceError when that cannot be told."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        check_readable(path)  # says why
+    return True

@@ -12,7 +12,7 @@ from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, 
 from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
 
-__all__ = ["Cursor", "DoneWith", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
+__all__ = ["Absent", "Cursor", "DoneWith", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,14 @@ class SourceFacts:
     strange_statuses: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Something that the configuration names and that is not there; `patterns` match the files that it would stand for."""
+
+    patterns: tuple[str, ...]
+    reason: str
+
+
 # Which of some runs there is nothing to do about, in their order.
 DoneWith = Callable[[Sequence[Glimpse]], Sequence[bool]]
 
@@ -57,11 +65,16 @@ DoneWith = Callable[[Sequence[Glimpse]], Sequence[bool]]
 class Source(Protocol):
     """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go between pages.
 
+    Of several databases, those that are there are read; `absent` tells of the others.
     All methods raise: SourceError when the data cannot be read; never an empty answer instead.
     """
 
     def databases(self) -> tuple[str, ...]:
         """Names of the databases, the most authoritative first: a job finished in two of them counts in the first."""
+        ...
+
+    def absent(self) -> tuple[Absent, ...]:
+        """What the configuration names in vain."""
         ...
 
     def since(
