@@ -238,13 +238,26 @@ def test_a_rule_about_the_vo_keeps_the_fqan_back(car: Car) -> None:
         ("/atlas/sub/role=x", "atlas", "/atlas/sub", "role=x"),
         ("/a/Role=x;/b", "a", "/a", "Role=x"),
         ("urn:mace:x", "urn:mace:x", "None", "None"),
-        ("/", "given", "None", "None"),
         ("/\uff0fx/Role=y", "/x", "//x", "Role=y"),  # a full-width slash, in ASCII, would be read as another VO
     ],
 )
 def test_vo_group_and_role_arrive_as_policy_has_them(car: Car, fqan: str, vo: str, group: str, role: str) -> None:
-    row = one_row(car, make_job(fqans=(fqan,), vo="given"))
+    row = one_row(car, make_job(fqans=(fqan,), vo=""))
     assert (row["VO"], row["VOGroup"], row["VORole"]) == (vo, group, role)
+
+
+@pytest.mark.parametrize(
+    ("fqan", "group", "role"),
+    [
+        ("/atlas/Role=production/Capability=NULL", "/atlas", "Role=production"),
+        ("/wlcg/pilots", "/wlcg/pilots", "None"),
+        ("urn:mace:x", "None", "None"),
+        ("/", "None", "None"),
+    ],
+)
+def test_a_job_s_own_vo_arrives_whatever_its_fqan_names(car: Car, fqan: str, group: str, role: str) -> None:
+    row = one_row(car, make_job(fqans=(fqan,), vo="cms"))
+    assert (row["VO"], row["VOGroup"], row["VORole"]) == ("cms", group, role)
 
 
 def test_only_the_main_fqan_is_told(car: Car) -> None:

@@ -358,6 +358,11 @@ def test_a_vo_without_fqans_has_the_configured_issuer_and_groups(ur: OgfUr) -> N
     assert row["vo_attributes"] == [("/site & co", None)]
 
 
+def test_the_fqans_of_another_vo_are_attributes_of_the_job_s_own(ur: OgfUr) -> None:
+    row = one_row(ur, make_job(vo="cms", fqans=("/atlas/Role=pilot", "/atlas/no", "/bio")))
+    assert (row["vo_name"], row["vo_attributes"]) == ("cms", [("/atlas", "/Role=pilot"), ("/atlas/no", None)])
+
+
 def test_a_ruled_vo_keeps_other_fqans_back(ur: OgfUr) -> None:
     rule = VoRule(field="any", pattern="*", vo="ops", role="Role=lcgadmin", override=True)
     row = one_row(ur, make_job(), make_policy(vo_rules=(rule,)))

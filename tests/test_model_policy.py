@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,7 +228,7 @@ def test_every_value_of_who_and_where_has_an_origin() -> None:
 
 
 def test_jura_style_keeps_the_spelling_of_arex() -> None:
-    job = make_job(user="/CN=O'Neil", local_id="a#1", escaped=True, fqans=("/a'b/Role=x",))
+    job = make_job(user="/CN=O'Neil", local_id="a#1", escaped=True, vo="a'b", fqans=("/a'b/Role=x",))
     jura = make_policy(key_style=KeyStyle.JURA).describe(job)
     assert (jura.who.user, jura.local_id, jura.who.vo) == ("/CN=O%27Neil", "a%231", "a%27b")
     assert jura.who.apel_fqan() == "/a%27b/Role=x"
@@ -247,7 +248,48 @@ def test_jura_style_keeps_the_spelling_of_arex() -> None:
     ],
 )
 def test_the_fqan_that_apel_may_be_told(fqan: str, told: str) -> None:
-    assert make_policy().describe(make_job(fqans=(fqan,))).who.apel_fqan() == told
+    assert make_policy().describe(make_job(fqans=(fqan,), vo="")).who.apel_fqan() == told
+
+
+@pytest.mark.parametrize("style", KeyStyle)
+def test_the_vo_is_the_job_s_own_whatever_its_fqan_names(style: KeyStyle) -> None:
+    """A-REX writes it, and jura-ng tells no other."""
+    policy = make_policy(key_style=style)
+    told = policy.describe(make_job(vo="cms", fqans=("/atlas/Role=pilot", "/atlas/no"))).who
+    assert (told.vo, told.group, told.role, told.apel_fqan()) == ("cms", "/atlas", "Role=pilot", "")
+    assert [(one.name, one.source) for one in told.origins[1:]] == [
+        ("VO", "vo"),
+        ("VOGroup", "fqans"),
+        ("VORole", "fqans"),
+    ]
+    matched = replace(policy, vo_rules=(VoRule(field="any", pattern="*", vo="filled"),))
+    assert matched.describe(make_job(vo="cms", fqans=("/atlas",))).who.vo == "cms"
+
+
+def test_a_job_without_a_vo_has_none_in_jura_style_though_its_fqan_names_one() -> None:
+    told = make_policy(key_style=KeyStyle.JURA, default_vo="ops").describe(make_job(vo="", fqans=("/atlas",))).who
+    assert (told.vo, told.group, told.role) == ("ops", "", "")
+    none = make_policy(key_style=KeyStyle.JURA).describe(make_job(vo="", fqans=())).who
+    assert (none.vo, none.spelt_group, none.spelt_role) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("fqan", "group", "role"),
+    [
+        ("/atlas/my group/Role=pilot", "/atlas/my", "Role=NULL"),
+        ("/atlas/Role=a b", "/atlas", "/Role=a"),
+        ("/atlas/Role=x+1", "/atlas", "/Role=x"),
+        ("/atlas/Role=+", "/atlas", "Role=NULL"),
+        ("/atlas/role=x", "/atlas/role", "Role=NULL"),
+        ("/atlas/Capability=NULL", "/atlas/Capability", "Role=NULL"),
+        ("/atlas/Role=x/Capability=NULL", "/atlas", "/Role=x"),
+        ("atlas", "/vo", "Role=NULL"),
+        ("/+", "/vo", "Role=NULL"),
+    ],
+)
+def test_summaries_in_jura_style_cut_fqans_where_jura_ng_does(fqan: str, group: str, role: str) -> None:
+    told = make_policy(key_style=KeyStyle.JURA).describe(make_job(vo="vo", fqans=(fqan,))).who
+    assert (told.vo, told.spelt_group, told.spelt_role) == ("vo", group, role)
 
 
 def test_places() -> None:

@@ -296,7 +296,7 @@ def test_the_submit_host_as_jura_ng_writes_it(interface: str, spelt: str) -> Non
     [
         ("atlas", ("/atlas/Role=production/Capability=NULL",), ("/atlas", "/Role=production"), ("/atlas", "Role=production")),
         ("atlas", ("/atlas/sub",), ("/atlas/sub", "Role=NULL"), ("/atlas/sub", "")),
-        ("atlas", ("/atlas/Capability=NULL",), ("/atlas", "Role=NULL"), ("/atlas/Capability=NULL", "")),
+        ("atlas", ("/atlas/Capability=NULL",), ("/atlas/Capability", "Role=NULL"), ("/atlas/Capability=NULL", "")),
         ("atlas", (), ("/atlas", "Role=NULL"), ("", "")),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from publisher.model.fqan import parse_fqan
 from publisher.model.hosts import endpoint_host, is_domain_name
 from publisher.model.identity import Identity
 from publisher.model.job import Epoch, JobRecord, Transfer
-from publisher.model.jura_spelling import jura_group, jura_role, jura_submit_host
+from publisher.model.jura_spelling import jura_group_and_role, jura_submit_host, read_by_jura
 from publisher.model.origin import Origin
 from publisher.model.per_job import per_job
 from publisher.model.text import arex_escape, ascii_text
@@ -174,6 +174,18 @@ class PublishedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Affiliation:
+    """Whom a job's user belongs to, and where that is from. `fqan` is the one that group and role are of, '' for none."""
+
+    vo: str
+    issuer: str = ""
+    group: str = ""
+    role: str = ""
+    fqan: str = ""
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPolicy:
     """The `records` block of the configuration, with what a target overrides."""
 
@@ -256,44 +268,59 @@ class RecordPolicy:
         return known
 
     def _describe_user(self, job: JobRecord, period: str) -> Who:
-        vo, issuer, group, role, origins = self._vo(job)
-        jura = self.key_style is KeyStyle.JURA
+        belongs = self._affiliation(job)
+        vo, group, role = (self.spell(job, text) for text in (belongs.vo, belongs.group, belongs.role))
+        if self.key_style is KeyStyle.JURA:
+            spelt_group, spelt_role = jura_group_and_role(vo, group, role, self.spell(job, belongs.fqan))
+        else:
+            spelt_group, spelt_role = group, role
         rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
         return Who(
             user=self.identity.name(self.spell(job, job.user), period),
-            vo=self.spell(job, vo),
-            vo_issuer=issuer,
-            group=self.spell(job, group),
-            role=self.spell(job, role),
-            spelt_group=self.spell(job, jura_group(vo, group) if jura else group),
-            spelt_role=self.spell(job, jura_role(role) if jura else role),
+            vo=vo,
+            vo_issuer=belongs.issuer,
+            group=group,
+            role=role,
+            spelt_group=spelt_group,
+            spelt_role=spelt_role,
             fqans=tuple(self.spell(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
-            origins=(Origin(name="GlobalUserName", rule=rule, source="user"), *origins),
+            origins=(Origin(name="GlobalUserName", rule=rule, source="user"), *belongs.origins),
         )
 
-    def _vo(self, job: JobRecord) -> tuple[str, str, str, str, tuple[Origin, ...]]:
-        """VO, its issuer, group and role, and where they came from."""
-        main = parse_fqan(job.fqans[0]) if job.fqans else None
-        if main and not main.vo:
-            main = None  # such as `/`: it names no VO, and A-REX knew what it wrote as the job's
-        own = main.vo if main else job.vo
+    def _affiliation(self, job: JobRecord) -> _Affiliation:
+        """VO, group and role of a job: of its VO and its main FQAN, of the site's rules, or of its default.
+
+        The VO is the one that A-REX wrote for the job, whatever VO its FQAN names. jura-ng knows no other.
+        """
+        fqan = self._main_fqan(job)
+        main = parse_fqan(fqan)
+        own = job.vo or ("" if self.key_style is KeyStyle.JURA else main.vo)
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
                 told = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
-                return (
-                    rule.vo,
-                    "",
-                    rule.group or "",
-                    rule.role or "",
-                    _vo_origins(told, "" if rule.field == "any" else rule.field),
+                return _Affiliation(
+                    vo=rule.vo,
+                    group=rule.group or "",
+                    role=rule.role or "",
+                    origins=_vo_origins(told, "" if rule.field == "any" else rule.field),
                 )
-        if main:
-            return own, "", main.group or "", main.role or "", _vo_origins("the main FQAN", "fqans")
+        if own and fqan:
+            origins = _vo_origins("the main FQAN", "fqans")
+            if own != main.vo:
+                origins = Origin(name="VO", rule="the job's VO", source="vo"), *origins[1:]
+            return _Affiliation(vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins)
         if own:
-            return own, "", "", "", _vo_origins("the job's VO", "vo")
+            return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
         vo, _, issuer = self.default_vo.partition("#")
-        return vo, issuer, "", "", _vo_origins("records.default_vo" if vo else "none known")
+        return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins("records.default_vo" if vo else "none known"))
+
+    def _main_fqan(self, job: JobRecord) -> str:
+        """'' where there is none, or one that names no VO, such as `/`; and in jura-ng's style, one that it cannot read."""
+        fqan = job.fqans[0] if job.fqans else ""
+        if self.key_style is KeyStyle.JURA and not read_by_jura(self.spell(job, fqan))[0]:
+            return ""
+        return fqan if parse_fqan(fqan).vo else ""
 
     def place(self, job: JobRecord) -> Where:
         inputs = (job.endpoint, job.interface, job.queue, job.lrms)

@@ -126,7 +126,7 @@ def submit_host(client: str) -> str:
 
 
 def vo_attributes(who: Who) -> tuple[tuple[str, str], ...]:
-    """(group, role) of the effective FQAN, then of the others of the same VO, then the configured groups; '' is no role.
+    """(group, role) of the effective FQAN, then of the others of its VO, then the configured groups; '' is no role.
 
     Spelt as jura-ng does, `/atlas/no` and `/Role=production`. One with a part of over 100 characters is left out: no
     report asks for it, and its VO stands. Attributes without a VO would be dropped there.
@@ -139,7 +139,10 @@ def vo_attributes(who: Who) -> tuple[tuple[str, str], ...]:
 def _attributes(who: Who) -> tuple[tuple[str, str], ...]:
     told = [parse_fqan(fqan) for fqan in who.fqans]
     pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
-    pairs += [(fqan.group or "", fqan.role or "") for fqan in told if fqan.vo == who.vo]
+    vos = {who.vo}
+    if told and (who.group, who.role) == (told[0].group or "", told[0].role or ""):
+        vos.add(told[0].vo)  # a job's own VO may be another one than its FQANs name
+    pairs += [(fqan.group or "", fqan.role or "") for fqan in told if fqan.vo in vos]
     pairs += [(group, "") for group in who.extra_groups]
     spelt = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
     return tuple(dict.fromkeys(pair for pair in spelt if pair[0]))
