@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ pytest_plugins = ["tests.fake_ams.fixtures"]
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("wide", deadline=None)
 settings.load_profile("steady")
+
+# Whoever starts the tests in the background of a script has them ignore SIGINT, and children inherit that; not what is handled.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda number, frame: None)
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

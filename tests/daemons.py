@@ -13,9 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tests.patience import PATIENCE_S
 from tests.sites import ConfiguredSite
-
-PATIENCE_S = 10.0
 
 
 def until(seen: Callable[[], bool], what: Callable[[], str], gone: Callable[[], bool] = lambda: False) -> None:
@@ -53,7 +52,7 @@ class Manager:
     def close(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"", self._socket.getsockname())  # an empty one ends the listening
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         self._socket.close()
         if not self.address.startswith("@"):
             os.unlink(self.address)
@@ -113,9 +112,7 @@ class RunningDaemon:
         """What it ends with, by itself."""
         return self._child.wait(PATIENCE_S)
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
-        """Its exit status after a signal, and how long it took."""
-        began = time.monotonic()
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit status after a signal."""
         self.send(number)
-        status = self.status()
-        return status, time.monotonic() - began
+        return self.status()

@@ -37,7 +37,7 @@ class SgasSite(ConfiguredSite):
             "start": "all",
             "every": "1s",
             "attempts": 1,
-            "read_timeout_s": "5s",
+            "read_timeout_s": "60s",
         }
         super().__init__(folder, pki, host, {"nordic": nordic})
 

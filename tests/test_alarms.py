@@ -16,6 +16,7 @@ import yaml
 from publisher.metrics.names import METRICS, Kind
 from tests import manual
 from tests.command_line import publisher_words
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 RULES = ROOT / "conf" / "publisher.rules.yml"
@@ -52,7 +53,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("no promtool here")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def test_names_follow_the_conventions() -> None:
@@ -137,7 +138,7 @@ def test_systemd_takes_the_unit_for_failures(tmp_path: Path) -> None:
     path = tmp_path / "publisher-failed@publisher.service"
     path.write_text(UNIT.read_text())
     done = subprocess.run(
-        [program, "verify", "--man=no", str(path)], capture_output=True, text=True, check=False, timeout=60
+        [program, "verify", "--man=no", str(path)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (done.returncode, [line for line in done.stderr.splitlines() if path.name in line]) == (0, []), done.stderr
 
@@ -164,7 +165,7 @@ def test_the_mail_holds_what_is_known(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )
     assert done.stdout.splitlines() == [

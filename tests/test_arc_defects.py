@@ -24,6 +24,7 @@ from tests.complaints import assert_complains, assert_plain
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest, told, truth
 
@@ -260,7 +261,7 @@ def test_17_two_publishers_at_once(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 20}
     site.save()
     both = [child(site, "publish", "--force") for _ in range(2)]
-    ended = [(*one.communicate(timeout=120), one.returncode) for one in both]
+    ended = [(*one.communicate(timeout=PATIENCE_S), one.returncode) for one in both]
     assert {status for _, _, status in ended} <= {0, 75}, ended
     assert_plain(site.publish(), 0)
     assert Counter(map(told, site.received(with_openssl=False))) == Counter(map(truth, batch)), "each job once"
@@ -290,7 +291,7 @@ def test_27_the_zone_of_the_host_does_not_matter(site: SiteUnderTest, zone: str)
     site.config["source"] |= {"hold_off_s": 0}
     site.save()
     run = child(site, "publish", "--force", zone=zone)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, out + err
     (payload,) = payloads(site)
     made = datetime.fromisoformat(payload.partition('createTime="')[2].partition('"')[0])

@@ -29,6 +29,7 @@ from tests.complaints import GRAVITY, assert_complains, assert_plain, gravest
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential
 from tests.sites import Run, SiteUnderTest, told, truth
 from tests.strict_apel import read_car
@@ -100,7 +101,7 @@ def in_a_child(site: SiteUnderTest, *arguments: str, user: int = 0, most_bytes: 
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env={"PYTHONPATH": str(Path(__file__).parent.parent), "PATH": os.environ.get("PATH", "")},
     )
     return Run(status=ended.returncode, out=ended.stdout, err=ended.stderr)
@@ -208,14 +209,18 @@ def test_the_programs_own_streams_may_be_of_any_kind(public: SiteUnderTest) -> N
     command = [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(public.path)]
     environment = {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     for arguments, status in ((("publish",), 65), (("quarantine", "list"), 0), (("status",), 0)):
-        ended = subprocess.run([*command, *arguments], check=False, capture_output=True, env=environment, timeout=60)
+        ended = subprocess.run(
+            [*command, *arguments], check=False, capture_output=True, env=environment, timeout=PATIENCE_S
+        )
         assert ended.returncode == status, ended.stderr
         assert b"Traceback" not in ended.stderr
     listed = subprocess.run([*command, "quarantine", "list"], check=False, capture_output=True, env=environment)
     assert rb"\u0661\u0660" in listed.stdout
     # A reader who leaves early gets no complaint either.
     script = f'"{sys.executable}" -c "from publisher.cli import main; main()" --config "{public.path}" status | true'
-    piped = subprocess.run(["/bin/sh", "-c", script], check=False, capture_output=True, env=environment, timeout=60)
+    piped = subprocess.run(
+        ["/bin/sh", "-c", script], check=False, capture_output=True, env=environment, timeout=PATIENCE_S
+    )
     assert piped.stderr == b""
 
 
@@ -476,7 +481,7 @@ def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env={"PYTHONPATH": str(Path(__file__).parent.parent), "PATH": os.environ["PATH"]},
     )
     if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:

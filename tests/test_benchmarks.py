@@ -17,6 +17,7 @@ from benchmarks.least import least
 from benchmarks.measure import Cost
 from benchmarks.report import Line, as_json, table
 from benchmarks.stages import STAGES, SUMMARY_STAGES
+from tests.patience import PATIENCE_S
 
 JOBS = 2_000
 Lines = dict[tuple[str, str], dict[str, Any]]
@@ -39,7 +40,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Lines]:
         str(figures),
     ]
     run = subprocess.run(
-        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert run.returncode == 0, run.stderr
     assert list(folder.iterdir()) == [figures], "it left something behind"
@@ -141,7 +142,7 @@ def test_a_ladder_costs_by_new_jobs_and_not_by_history(tmp_path: Path) -> None:
         cwd=Path(__file__).parent.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -28,6 +28,7 @@ from publisher.model.job import Epoch, JobId, job_key
 from publisher.model.selection import Window
 from tests.arex_databases import SampleJob, generate
 from tests.arex_databases.bulk import bulk
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import ConfiguredSite
 
@@ -398,7 +399,7 @@ def program(site: ConfiguredSite, *words: str) -> subprocess.Popen[str]:
 
 def until(state: Path, true: Callable[[list[tuple[str, int]]], bool]) -> list[tuple[str, int]]:
     """State and jobs of every run, as soon as they are as wished."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         with closing(open_charge_book_to_read(state)) as book:
             runs = [(str(run.state), run.counts.jobs) for run in book.runs()]
@@ -416,7 +417,7 @@ def test_a_run_waits_its_turn_and_can_be_asked_for_meanwhile(site: ConfiguredSit
         assert [run["state"] for run in shown] == ["running", "queued"]
         assert shown[1]["began"] is None
         first.communicate("\n")
-        out, err = second.communicate(timeout=60)
+        out, err = second.communicate(timeout=PATIENCE_S)
         assert second.returncode == 0, err
     assert json.loads(out)["charged"] == 60
     assert [run["state"] for run in site.run("charge", "--runs", "--json").json["runs"]] == ["finished", "finished"]
@@ -427,7 +428,7 @@ def test_a_queued_run_that_is_told_to_stop_has_failed(site: ConfiguredSite) -> N
         second = program(site, "charge", *OCTOBER)
         until(site.state, lambda runs: len(runs) == 2)
         second.send_signal(signal.SIGTERM)
-        _, err = second.communicate(timeout=60)
+        _, err = second.communicate(timeout=PATIENCE_S)
         assert second.returncode == 75, err
         states = until(site.state, lambda runs: runs[1][0] != "queued")
     assert [state for state, _ in states] == ["running", "failed"]
@@ -479,7 +480,7 @@ def test_memory_does_not_grow_with_the_number_of_jobs(tmp_path: Path, pki: PKI) 
         capture_output=True,
         text=True,
         check=True,
-        timeout=600,
+        timeout=PATIENCE_S,
     )
     assert done.stdout.count('"job":') == json.loads(done.stdout)["jobs"] > 250_000
     assert int(done.stderr.split()[-1]) < 80_000

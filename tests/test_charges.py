@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import time
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fnmatch import fnmatchcase
@@ -34,6 +33,7 @@ from publisher.model.charge import amount_text
 from publisher.model.job import Epoch
 from publisher.model.selection import Window
 from tests.jobs import ENDED, make_job
+from tests.patience import bounded
 
 # The job of the oracle values: NumNodes 2, NumCPUs 256, NumTasks 16, RunTime 10:30:00, gres_gpu 8, SecsPreSuspend 0.
 ORACLE_JOB = make_job(
@@ -205,14 +205,14 @@ def test_the_longest_and_the_deepest_formulas_are_read() -> None:
 @example("-" * 200)
 def test_no_text_crashes_or_stalls_the_parser(text: str) -> None:
     for compat in Compat:
-        wrong, none, began = None, None, time.process_time()
-        try:
-            assert rule(text, compat=compat).amount(ORACLE_JOB).is_finite()
-        except FormulaError as error:
-            wrong = error
-        except NoResult as reason:
-            none = reason
-        assert time.process_time() - began < 1
+        wrong, none = None, None
+        with bounded():
+            try:
+                assert rule(text, compat=compat).amount(ORACLE_JOB).is_finite()
+            except FormulaError as error:
+                wrong = error
+            except NoResult as reason:
+                none = reason
         assert wrong is None or (0 <= wrong.at <= len(text) and str(wrong).count("\n") == 2)
         assert none is None or 0 < len(str(none)) < 100
 
@@ -463,9 +463,8 @@ def test_two_patterns_meet_when_some_name_matches_both(one: str, other: str) -> 
 
 
 def test_patterns_of_many_stars_are_compared_in_reasonable_time() -> None:
-    began = time.process_time()
-    assert list(overlaps([rule("1", queues=("*a" * 250 + "b",)), rule("2", queues=("*a" * 250 + "c",))])) == []
-    assert time.process_time() - began < 10
+    with bounded():
+        assert list(overlaps([rule("1", queues=("*a" * 250 + "b",)), rule("2", queues=("*a" * 250 + "c",))])) == []
 
 
 def test_a_charge_says_what_it_came_from() -> None:

@@ -21,6 +21,7 @@ from tests.arex_databases import generate
 from tests.command_line import commands
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI
 from tests.sites import Run, SiteUnderTest
 
@@ -69,7 +70,7 @@ def run(*words: str) -> Run:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return Run(status=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -281,7 +282,7 @@ def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, 
     words = [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), name]
     with Path("/dev/full").open("w") as full:
         stderr = full if both else subprocess.PIPE
-        done = subprocess.run(words, stdout=full, stderr=stderr, text=True, timeout=60, check=False)
+        done = subprocess.run(words, stdout=full, stderr=stderr, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 74
     if not both:
         assert "cannot print the result: No space left on device" in done.stderr
@@ -298,7 +299,7 @@ def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, 
 )
 def test_control_c_says_where_it_goes_on(site: SiteUnderTest, name: str, told: str) -> None:
     site.save()
-    site.fake.faults.push(Fault.delay(30))
+    site.fake.faults.push(Fault.delay(FOR_EVER_S))
     child = subprocess.Popen(
         [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), *COMMANDS[name]],
         stdout=subprocess.PIPE,
@@ -308,7 +309,7 @@ def test_control_c_says_where_it_goes_on(site: SiteUnderTest, name: str, told: s
     try:
         site.fake.wait_for_messages(1)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=20)
+        _, err = child.communicate(timeout=PATIENCE_S)
     finally:
         child.kill()
         child.wait()
@@ -336,7 +337,7 @@ def on_a_terminal(site: SiteUnderTest, *words: str, answer: bytes = b"", **envir
     try:
         os.write(terminal, answer)
         written = b"".join(_read(terminal))
-        return child.wait(timeout=20), written.decode()
+        return child.wait(timeout=PATIENCE_S), written.decode()
     finally:
         child.kill()
         child.wait()
@@ -345,7 +346,7 @@ def on_a_terminal(site: SiteUnderTest, *words: str, answer: bytes = b"", **envir
 
 def _read(terminal: int) -> Iterator[bytes]:
     """Until the last writer has left, which Linux tells as an error."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:
             piece = os.read(terminal, 65536)

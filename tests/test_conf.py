@@ -15,6 +15,7 @@ from tests.arex_databases import SampleJob, generate
 from tests.command_line import publisher_words
 from tests.demo.__main__ import END, START
 from tests.fake_ams.service import FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 
@@ -61,7 +62,7 @@ def systemd_analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("no systemd-analyze here")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def test_systemd_finds_nothing_wrong(units: list[Path]) -> None:
@@ -186,7 +187,7 @@ def test_cron_mails_what_failed_and_nothing_else(tmp_path: Path, status: int, ma
     program.write_text(f"#!/bin/sh\necho one round\nexit {status}\n")
     program.chmod(0o700)
     command = cron_line()[1].replace("/usr/bin/publisher", str(program)).replace(f"{LOG}/publisher.log", str(log))
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert log.read_text() == "one round\n"
     assert done.stderr == ""
     assert (f"status {status}" in done.stdout and "one round" in done.stdout) == mailed

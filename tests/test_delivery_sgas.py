@@ -22,6 +22,7 @@ from tests.fake_sgas import CONNECT, Act, FakeSGAS, Fault, bad_gateway, gateway_
 from tests.fake_sgas.authz import nginx_dn
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
 from tests.fake_sgas.failures import Generation, Twisted, nginx_page
+from tests.patience import FOR_EVER_S
 from tests.pki import PKI, Credential, parse_slash_dn
 
 NOW = datetime.now(UTC)
@@ -37,7 +38,7 @@ class SgasWorld(TransportWorld):
         self.environment: dict[str, str] = {}
         self.skipped_s = 0.0
         fake.allow(host)
-        self._options: dict[str, Any] = {"url": fake.url, "read_timeout_s": 5, **options}
+        self._options: dict[str, Any] = {"url": fake.url, "read_timeout_s": 60, **options}
         self.transport: SgasTransport = self.make(host)
 
     def make(self, host: Credential, **options: Any) -> SgasTransport:
@@ -307,8 +308,8 @@ def test_retry_after_is_heeded_and_the_budget_kept(world: SgasWorld) -> None:
 def test_a_slow_answer_is_waited_for_and_a_slower_one_is_in_doubt(world: SgasWorld) -> None:
     world.fake.faults.push(Fault.delay(0.3))
     assert world.send(numbered([1])).attempts == 1
-    transport = world.make(world.host, read_timeout_s=0.2, attempts=1)
-    world.fake.faults.push(Fault.delay(1.0))
+    transport = world.make(world.host, read_timeout_s=3, attempts=1)
+    world.fake.faults.push(Fault.delay(FOR_EVER_S))
     receipt = well_formed(transport.deliver(made(numbered([2])), NOW), world)
     transport.close()
     assert (receipt.verdict, receipt.doubt) == (Verdict.IN_DOUBT, True)
@@ -316,13 +317,11 @@ def test_a_slow_answer_is_waited_for_and_a_slower_one_is_in_doubt(world: SgasWor
 
 
 def test_an_answer_that_drips_for_ever_is_cut_off(world: SgasWorld) -> None:
-    transport = world.make(world.host, read_timeout_s=5, attempt_timeout_s=0.5, attempts=1)
-    world.fake.faults.push(Fault.drip(seconds=20))
-    began = time.monotonic()
+    transport = world.make(world.host, attempt_timeout_s=3, attempts=1)
+    world.fake.faults.push(Fault.drip(seconds=FOR_EVER_S))
     receipt = transport.deliver(made(numbered([1])), NOW)
     transport.close()
     assert receipt.verdict is Verdict.IN_DOUBT
-    assert time.monotonic() - began < 5
 
 
 def test_connections_that_are_refused_or_cut(world: SgasWorld) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -27,6 +27,7 @@ from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_da
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.fake_sgas import FakeSGAS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, subject_hash, validity
 from tests.sgas_sites import SgasSite
 from tests.sites import ConfiguredSite, Run, SiteUnderTest
@@ -919,7 +920,7 @@ def test_a_timetable_in_crontabs_notation_tells_when_a_success_is_old(clinic: Cl
     clinic.site.config["targets"]["egi"]["cron"] = "0 3 * * sun"
     clinic.site.save()
     for days, state in ((6, "ok"), (30, "failure")):
-        with sqlite3.connect(clinic.site.state) as ledger:
+        with closing(sqlite3.connect(clinic.site.state)) as ledger, ledger:
             ledger.execute("UPDATE target SET last_success = ?", (int(time.time()) - 86400 * days,))
         (found,) = [one for one in clinic.doctor("--json").json["findings"] if one["name"] == "last success"]
         assert found["state"] == state, found
@@ -983,16 +984,16 @@ def closed_port() -> int:
 def plain_text_server() -> Iterator[int]:
     """Answers whatever comes with a line of text."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(PATIENCE_S)
 
         def answer() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"220 mail.example.org ESMTP\r\n")
-                connection.settimeout(10)
+                connection.settimeout(PATIENCE_S)
                 connection.recv(1000)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield int(server.getsockname()[1])
-        thread.join(10)
+        thread.join(PATIENCE_S)

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -154,7 +155,7 @@ def test_hostile_texts_stay_in_their_cell_and_line(site: ConfiguredSite) -> None
 
 def test_a_job_that_cannot_be_published_says_why(site: ConfiguredSite) -> None:
     write(site, JOBS[:3])
-    with sqlite3.connect(site.database()) as connection:
+    with closing(sqlite3.connect(site.database())) as connection, connection:
         connection.execute("UPDATE AAR SET EndTime = 'soon' WHERE JobID = ?", (JOBS[0].job_id,))
     run = site.run("export")
     assert {json.loads(line)["job_id"] for line in run.out.splitlines()} == {job.job_id for job in JOBS[1:3]}

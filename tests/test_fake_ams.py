@@ -14,6 +14,7 @@ from argo_ams_library import AmsMessage, ArgoMessagingService
 
 from tests.fake_ams import PROJECT, TOPIC, FakeAMS
 from tests.fake_ams.raw import JSON, PUBLISH, TEXT, Caller, complaint, exchange, message
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 
 pytest_plugins = ["tests.fake_ams.fixtures"]
@@ -188,7 +189,7 @@ def test_tls_12_is_spoken_and_a_bad_server_certificate_is_noticed(fake_ams: Fake
 def test_by_hand(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fake_ams", "--directory", str(tmp_path), "--seconds", "0.2"]
     root = Path(__file__).parents[1]
-    said = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert "type: ams" in said
     assert said.splitlines()[-1].startswith("# 0 messages")
 
@@ -200,4 +201,4 @@ def _tls(fake: FakeAMS, maximum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl
 
 
 def _tcp(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=5)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)

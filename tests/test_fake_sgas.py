@@ -32,6 +32,7 @@ from tests.fake_sgas import (
 from tests.fake_sgas.authz import Spelling, nginx_dn
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
 from tests.fake_sgas.failures import PROCESSING_FAILED, Crash, Refusal, Twisted
+from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, parse_slash_dn
 
 pytest_plugins = ["tests.fake_sgas.fixtures"]
@@ -46,7 +47,7 @@ class Client:
         context = ssl.create_default_context(cafile=str(fake.pki.bundle))
         if credential:
             context.load_cert_chain(credential.certificate, credential.key)
-        self.connection = http.client.HTTPSConnection("localhost", fake.port, context=context, timeout=10)
+        self.connection = http.client.HTTPSConnection("localhost", fake.port, context=context, timeout=PATIENCE_S)
 
     def __call__(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -568,7 +569,7 @@ def test_it_runs_by_hand(tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.fake_sgas", "--directory", str(tmp_path / "pki"), "--seconds", "0.1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
         cwd=Path(__file__).parent.parent,
     )

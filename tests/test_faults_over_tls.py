@@ -28,6 +28,7 @@ from tests.fake_ams import HTML_502, FakeAMS, Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas import FakeSGAS
 from tests.fake_sgas.documents import numbered
+from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI, Credential
 from tests.sites import SiteUnderTest, told, truth
 from tests.test_delivery_ams import NOW, AmsWorld, envelope
@@ -100,8 +101,8 @@ def test_a_trouble_of_authns_own_passes(message: str, world: AmsWorld) -> None:
 
 
 def test_authn_that_does_not_answer_in_time(world: AmsWorld) -> None:
-    world.fake.faults.push(Fault.delay(20), service="authn", route="authx509")
-    transport = world.make(world.host, read_timeout_s=0.3)
+    world.fake.faults.push(Fault.delay(FOR_EVER_S), service="authn", route="authx509")
+    transport = world.make(world.host, read_timeout_s=4)
     receipt = transport.deliver(world.message(1), NOW)
     transport.close()
     assert (receipt.verdict, receipt.attempts) == (Verdict.DELIVERED, 2)
@@ -131,7 +132,7 @@ def garbled(pki: PKI, times: int) -> Iterator[tuple[str, list[int]]]:
         thread.start()
         yield f"https://localhost:{listener.getsockname()[1]}", asked
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
 
 def test_a_broken_tls_record_instead_of_the_token_passes(world: AmsWorld) -> None:
@@ -203,12 +204,14 @@ def test_a_host_that_takes_no_connections(world: AmsWorld) -> None:
         more.setblocking(False)
         assert more.connect_ex(address) in (0, errno.EINPROGRESS)
         transport = world.make(
-            world.host, url=f"https://localhost:{address[1]}", connect_timeout_s=0.2, attempts=2, read_timeout_s=60
+            world.host,
+            url=f"https://localhost:{address[1]}",
+            connect_timeout_s=2,
+            attempts=2,
+            read_timeout_s=FOR_EVER_S,
         )
-        began = time.monotonic()
         receipt = well_formed(transport.deliver(world.message(1), NOW), world)
         transport.close()
-    assert time.monotonic() - began < 5, "not the read timeout"
     assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (Verdict.RETRY_LATER, 75, False)
     assert (receipt.attempts, receipt.bytes_sent) == (2, 0)
 
@@ -310,10 +313,8 @@ def test_deferred_is_75_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
     jobs = fill(site, 30)
     site.config["targets"]["egi"] |= {"batch_records": 10, "attempts": 2, "retry_budget_s": 0}
     site.fake.faults.push(Fault.none(), Fault.status(503, HTML_502, (("Retry-After", "3600"),)))
-    began = time.monotonic()
-    run = site.publish()
+    run = site.publish()  # an hour is asked for, and nobody waits for it
     assert (run.status, run.json["targets"]["egi"]["outcome"]) == (75, "deferred")
-    assert time.monotonic() - began < 10, "an hour was asked for, and nobody waits for it"
     assert run.json["targets"]["egi"]["records"] == 10
     assert site.publish().status == 0
     assert sorted(told(row) for row in site.received(with_openssl=False)) == sorted(truth(job) for job in jobs)

@@ -22,6 +22,7 @@ from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.text import ascii_text
 from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
+from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import Row, read_car
 from tests.strict_apel_text import Refused, read_text, replaced
@@ -328,7 +329,7 @@ def test_the_registry_knows_it(name: str) -> None:
 
 def test_rendering_does_not_load_lxml() -> None:
     code = "import sys, publisher.formats as f; f.job_format('apel-job-0.4'); sys.exit('lxml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
 if __name__ == "__main__":

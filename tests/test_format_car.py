@@ -30,6 +30,7 @@ from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import ascii_text
 from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_charging, make_job, make_policy
+from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import CAR, Row, read_car
 
@@ -496,7 +497,7 @@ def test_our_schema_says_of_spoilt_records_what_the_official_one_says() -> None:
 
 def test_rendering_does_not_load_lxml() -> None:
     code = "import sys, publisher.formats; publisher.formats.job_format('car'); sys.exit('lxml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
 def test_the_registry_knows_it() -> None:

@@ -27,6 +27,7 @@ from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import xml_text
 from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
+from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, hostile_moment, hostile_number, hostile_text, ordinary_jobs
 from tests.strict_sgas import Row, read_ur
 from tests.test_format_car import TELLING_JOBS
@@ -513,7 +514,7 @@ def test_a_job_needs_no_benchmark_here(ur: OgfUr) -> None:
 
 def test_rendering_does_not_load_lxml() -> None:
     code = "import sys, publisher.formats; publisher.formats.job_format('ogf-ur'); sys.exit('lxml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
 def test_the_registry_knows_it_and_what_it_needs() -> None:

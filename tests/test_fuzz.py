@@ -12,7 +12,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from publisher.portal import read as read_portal
 from publisher.sources.arex import Options, create
 from tests.arex_databases import Schema, aar_columns, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S, bounded
 from tests.pki import PKI
 from tests.sites import SiteUnderTest, told, truth
 
@@ -134,9 +134,8 @@ def test_a_bent_row_stops_no_other(template: Template, data: st.DataObject) -> N
             connection.execute(
                 f"INSERT INTO {table} (RecordID, {', '.join(SIDES[table])}) VALUES ({places})", (3, *row)
             )
-    began = time.monotonic()
-    read, _ = read_all(template.path)
-    assert time.monotonic() - began < 5
+    with bounded():
+        read, _ = read_all(template.path)
     assert {job.job_id for job in template.jobs if job is not template.jobs[2]} <= read
     run = template.site.publish("--dry-run")
     assert run.status in (0, 65), run.out + run.err
@@ -201,14 +200,13 @@ def test_damaged_pages_are_told_or_read_around(
     for number in range(12):
         template.restore()
         template.path.write_bytes(damage(template.good, chance))
-        began = time.monotonic()
-        with suppress(SourceError):
-            read, skipped = read_all(template.path)
-            assert len(read) + skipped <= 200, number
-        run = template.site.publish("--dry-run")
-        assert run.status in (0, 65, 66), (number, run.out + run.err)
-        assert "a bug" not in run.err, (number, run.err)
-        assert time.monotonic() - began < 10, number
+        with bounded():
+            with suppress(SourceError):
+                read, skipped = read_all(template.path)
+                assert len(read) + skipped <= 200, number
+            run = template.site.publish("--dry-run")
+            assert run.status in (0, 65, 66), (number, run.out + run.err)
+            assert "a bug" not in run.err, (number, run.err)
     template.restore()
 
 
@@ -268,10 +266,8 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "publisher.yaml"
     for last in ("site: *a9", "targets: {egi: *a9}", "records: {statuses: *a9}"):
         path.write_text("\n".join([*lines, last]))
-        began = time.monotonic()
-        with pytest.raises(ConfigError):
+        with bounded(), pytest.raises(ConfigError):
             config.load(path, {}, host_name="ce")
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -295,10 +291,8 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
 def test_huge_and_deep_files_are_refused_in_bounded_time(tmp_path: Path, text: str) -> None:
     path = tmp_path / "publisher.yaml"
     path.write_text(text)
-    began = time.monotonic()
-    with pytest.raises(ConfigError) as caught:
+    with bounded(), pytest.raises(ConfigError) as caught:
         config.load(path, {}, host_name="ce")
-    assert time.monotonic() - began < 10
     assert sum(map(len, caught.value.problems)) < 200_000
 
 
@@ -398,16 +392,15 @@ def test_any_answer_of_ams_and_authn_is_read(status: int, body: bytes) -> None:
 )
 def test_hostile_answers_are_read_in_bounded_time_and_memory(body: bytes) -> None:
     """A megabyte is what is read of an answer at most; no entity of it is expanded, no file is fetched."""
-    began = time.monotonic()
-    for status in (200, 404, 500):
-        answer = Answer(status=status, headers={}, body=body)
-        reasons = [token_verdict(answer).reason, publish_verdict(900_000, answer).reason, said(body).words]
-        assert all(len(reason) <= 2000 for reason in reasons)
-        assert not any("root:" in reason for reason in reasons)
-    paths = service_paths(body) or {}
-    assert sum(len(name) + len(path) for name, path in paths.items()) < 10_000
-    assert "root:" not in str(paths)
-    assert time.monotonic() - began < 10
+    with bounded():
+        for status in (200, 404, 500):
+            answer = Answer(status=status, headers={}, body=body)
+            reasons = [token_verdict(answer).reason, publish_verdict(900_000, answer).reason, said(body).words]
+            assert all(len(reason) <= 2000 for reason in reasons)
+            assert not any("root:" in reason for reason in reasons)
+        paths = service_paths(body) or {}
+        assert sum(len(name) + len(path) for name, path in paths.items()) < 10_000
+        assert "root:" not in str(paths)
 
 
 # Saved tables and other systems' files
@@ -457,7 +450,7 @@ def test_a_compressed_file_that_unpacks_to_a_quarter_of_a_gigabyte_is_read_in_bo
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         cwd=ROOT,
     )
     told_of = ended.stdout + ended.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent
 READERS = ("gridengine-colon", "gridengine-json", "sonar-texts", "formula", "answer", "arc-conf", "configuration")
 
@@ -17,12 +19,12 @@ pytestmark = pytest.mark.skipif(find_spec("atheris") is None, reason="no atheris
 
 def fuzzed(folder: Path, reader: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.guided_fuzz", reader, *options, f"-artifact_prefix={folder}/"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_no_bytes_break_a_reader(tmp_path: Path, reader: str) -> None:
-    done = fuzzed(tmp_path, reader, "-runs=5000", "-seed=1", "-max_len=600", "-timeout=20", "-rss_limit_mb=1024")
+    done = fuzzed(tmp_path, reader, "-runs=5000", "-seed=1", "-max_len=600", "-timeout=300", "-rss_limit_mb=1024")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Done 5000 runs" in done.stderr
     assert not list(tmp_path.iterdir())

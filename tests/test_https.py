@@ -24,10 +24,11 @@ from publisher.delivery.https import ERROR_LIMIT, SUCCESS_LIMIT, Limits, Session
 from publisher.delivery.tls import client_context, trust_described
 from publisher.errors import ConfigError, CredentialError
 from tests.fake_ams import CONNECT, FakeAMS, Fault
+from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI, Credential
 
 SECRET = "5ecret" * 10
-QUICK = Limits(connect_s=5, read_s=5, attempt_s=10)
+PATIENT = Limits(connect_s=60, read_s=60, attempt_s=120)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def credentials(host: Credential, ca: Path | None) -> Credentials:
 
 @contextlib.contextmanager
 def session(
-    url: str, host: Credential, ca: Path | None, *, limits: Limits = QUICK, proxy: str = ""
+    url: str, host: Credential, ca: Path | None, *, limits: Limits = PATIENT, proxy: str = ""
 ) -> Iterator[Session]:
     ours = credentials(host, ca)
     made = Session(
@@ -245,11 +246,9 @@ def test_an_early_answer_to_a_large_body_is_seen(status: int, size: int, to_ams:
 
 @pytest.mark.parametrize("in_body", [False, True])
 def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
-    fake_ams.faults.push(Fault.drip(interval=0.02, seconds=20, in_body=in_body))
-    with session(fake_ams.url, host, pki.bundle, limits=replace(QUICK, attempt_s=0.6)) as patient:
-        began = time.monotonic()
+    fake_ams.faults.push(Fault.drip(interval=0.02, seconds=FOR_EVER_S, in_body=in_body))
+    with session(fake_ams.url, host, pki.bundle, limits=replace(PATIENT, attempt_s=3)) as patient:
         result = post(patient)
-        assert time.monotonic() - began < 3
     if in_body:
         assert not answered(result).complete
     else:
@@ -264,8 +263,8 @@ def test_a_slow_answer_is_waited_for(to_ams: Session, fake_ams: FakeAMS) -> None
 
 
 def test_silence_ends_with_the_read_timeout(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
-    fake_ams.faults.push(Fault.none(), Fault.none().after(3))
-    with session(fake_ams.url, host, pki.bundle, limits=replace(QUICK, read_s=0.3)) as hasty:
+    fake_ams.faults.push(Fault.none(), Fault.none().after(FOR_EVER_S))
+    with session(fake_ams.url, host, pki.bundle, limits=replace(PATIENT, read_s=3)) as hasty:
         post(hasty)
         failure, reason = failed(post(hasty))  # on a kept-alive connection, which is not a dead one
     assert failure is Failure.MAYBE_SENT
@@ -392,7 +391,7 @@ class Plain:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
 
     def _serve(self) -> None:
         while True:
@@ -401,7 +400,7 @@ class Plain:
             except OSError:
                 return
             with client, contextlib.suppress(OSError):
-                client.settimeout(5)
+                client.settimeout(PATIENCE_S)
                 self.heads.append(client.recv(65536))
                 client.sendall(self._reply)
                 if self._tunnel:
@@ -413,7 +412,7 @@ class Plain:
             there = threading.Thread(target=pump, args=(client, server), daemon=True)
             there.start()
             pump(server, client)
-            there.join(5)
+            there.join(PATIENCE_S)
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:

@@ -37,6 +37,7 @@ from tests.gridengine_files import (
     write,
 )
 from tests.mortal_imports import FOR_EVER, child
+from tests.patience import PATIENCE_S
 
 ANY = Entry()
 
@@ -363,7 +364,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], database: Path) -> None:
     expected, *logs = files
     rng = random.Random(1)
-    ends = [child(SET_UP, database, rng.randrange(1, 300), *logs).wait(60) for _ in range(14)]
+    ends = [child(SET_UP, database, rng.randrange(1, 300), *logs).wait(PATIENCE_S) for _ in range(14)]
     assert ends[:8] == [-signal.SIGKILL] * 8
     report = run_import(database, *logs)
     assert report.troubles == []
@@ -373,7 +374,7 @@ def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], databa
 def test_several_importers_at_once(files: list[Path], database: Path) -> None:
     expected, *logs = files
     processes = [child(SET_UP, database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
     assert content(database) == content(expected)
 
 

@@ -58,8 +58,8 @@ def test_the_rpm_installs_and_runs(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("rpm") is None or not packages:
         pytest.skip("needs root, rpm, and a package in dist/ (make rpm)")
     rpm = ("rpm", "--root", str(tmp_path))
-    subprocess.run([*rpm, "--initdb"], check=True, timeout=60)
-    subprocess.run([*rpm, "-i", "--nodeps", "--noscripts", "--nosignature", packages[0]], check=True, timeout=60)
+    subprocess.run([*rpm, "--initdb"], check=True, timeout=900)
+    subprocess.run([*rpm, "-i", "--nodeps", "--noscripts", "--nosignature", packages[0]], check=True, timeout=900)
     (code,) = tmp_path.glob("usr/lib/python3*/*-packages")
     ran = subprocess.run(
         [sys.executable, tmp_path / "usr/bin/publisher", "--version"],
@@ -68,7 +68,7 @@ def test_the_rpm_installs_and_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=900,
     )
     assert ran.stdout.startswith("publisher 0.")
     for there in (
@@ -96,7 +96,7 @@ class Machine:
             [*words, *command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
             check=False,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(environment or {})},
         )

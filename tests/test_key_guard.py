@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,11 +187,13 @@ def test_a_round_that_holds_something_back_is_no_success(world: World) -> None:
 
 def forget_rows(world: World, count: int) -> None:
     """`arcctl accounting database cleanup`."""
-    with sqlite3.connect(world.folder / "control" / "accounting" / "accounting_v2.db") as connection:
+    with (
+        closing(sqlite3.connect(world.folder / "control" / "accounting" / "accounting_v2.db")) as connection,
+        connection,
+    ):
         connection.execute(
             "DELETE FROM AAR WHERE RecordID IN (SELECT RecordID FROM AAR ORDER BY EndTime LIMIT ?)", (count,)
         )
-    connection.close()
 
 
 def test_a_republish_of_a_month_whose_rows_are_gone_is_held(world: World) -> None:

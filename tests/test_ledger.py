@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -268,10 +269,9 @@ def test_membership_stays_exact_through_compaction(
         assert all(one.settled for one in known.values())
         assert len(opened.trace(JobId("job100"))) == 2
         assert len(opened.trace(JobId("job101"))) == 1
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         sizes = [count for (count,) in connection.execute("SELECT entries FROM stretch ORDER BY id")]
         (fresh,) = connection.execute("SELECT count(*) FROM fresh").fetchone()
-    connection.close()
     assert sum(sizes) >= 950
     assert len(sizes) <= 4
     assert fresh <= 3
@@ -316,9 +316,8 @@ def test_one_publisher_at_a_time(ledger: SqliteLedger, path: Path) -> None:
 
 def test_a_newer_schema_is_refused(path: Path) -> None:
     open_ledger(path).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
-    connection.close()
     with pytest.raises(LedgerError, match=r"schema 99 is newer"):
         open_ledger(path)
 
@@ -337,10 +336,9 @@ def test_a_damaged_file_is_refused_and_untouched(path: Path, content: bytes) -> 
 @pytest.mark.parametrize("version", [0, 7])
 def test_another_programs_database_is_refused(path: Path, version: int) -> None:
     path.parent.mkdir()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE AccountingTargets (TargetID TEXT)")
         connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
     with pytest.raises(LedgerError, match="not a publishing database"):
         open_ledger(path)
 

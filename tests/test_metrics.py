@@ -24,6 +24,7 @@ from tests.daemons import RunningDaemon, until
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.metrics_site import Samples, WatchedSite, samples
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import ConfiguredSite, SiteUnderTest
 
@@ -330,7 +331,7 @@ def free_port() -> int:
 
 
 def asked(port: int) -> Samples:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:  # loopback
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:  # loopback
         assert answer.headers["Content-Type"].startswith("text/plain")
         return samples(answer.read().decode())
 
@@ -376,8 +377,6 @@ def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite) -> 
             daemon.send(signal.SIGHUP)
             daemon.wait_for("the configuration was not taken over")
         assert asked(port)["publisher_delivered_jobs", "one"] == 4
-        status, took_s = daemon.end()
-    assert status == 0
-    assert took_s < 10
+        assert daemon.end() == 0
     with pytest.raises(OSError, match="refused"):
         asked(port)

@@ -20,6 +20,7 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
 from tests import manual
 from tests.arex_databases import generate
 from tests.command_line import commands
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import ConfiguredSite
 
@@ -57,7 +58,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     (sdist,) = (folder / "dist").glob("*.tar.gz")
@@ -100,7 +101,7 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path
         *(f"share/doc/publisher/{name}" for name in below("conf")),
     }
     sample = [sys.executable, "-c", "from publisher.cli import main; main()", "config", "example"]
-    done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, (ROOT / "publisher" / "example.yaml").read_text()), done.stderr
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import publisher
 from tests.arex_databases import generate
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import ConfiguredSite
 
@@ -66,7 +67,7 @@ def run(tree: Path, site: ConfiguredSite, *words: str) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -19,6 +19,7 @@ from tests.arex_databases import Writer, generate, leave_wal
 from tests.complaints import assert_complains, assert_plain
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 
@@ -194,7 +195,7 @@ def refusing_proxy(reply: bytes) -> Iterator[int]:
         thread.start()
         yield int(listener.getsockname()[1])
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("where", ["option", "environment"])

@@ -25,6 +25,7 @@ from publisher.wiring import Site, Surroundings
 from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest, told, truth
 
@@ -489,7 +490,7 @@ def test_every_step_of_a_round_may_be_the_last(
                 check=False,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_S,
             )
             if child.returncode == -signal.SIGKILL:
                 repaired = walked.publish()
@@ -510,9 +511,8 @@ def test_every_step_of_a_round_may_be_the_last(
 
 def forget_the_sweep(site: SiteUnderTest) -> None:
     """As if a day had passed."""
-    with sqlite3.connect(site.state) as connection:
+    with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET swept = swept - 90000")
-    connection.close()
 
 
 def test_a_writer_on_the_accounting_database_is_not_disturbed(site: SiteUnderTest) -> None:

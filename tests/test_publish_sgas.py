@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil, log2
@@ -51,9 +52,8 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
 
 def a_day_passes(site: SgasSite) -> None:
     """So that all rows are looked at."""
-    with sqlite3.connect(site.state) as connection:
+    with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET swept = swept - 90000")
-    connection.close()
 
 
 # The ordinary way

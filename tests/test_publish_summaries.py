@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,9 +172,8 @@ def test_rows_that_are_gone_do_not_shrink_a_month(site: SiteUnderTest) -> None:
     jobs = two_months(80)
     fill(site, jobs)
     assert site.publish().status == 0
-    with sqlite3.connect(site.database()) as connection:
+    with closing(sqlite3.connect(site.database())) as connection, connection:
         connection.execute("DELETE FROM AAR WHERE EndTime < ?", (OCTOBER.timestamp(),))
-    connection.close()
     forget_the_sweep(site)
     assert site.publish().status == 0
     assert at_the_receiver(site) == in_the_database(jobs)
@@ -235,6 +235,5 @@ def test_a_limit_is_refused(site: SiteUnderTest) -> None:
 
 def forget_the_sweep(site: SiteUnderTest) -> None:
     """As if a day had passed."""
-    with sqlite3.connect(site.state) as connection:
+    with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET swept = swept - 90000")
-    connection.close()

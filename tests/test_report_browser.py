@@ -130,7 +130,7 @@ def opened(browser: Browser, page_file: Path) -> Iterator[Opened]:
 
 def column(page: Page, table: str, at: int) -> list[str]:
     rows = page.get_by_role("table", name=table, exact=True).locator("tbody tr")
-    return [row.locator("th, td").nth(at).inner_text(timeout=2000) for row in rows.all()]
+    return [row.locator("th, td").nth(at).inner_text() for row in rows.all()]
 
 
 def test_it_loads_without_a_complaint_and_asks_for_nothing(opened: Opened, page_file: Path) -> None:

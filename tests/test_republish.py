@@ -24,6 +24,7 @@ from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas.service import FakeSGAS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sgas_sites import SgasSite
 from tests.sites import Run, SiteUnderTest, told, truth
@@ -198,7 +199,7 @@ def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         kills += child.returncode == -signal.SIGKILL
         assert child.returncode in (0, -signal.SIGKILL), child.stderr
@@ -232,7 +233,7 @@ def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
         fill(site, *late)
         results.append(site.publish())
     finally:
-        child.communicate(timeout=120)
+        child.communicate(timeout=PATIENCE_S)
     assert results[0].status == 0, results[0].err
     assert results[0].json["targets"]["egi"]["records"] >= 7
     assert child.returncode == 0

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -32,11 +33,11 @@ from tests.arex_databases import SampleJob, Writer, generate
 from tests.daemons import Manager, RunningDaemon, until
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest, told, truth
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
-WITHIN_S = 10
 
 
 @pytest.fixture
@@ -98,9 +99,8 @@ def test_a_target_that_is_due_is_published_at_once_and_then_waits(site: SiteUnde
         daemon.manager.wait_for("STATUS=egi: next round")
         write(site, jobs(3, seed=2))
         time.sleep(1.2)
-        status, took_s = daemon.end(signal.SIGINT)
+        status = daemon.end(signal.SIGINT)
         assert (status, daemon.text().count("round ended"), "Traceback" in daemon.text()) == (0, 1, False)
-        assert took_s < 3, "nothing is on its way"
     assert arrived(site) == wanted(jobs())
     not_the_journal = daemon.text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [A-Z]+ ", line) for line in not_the_journal)
@@ -117,7 +117,7 @@ def test_each_target_has_its_own_timetable(site: SiteUnderTest) -> None:
         write(site, more)
         daemon.wait_for("target egi: round ended: ok", times=2)
         said = [line for line in daemon.manager.told if line.startswith("STATUS=")]
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
     assert daemon.text().count("target nightly: round ended") == 1
     assert re.search(r"nightly: next round \d{4}-\d\d-\d\dT03:00:00Z", said[-1])
     assert arrived(site) == wanted(jobs() + more)
@@ -134,12 +134,12 @@ def test_a_failing_target_beside_a_good_one(site: SiteUnderTest) -> None:
         daemon.wait_for("target egi: round ended: ok", times=2)
         daemon.manager.wait_for("STATUS=egi: next round")
         assert any("broken: trying again" in line for line in daemon.manager.told)
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
     assert len(arrived(site)) == 8
 
 
 def test_a_target_that_hangs_delays_no_other(site: SiteUnderTest) -> None:
-    site.fake.faults.push(Fault.delay(30))
+    site.fake.faults.push(Fault.delay(FOR_EVER_S))
     site.config["targets"]["files"] = spool(site.folder / "out")
     with RunningDaemon(site) as daemon:
         daemon.wait_for("target files: round ended: ok")
@@ -154,7 +154,7 @@ def test_accounting_data_that_is_away_for_a_while(site: SiteUnderTest) -> None:
         daemon.wait_for("ERROR target egi: ")
         database.with_suffix(".away").rename(database)
         daemon.wait_for("round ended: ok")
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
     assert arrived(site) == wanted(jobs())
 
 
@@ -162,12 +162,12 @@ def test_what_was_missed_while_it_was_down_is_made_up_for_once(site: SiteUnderTe
     site.save()
     assert site.publish().status == 0
     write(site, jobs(3, seed=2))
-    with sqlite3.connect(site.state) as state:
+    with closing(sqlite3.connect(site.state)) as state, state:
         state.execute("UPDATE target SET last_success = last_success - 86400 * 7")
     with RunningDaemon(site) as daemon:
         daemon.wait_for("round ended: ok: 1 messages, 3 records")
         time.sleep(1.2)
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
         assert daemon.text().count("round ended") == 1
 
 
@@ -178,7 +178,7 @@ def test_a_restart_does_not_publish_what_is_not_due(site: SiteUnderTest) -> None
     with RunningDaemon(site) as daemon:
         daemon.manager.wait_for("STATUS=egi: next round")
         time.sleep(1.2)
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
         assert "round ended" not in daemon.text()
 
 
@@ -189,7 +189,7 @@ def test_publish_minds_the_moments_of_cron_too(site: SiteUnderTest) -> None:
     again = site.run("publish", "--json").json["targets"]["egi"]
     assert again["outcome"] == "nothing"
     assert re.search(r"not due before \d{4}-01-01T00:00:00Z \(cron 0 0 1 1 \*; --force", again["reason"])
-    with sqlite3.connect(site.state) as state:
+    with closing(sqlite3.connect(site.state)) as state, state:
         state.execute("UPDATE target SET last_success = last_success - 86400 * 366")
     assert "not due" not in (site.run("publish", "--json").json["targets"]["egi"]["reason"] or "")
 
@@ -200,11 +200,9 @@ def test_publish_minds_the_moments_of_cron_too(site: SiteUnderTest) -> None:
 def test_systemd_is_told(site: SiteUnderTest) -> None:
     with RunningDaemon(site, address=f"@publisher-test-{os.getpid()}", WATCHDOG_USEC="1000000") as daemon:
         daemon.manager.wait_for("READY=1")
-        began = time.monotonic()
         daemon.manager.wait_for("WATCHDOG=1", times=4)
-        assert time.monotonic() - began < 4 * 1.0, "within the time that systemd grants"
         daemon.manager.wait_for("STATUS=egi: next round 20")
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
         daemon.manager.wait_for("STOPPING=1")
     assert daemon.manager.told[0] == "READY=1", "not before it can work"
 
@@ -256,6 +254,7 @@ def test_not_ready_without_a_state_that_can_be_read(site: SiteUnderTest) -> None
 
 
 def test_sighup_takes_a_good_configuration_over(site: SiteUnderTest) -> None:
+    begun = time.monotonic()
     with RunningDaemon(site) as daemon:
         daemon.wait_for("round ended: ok")
         site.config["targets"] = {"files": spool(site.folder / "out")}
@@ -266,9 +265,9 @@ def test_sighup_takes_a_good_configuration_over(site: SiteUnderTest) -> None:
         at = daemon.manager.told.index("RELOADING=1")
         usec = re.fullmatch(r"MONOTONIC_USEC=(\d+)", daemon.manager.told[at + 1])
         assert usec
-        assert 0 <= time.monotonic() - int(usec[1]) / 1_000_000 < 60
+        assert int(begun) <= int(usec[1]) / 1_000_000 <= time.monotonic(), "by the clock that systemd compares it with"
         assert "READY=1" in daemon.manager.told[at:]
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
 
 
 def test_sighup_refuses_a_bad_configuration_with_every_problem(site: SiteUnderTest) -> None:
@@ -284,7 +283,7 @@ def test_sighup_refuses_a_bad_configuration_with_every_problem(site: SiteUnderTe
         daemon.wait_for("round ended: ok", times=2)
         daemon.manager.wait_for("STATUS=new configuration refused; egi: next round")
         assert daemon.manager.told.count("READY=1") == 2
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
 
 
 def test_it_ends_between_two_messages(site: SiteUnderTest) -> None:
@@ -294,9 +293,7 @@ def test_it_ends_between_two_messages(site: SiteUnderTest) -> None:
     write(site, many)
     with RunningDaemon(site) as daemon:
         site.fake.wait_for_messages(3)
-        status, took_s = daemon.end()
-        assert status == 0
-        assert took_s < WITHIN_S
+        assert daemon.end() == 0
         assert "Traceback" not in daemon.text()
     assert 0 < len(arrived(site)) < 605
     assert site.publish().status == 0
@@ -304,41 +301,35 @@ def test_it_ends_between_two_messages(site: SiteUnderTest) -> None:
 
 
 def test_a_message_on_its_way_is_let_finish(site: SiteUnderTest) -> None:
-    site.fake.faults.push(Fault.delay(2))
+    site.fake.faults.push(Fault.delay(1))
     with RunningDaemon(site) as daemon:
         site.fake.wait_for_messages(1)
-        status, took_s = daemon.end()
-        assert status == 0
-        assert took_s < WITHIN_S
+        assert daemon.end() == 0
         assert "delivered: 5 records" in daemon.text()
         assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 5
 
 
 def test_a_message_that_is_not_answered_is_sent_again_under_its_id(site: SiteUnderTest) -> None:
-    site.fake.faults.push(Fault.delay(30))
+    site.fake.faults.push(Fault.delay(FOR_EVER_S))
     with RunningDaemon(site) as daemon:
         site.fake.wait_for_messages(1)
-        status, took_s = daemon.end()
-        assert status == 0
-        assert 5 < took_s < WITHIN_S
+        assert daemon.end() == 0
         assert "stopped in the middle of a message: egi; nothing is lost" in daemon.text()
     with RunningDaemon(site) as daemon:
         daemon.wait_for("round ended: ok")
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
     ids = {message.attributes["empaid"] for message in site.fake.messages("accounting", "gLite-APEL")}
     assert len(ids) == 1, "the same message under the same id"
     assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in jobs()}
 
 
 def test_a_second_signal_does_not_wait_for_the_message(site: SiteUnderTest) -> None:
-    site.fake.faults.push(Fault.delay(30))
+    site.fake.faults.push(Fault.delay(FOR_EVER_S))
     with RunningDaemon(site) as daemon:
         site.fake.wait_for_messages(1)
         daemon.send(signal.SIGINT)
         daemon.manager.wait_for("STOPPING=1")
-        status, took_s = daemon.end(signal.SIGINT)
-        assert status == 0
-        assert took_s < 3
+        assert daemon.end(signal.SIGINT) == 0
 
 
 # The log
@@ -354,7 +345,7 @@ def test_the_journal_gets_priorities_and_no_times(site: SiteUnderTest) -> None:
     (site.folder / "log").touch()
     with RunningDaemon(site, JOURNAL_STREAM=journal_of(site.folder / "log")) as daemon:
         daemon.wait_for("round ended: deferred")
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
         lines = daemon.text().splitlines()
     assert all(re.match(r"<[2-7]>(INFO|WARNING|ERROR) ", line) for line in lines), lines
     assert {"<6>INFO", "<4>WARNING"} <= {line.split(" ")[0] for line in lines}
@@ -365,7 +356,7 @@ def test_the_log_in_json_in_the_journal(site: SiteUnderTest) -> None:
     stream = journal_of(site.folder / "log")
     with RunningDaemon(site, "--log-format", "json", JOURNAL_STREAM=stream) as daemon:
         daemon.wait_for("round ended: ok")
-        assert daemon.end()[0] == 0
+        assert daemon.end() == 0
         lines = daemon.text().splitlines()
     assert {json.loads(re.sub("^<[46]>", "", line))["logger"] for line in lines} == {"publisher"}
 
@@ -381,7 +372,7 @@ def test_errors_of_other_commands_reach_the_journal_as_errors(tmp_path: Path) ->
             stderr=stream,
             env=os.environ | {"JOURNAL_STREAM": journal_of(log)},
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 78
     assert log.read_text().startswith("<3>ERROR ")
@@ -403,11 +394,11 @@ class Time:
 class InThread:
     """A daemon on a thread of this process."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, environment: dict[str, str] | None = None) -> None:
         self.outcomes: list[Outcome] = []
         self.looks = 0
         self.wishes: SimpleQueue[Wish] = SimpleQueue()
-        self.manager = systemd.ServiceManager({})
+        self.manager = systemd.ServiceManager(environment or {})
         self.daemon = Daemon(
             site,
             load=lambda: site,
@@ -435,7 +426,7 @@ class InThread:
 
     def end(self) -> None:
         self.wishes.put(Wish.STOP)
-        self._thread.join(15)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -517,14 +508,18 @@ def with_keys(site: Site, **keys: Any) -> Site:
     return replace(site, settings=replace(site.settings, targets=(replace(target, **keys),)))
 
 
-def test_jitter_delays_a_round(spooling: Site) -> None:
-    """A second after the last one, and half of four, by its chance of 0.5; the ledger counts whole seconds."""
-    daemon = InThread(with_keys(spooling, every_s=1, jitter_s=4))
-    daemon.wait_for_rounds(1)
-    began = time.monotonic()
-    daemon.wait_for_rounds(2)
-    assert time.monotonic() - began > 1.7
-    daemon.end()
+def test_jitter_delays_a_round(spooling: Site, tmp_path: Path) -> None:
+    """An hour after the last one, and half of an hour, by its chance of 0.5; the ledger counts whole seconds."""
+    with closing(Manager(str(tmp_path / "notify"))) as manager:
+        daemon = InThread(with_keys(spooling, jitter_s=3600), {"NOTIFY_SOCKET": manager.address})
+        daemon.wait_for_rounds(1)
+        manager.wait_for("STATUS=files: next round")
+        daemon.end()
+    (planned,) = (line for line in manager.told if line.startswith("STATUS=files: next round"))
+    with closing(sqlite3.connect(spooling.settings.state)) as state:
+        (ended,) = state.execute("SELECT last_success FROM target").fetchone()
+    due = datetime.fromtimestamp(ended + 5400, UTC)
+    assert planned in {f"STATUS=files: next round {due + timedelta(seconds=n):%Y-%m-%dT%H:%M:%SZ}" for n in (0, 1)}
 
 
 def test_a_bug_in_what_follows_a_round_stops_nothing(spooling: Site, wall: Time, logged: Logged) -> None:
@@ -578,4 +573,4 @@ def test_never_two_rounds_of_a_target_at_once(spooling: Site) -> None:
     daemon = InThread(replace(with_keys(spooling, every_s=1), after_round=(follow,)))
     daemon.wait_for_rounds(2)
     daemon.end()
-    assert most in ([1, 1], [1, 1, 1])
+    assert set(most) == {1}

@@ -19,6 +19,7 @@ from publisher.delivery.base import Credentials
 from publisher.delivery.hostcert import slash_dn
 from publisher.delivery.smime import TAKEN_FOR_ENCRYPTED, Poison, Signer, objection
 from publisher.errors import CredentialError
+from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, parse_slash_dn
 
 NOW = datetime.now(UTC)
@@ -51,7 +52,7 @@ def verify(message: bytes, pki: PKI, signer_file: Path | None = None) -> bytes:
     command = ["openssl", "smime", "-verify", "-text", "-CAfile", str(pki.bundle), "-purpose", "any"]
     if signer_file:
         command += ["-signer", str(signer_file)]
-    done = subprocess.run(command, input=message, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(command, input=message, capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.replace(b"\r\n", b"\n")
 

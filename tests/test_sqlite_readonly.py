@@ -29,6 +29,7 @@ from tests.arex_databases import (
     make_not_a_database,
     make_truncated,
 )
+from tests.patience import PATIENCE_S
 
 JOBS = list(generate(5, 40, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
 NOBODY = 65534
@@ -91,7 +92,7 @@ def read_unprivileged(path: Path, *, most_bytes: int = 0, directory_mode: int = 
     uid = os.geteuid() or NOBODY
     environment = {"PYTHONPATH": str(Path(publisher.__file__).parent.parent)}
     command = [sys.executable, "-W", "error", "-c", READER, str(path), str(most_bytes), str(copies), str(uid)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
     assert ended.returncode == 0, ended.stderr
     answer: dict[str, Any] = json.loads(ended.stdout)
     assert list(copies.iterdir()) == []

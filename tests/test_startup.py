@@ -14,6 +14,7 @@ import pytest
 
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 
@@ -96,7 +97,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 def loaded(site: SiteUnderTest, *arguments: str) -> set[str]:
     """The modules of a process of its own after the command."""
     command = [sys.executable, "-c", _CODE, "--config", str(site.path), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stdout.splitlines()[-1]))
 

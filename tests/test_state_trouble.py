@@ -22,6 +22,7 @@ from tests.arex_databases import SampleJob, generate
 from tests.complaints import assert_plain
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest, told, truth
 
@@ -105,7 +106,7 @@ def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnde
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
     )
     if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:

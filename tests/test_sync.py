@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,9 +145,8 @@ def test_a_planted_difference_of_one_job_is_found_named_and_mended(site: SiteUnd
 def test_a_lost_count_is_found_and_told_again(site: SiteUnderTest) -> None:
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
     assert site.publish().status == 0
-    with sqlite3.connect(site.state) as connection:
+    with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE sync_count SET told = told - 1")
-    connection.close()
     run = check(site)
     assert run.status == 65
     assert all("publisher sync --target egi" in row["repairs"][0] for row in run.json["rows"])

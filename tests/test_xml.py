@@ -16,6 +16,7 @@ from lxml import etree
 from publisher.formats import car_check, ogf_ur_check
 from publisher.formats.xml import ONE_SCHEMA_AT_A_TIME, Fragments, escape_ascii, escape_unicode, instant
 from publisher.model.text import xml_text
+from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_text
 
 ESCAPES = [escape_ascii, escape_unicode]
@@ -122,5 +123,5 @@ def test_no_two_threads_use_schemas_at_once(check: Callable[[bytes], None], gold
         other.start()
         other.join(0.3)
         assert other.is_alive()
-    other.join(10)
+    other.join(PATIENCE_S)
     assert not other.is_alive()

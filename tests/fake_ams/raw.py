@@ -5,6 +5,7 @@ import json
 import ssl
 
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.patience import PATIENCE_S
 from tests.pki import Credential
 
 PUBLISH = f"/v1/projects/{PROJECT}/topics/{TOPIC}:publish"
@@ -16,7 +17,7 @@ def connect(fake: FakeAMS, port: int, credential: Credential | None = None) -> h
     context = ssl.create_default_context(cafile=str(fake.pki.bundle))
     if credential:
         context.load_cert_chain(credential.certificate, credential.key)
-    return http.client.HTTPSConnection("localhost", port, context=context, timeout=10)
+    return http.client.HTTPSConnection("localhost", port, context=context, timeout=PATIENCE_S)
 
 
 def exchange(

@@ -8,6 +8,7 @@ from typing import overload
 
 from tests.fake_ams.faults import Fault, ServiceName
 from tests.fake_ams.wire import Headers
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Recorder(Sequence[Request]):
         with self._changed:
             return self._connections.count(service)
 
-    def wait_for_handshake_failures(self, count: int, timeout_s: float = 5.0) -> bool:
+    def wait_for_handshake_failures(self, count: int, timeout_s: float = PATIENCE_S) -> bool:
         """Wait for refused handshakes, of which the client may know before they are here; False when time ran out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._handshake_failures) >= count, timeout_s)
@@ -84,7 +85,7 @@ class Recorder(Sequence[Request]):
         """The requests of one route."""
         return [request for request in self if request.route == route and request.service == service]
 
-    def wait_for(self, count: int, timeout_s: float = 5.0) -> bool:
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> bool:
         """Wait until that many requests are here; False when time ran out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._requests) >= count, timeout_s)

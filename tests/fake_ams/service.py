@@ -16,6 +16,7 @@ from tests.fake_ams.names import authn_dn
 from tests.fake_ams.recorder import Recorder
 from tests.fake_ams.routes import all_routes
 from tests.fake_ams.storage import Message, Store, User, new_token
+from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, parse_slash_dn
 
 RECORD_LIMIT: dict[Profile, int] = {"old": 1_000_000, "new": 1_500_000}
@@ -188,7 +189,7 @@ class FakeAMS:
             return list(self.store.topics[project, topic].log)
 
     def wait_for_messages(
-        self, count: int, project: str = PROJECT, topic: str = TOPIC, *, timeout_s: float = 5.0
+        self, count: int, project: str = PROJECT, topic: str = TOPIC, *, timeout_s: float = PATIENCE_S
     ) -> bool:
         """Wait until a topic holds that many messages; False when time ran out."""
         with self.store.changed:

@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from tests.patience import PATIENCE_S
 from tests.pki import validity
 
 _DIGESTS: dict[str, hashes.HashAlgorithm] = {
@@ -48,7 +49,7 @@ def have_openssl() -> bool:
 
 
 def _openssl(*arguments: str, data: bytes) -> bytes:
-    done = subprocess.run(["openssl", *arguments], input=data, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["openssl", *arguments], input=data, capture_output=True, timeout=PATIENCE_S, check=False)
     if done.returncode != 0:
         raise NotVerified(done.stderr.decode(errors="replace").strip())
     return done.stdout

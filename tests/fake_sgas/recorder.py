@@ -7,6 +7,7 @@ from typing import overload
 
 from tests.fake_ams.wire import Headers
 from tests.fake_sgas.faults import Fault
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Recorder(Sequence[Request]):
         """The requests to the insert URL."""
         return [request for request in self if request.route == "insert"]
 
-    def wait_for(self, count: int, timeout_s: float = 5.0) -> bool:
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> bool:
         """Wait until that many requests are here; False when time ran out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._requests) >= count, timeout_s)
