@@ -207,6 +207,7 @@ THIRD_PARTY = {
     "jinja2": {"report"},
     "matplotlib": {"report"},
     "prometheus_client": {"metrics"},
+    "backports": {"importers"},  # zstd
 }
 
 # Plug-ins of one room, by the files that belong to each. They share `base` and the files that none of them owns.

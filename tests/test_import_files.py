@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import random
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -24,6 +29,7 @@ from publisher.importers.log_files import opened
 from tests import sonar_files
 from tests.gridengine_files import (
     BEGIN,
+    CLUSTER,
     HEADER,
     NOW,
     Entry,
@@ -266,6 +272,127 @@ def test_a_directory_gives_its_accounting_files(tmp_path: Path, database: Path) 
     report = run_import(database, tmp_path / "empty")
     assert report.exit_status == 66
     assert "has no files called accounting or accounting.jsonl" in report.troubles[0]
+
+
+def zstd_compressed(content: bytes) -> bytes:
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    made: bytes = pytest.importorskip(name).compress(content)
+    return made
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd_compressed,
+}
+ROTATED_NAMES = [
+    *("accounting.0", "accounting-20260901", "accounting.complete", "accounting.2025.old", "accounting.Sep2025"),
+    *("accounting.1.gz", "accounting.xz", "accounting-20260901.bz2", "accounting.2025.old.xz", "accounting.0.zst"),
+]
+
+
+@pytest.mark.parametrize("name", ROTATED_NAMES)
+@pytest.mark.parametrize("directory", [True, False])
+def test_what_rotates_away_between_two_imports_is_finished(
+    name: str, directory: bool, tmp_path: Path, database: Path
+) -> None:
+    folder = tmp_path / "common"
+    folder.mkdir()
+    path = write(folder / "accounting", lines(100))
+    asked = folder if directory else path
+    run_import(database, asked)
+    append(path, *lines(50, 101))
+    stamp = path.stat().st_mtime_ns
+    content, other = path.read_bytes(), folder / name
+    path.unlink()
+    other.write_bytes(COMPRESSIONS.get(other.suffix, bytes)(content))
+    os.utime(other, ns=(stamp, stamp))
+    write(path, lines(50, 151))
+    report = run_import(database, asked)
+    assert (report.imported, report.notes, report.exit_status) == (100, [], 0)
+    assert totals(database)[0] == 200
+    report = run_import(database, asked)
+    assert (report.imported, report.duplicates, report.notes) == (0, 0, [])
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_what_rotates_out_of_a_directory_is_told_once(new: bool, tmp_path: Path, database: Path) -> None:
+    folder = tmp_path / "common"
+    folder.mkdir()
+    path = write(folder / "accounting", lines(100))
+    write(folder / "accounting.jsonl", [jsonl(replace(ANY, job=1000))])
+    run_import(database, folder)
+    append(path, *lines(50, 101))
+    path.rename(tmp_path / "moved")
+    if new:
+        write(path, lines(50, 151))
+    (note,) = run_import(database, folder).notes
+    assert note.startswith(f"{path}: is another file than the last time, and that one is not beside it")
+    assert run_import(database, folder).notes == []
+    assert run_import(database, folder, tmp_path / "moved").notes == []
+    assert totals(database)[0] == (201 if new else 151)
+
+
+def test_an_archive_that_is_imported_too_is_not_missing(tmp_path: Path, database: Path) -> None:
+    for name in ("common", "archive"):
+        (tmp_path / name).mkdir()
+    path = write(tmp_path / "common/accounting", lines(100))
+    run_import(database, tmp_path / "common", now=NOW)
+    append(path, *lines(50, 101))
+    path.rename(tmp_path / "archive/accounting.1")
+    write(path, lines(50, 151))
+    report = run_import(database, tmp_path / "common", tmp_path / "archive")
+    assert (report.imported, report.notes) == (100, [])
+
+
+def test_files_of_a_directory_that_are_not_read_are_named(tmp_path: Path, database: Path) -> None:
+    write(tmp_path / "accounting", lines(1))
+    others = ("accounting.conf", "accounting2", "accounting.other-cluster.gz")
+    for name in others:
+        write(tmp_path / name, lines(1, 100))
+    (note,) = run_import(database, tmp_path).notes
+    assert all(name in note for name in others)
+    assert run_import(database, tmp_path / "accounting2").imported == 1
+    (note,) = run_import(database, tmp_path).notes
+    assert "accounting2" not in note
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_a_damaged_archive_of_any_kind_stops_no_other(suffix: str, tmp_path: Path, database: Path) -> None:
+    whole = COMPRESSIONS[suffix](b"".join(lines(50)))
+    damaged = write(tmp_path / f"accounting.1{suffix}", [whole[: len(whole) // 2]])
+    torn = write(tmp_path / f"accounting.2{suffix}", [whole[:20] + bytes(30) + whole[50:]])
+    for path in (damaged, torn):
+        os.utime(path, (1, 1))
+    write(tmp_path / "accounting", lines(2, 51))
+    report = run_import(database, tmp_path)
+    assert (report.exit_status, len(report.troubles)) == (66, 2)
+    assert all("is damaged, or still being compressed" in trouble for trouble in report.troubles)
+    assert f"{CLUSTER}:52:{ANY.started}" in jobs(database)
+    damaged.write_bytes(whole)
+    torn.unlink()
+    assert run_import(database, tmp_path).exit_status == 0
+    assert totals(database)[0] == 52
+
+
+def test_an_archive_of_zstd_is_named_where_nothing_can_read_it(tmp_path: Path, database: Path) -> None:
+    packed = write(tmp_path / "accounting.1.zst", [b"\x28\xb5\x2f\xfd" + bytes(20)])
+    write(tmp_path / "accounting", lines(2))
+    code = "import sys; sys.modules['backports'] = sys.modules['compression'] = None; from publisher.cli import main; main()"
+    config = write(
+        tmp_path / "publisher.yaml",
+        [
+            b"site: S\nsource: {type: arex, control_dir: /x}\nstate: publishing.db\n"
+            b"importers: {gridengine: {cluster: sge.example.org}}\n"
+            b"targets: {t: {type: spool, path: out, format: car}}\n"
+        ],
+    )
+    command = [sys.executable, "-c", code, "--config", str(config), "import", "gridengine", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 66
+    assert f"{packed}: is compressed by zstd" in run.stderr
+    assert totals(tmp_path / "imported.db")[0] == 2
 
 
 # Trouble with files

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import signal
 import sqlite3
 import tracemalloc
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from itertools import pairwise
@@ -246,6 +249,52 @@ def test_a_tree_gives_the_files_that_sonar_names_so(tmp_path: Path, database: Pa
         66,
         [f"{tmp_path}/empty: has no files called 0+job-slurm.json or the like; name the files themselves"],
     )
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".bz2", "-20260922", ".old", ".complete.gz"])
+def test_files_of_a_tree_that_were_rotated_are_read(suffix: str, tmp_path: Path) -> None:
+    content = envelope([record()])
+    ways: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".bz2": bz2.compress, ".gz": gzip.compress}
+    packed = ways.get(Path(suffix).suffix, bytes)(content)
+    day = tmp_path / "tree/2026/09/21"
+    day.mkdir(parents=True)
+    write(day / f"0+job-slurm.json{suffix}", [packed])
+    write(day / "0+job-other.json", [envelope([record(job_id=2)])])
+    report = run_import(tmp_path / "imported.db", tmp_path / "tree")
+    assert (report.imported, report.notes) == (2, [])
+
+
+def test_files_of_a_tree_that_are_not_read_are_named(tmp_path: Path) -> None:
+    day = tmp_path / "tree/2026/09/21"
+    day.mkdir(parents=True)
+    write(day / "0+job-slurm.json", [envelope([record()])])
+    for name in ("0+job-slurm.json.part2", "0+job-slurm", "0+sample-c1.csv", "job.csv"):
+        write(day / name, [b"x"])
+    (note,) = run_import(tmp_path / "imported.db", tmp_path / "tree").notes
+    assert all(str(day / name) in note for name in ("0+job-slurm.json.part2", "0+job-slurm", "0+sample-c1.csv"))
+    assert "job.csv" not in note
+    (note,) = run_import(tmp_path / "other.db", tmp_path / "tree", samples=False).notes
+    assert "0+sample-c1.csv" not in note
+
+
+def test_a_file_that_left_the_tree_soon_is_told_once(tmp_path: Path) -> None:
+    """It may have grown between the last import and its end. What was compressed, or is days old, is not missed."""
+    database, tree = tmp_path / "imported.db", tmp_path / "tree"
+    today, old = NOW.strftime("%Y/%m/%d"), "2026/01/01"
+    for day in (today, old):
+        (tree / day).mkdir(parents=True)
+        write(tree / day / "0+job-slurm.json", [envelope([record()])])
+    packed = write(tree / today / "0+job-two.json", [envelope([record(job_id=2)])])
+    write(tree / today / "0+job-three.json", [envelope([record(job_id=3)])])
+    assert run_import(database, tree).notes == []
+    (tree / old / "0+job-slurm.json").unlink()
+    (tree / today / "0+job-slurm.json").unlink()
+    write(tree / today / "0+job-two.json.xz", [lzma.compress(packed.read_bytes())])
+    packed.unlink()
+    (note,) = run_import(database, tree).notes
+    assert note.startswith("1 files are gone that were read the last time")
+    assert str(tree / today / "0+job-slurm.json") in note
+    assert run_import(database, tree).notes == []
 
 
 def test_a_day_that_cannot_be_searched_stops_no_other(

@@ -57,11 +57,13 @@ class Cursors:
         found = self._database.connection.execute(_AT_PATH, (self._importer, str(path))).fetchone()
         return None if found is None else _cursor(*found)
 
-    def find(self, file: LogFile) -> FileCursor:
-        """The farthest place up to which this content was read: its beginning when it is new."""
-        fitting = [cursor for cursor in self.all() if cursor.mark.taken and file.fits(cursor.mark)]
-        if fitting:
-            return max(fitting, key=lambda cursor: cursor.mark.taken)
+    def fitting(self, file: LogFile) -> list[FileCursor]:
+        """Every place up to which this content was read, the farthest first."""
+        found = [cursor for cursor in self.all() if cursor.mark.taken and file.fits(cursor.mark)]
+        return sorted(found, key=lambda cursor: cursor.mark.taken, reverse=True)
+
+    def beginning(self, file: LogFile) -> FileCursor:
+        """Of a content that is new."""
         return FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
 
     def left_behind(self, path: Path) -> list[FileCursor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -78,6 +79,9 @@ class _Import:
     report: ImportReport
     arc: ArcJobs
     now: int
+    # Of contents, by the number of their cursor: the files in which each was found, and where those stood that may be missing.
+    found: dict[int | None, set[Path]] = field(default_factory=lambda: defaultdict(set))
+    missing: list[tuple[Path, FileCursor]] = field(default_factory=list)
 
     def unclaimed(self, jobs: list[ImportedJob]) -> list[ImportedJob]:
         """Those that no ARC CE publishes."""
@@ -114,6 +118,7 @@ class GridEngineImporter:
             )
             for path in paths:
                 self._path(run, path)
+            self._tell_missing(run)
             overdue = run.now - options.orphans_after_s
             with accounting.transaction():
                 report.held, report.orphans = held(accounting.connection, overdue)
@@ -142,12 +147,48 @@ class GridEngineImporter:
         """A file, after what rotation made of it since the last time; or the files of a directory."""
         with _told(run.report):
             if path.is_dir():
-                for each in in_directory(path, _FILES):
-                    with _told(run.report):
-                        self._file(run, each)
-                return
-            self._rotated(run, path)
-            self._file(run, path)
+                self._directory(run, path)
+            else:
+                self._rotated(run, path)
+                self._file(run, path)
+
+    def _directory(self, run: _Import, path: Path) -> None:
+        """Its files, looked for until no more appear: rotation may rename one at any moment. Raises: SourceError."""
+        troubles = len(run.report.troubles)
+        done: set[tuple[int, int]] = set()
+        listing = in_directory(path, _FILES)
+        while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
+            done.update(new.values())
+            for each in new:
+                with _told(run.report):
+                    self._file(run, each)
+            listing = in_directory(path, _FILES)
+        self._tell_others(run, listing.others)
+        if len(run.report.troubles) > troubles:
+            return  # what is in trouble is looked for again the next time
+        for live in (path / name for name in _FILES):
+            before = run.cursors.left_behind(live)
+            run.missing.extend((live, cursor) for cursor in before if live not in run.found[cursor.number])
+
+    def _tell_others(self, run: _Import, others: Sequence[Path]) -> None:
+        """Files that are called like accounting and are not read, unless they were imported by their own names."""
+        unread = [each.name for each in others if not run.cursors.left_behind(each)]
+        if unread:
+            run.report.notes.append(
+                f"{others[0].parent}: not read, because what it is cannot be told by its name: {', '.join(unread)}; "
+                "if it is accounting of this cluster, import it by its own name"
+            )
+
+    def _tell_missing(self, run: _Import) -> None:
+        """Contents that are no longer under their names, and in none of the files that were read."""
+        for path, cursor in run.missing:
+            if not run.found[cursor.number]:
+                run.report.notes.append(
+                    f"{path}: is another file than the last time, and that one is not beside it; "
+                    "where it was archived, import the archive too"
+                )
+            with run.accounting.transaction():
+                run.cursors.forget_path(cursor, path)
 
     def _rotated(self, run: _Import, path: Path) -> None:
         """Finish what stood under this name the last time; what is in trouble is looked for again the next time."""
@@ -160,22 +201,12 @@ class GridEngineImporter:
         unsure = [cursor for cursor in before if cursor.mark.taken < MARK_BYTES]
         if not gone and not unsure:
             return
-        found, troubles = not gone, len(run.report.troubles)
+        troubles = len(run.report.troubles)
         for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
             with _told(run.report):
-                with opened(sibling) as file:
-                    found = found or any(file.fits(cursor.mark) for cursor in gone)
                 self._file(run, sibling)
-        if len(run.report.troubles) > troubles:
-            return
-        if not found:
-            run.report.notes.append(
-                f"{path}: is another file than the last time, and that one is not beside it; "
-                "where it was archived, import the archive too"
-            )
-        with run.accounting.transaction():
-            for cursor in gone:
-                run.cursors.forget_path(cursor, path)
+        if len(run.report.troubles) == troubles:
+            run.missing.extend((path, cursor) for cursor in gone)
 
     def _file(self, run: _Import, path: Path) -> None:
         run.report.files += 1
@@ -189,7 +220,10 @@ class GridEngineImporter:
                     log.debug("%s: another importer reads it too; going on from where it is", path)
 
     def _content(self, run: _Import, file: LogFile) -> None:
-        cursor = run.cursors.find(file)
+        fitting = run.cursors.fitting(file)
+        for each in fitting:
+            run.found[each.number].add(file.path)
+        cursor = fitting[0] if fitting else run.cursors.beginning(file)
         lines = file.lines(cursor.mark.taken)
         first = cursor.mark.taken == 0
         while chunk := list(islice(lines, _BATCH_LINES)):
@@ -202,6 +236,7 @@ class GridEngineImporter:
             first = False
             if batch.end > cursor.mark.taken:
                 cursor = self._write(run, cursor, file, batch)
+                run.found[cursor.number].add(file.path)
             if batch.left:
                 run.report.notes.append(
                     f"{file.path}: from byte {batch.end:,} on it is left for later: the job there ended not long ago, and "

@@ -6,27 +6,33 @@ A file is known by its content, a digest of its beginning and one of what stands
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from publisher.errors import SourceError
+from publisher.importers.compressed import SUFFIXES, Damaged, Stream, Unreadable, decompressed
 
 MARK_BYTES: Final = 4096  # by which a place is known again
 _CHUNK_BYTES: Final = 1024 * 1024
 MOST_LINE_BYTES: Final = 1024 * 1024
 KEPT_BYTES: Final = 4096  # of a line that is set aside
 DIGEST_BYTES: Final = 16
-_GZIP: Final = b"\x1f\x8b"
-# What rotation appends: .0, .1.gz, -20260301, .2026-03-01.gz, .old
-_ROTATED: Final = re.compile(r"(?:[._-](?:[0-9][0-9._TZ:-]*|old|bak|prev|save))?(?:\.gz)?")
+# What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old, .complete, .2025.old, .Sep2025
+_WORDS: Final = (
+    "old|bak|backup|prev|previous|save|saved|orig|last|full|complete|completed|done|closed|rotated|archive|archived"
+    "|jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec"
+    "|january|february|march|april|june|july|august|september|october|november|december"
+)
+ROTATION: Final = (
+    rf"(?:[._-](?:[0-9][0-9TZ:]*|[0-9]{{0,8}}(?i:{_WORDS})[0-9]{{0,8}}))*(?:{'|'.join(map(re.escape, SUFFIXES))})?"
+)
+_ROTATED: Final = re.compile(ROTATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +59,10 @@ class Line(NamedTuple):
     digest: bytes = b""  # of the whole, where `content` is not it
 
 
-class _Stream(Protocol):
-    def seek(self, offset: int, /) -> int: ...
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 class LogFile:
     """The content of one open file, plain or compressed."""
 
-    def __init__(self, path: Path, stream: _Stream, *, compressed: bool, modified: float) -> None:
+    def __init__(self, path: Path, stream: Stream, *, compressed: bool, modified: float) -> None:
         self.path = path
         self.compressed = compressed
         self.modified = modified
@@ -172,17 +172,14 @@ def opened(path: Path) -> Iterator[LogFile]:
     try:
         with path.open("rb") as raw:
             modified = os.fstat(raw.fileno()).st_mtime
-            compressed = raw.read(len(_GZIP)) == _GZIP
-            raw.seek(0)
-            if compressed:
-                with gzip.GzipFile(fileobj=raw) as stream:
-                    yield LogFile(path, stream, compressed=True, modified=modified)
-            else:
-                yield LogFile(path, raw, compressed=False, modified=modified)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            with decompressed(raw) as (stream, compressed):
+                yield LogFile(path, stream, compressed=compressed, modified=modified)
+    except Damaged as error:
         raise SourceError(
             f"{path}: is damaged, or still being compressed: {error}; import it again when it is whole"
         ) from error
+    except Unreadable as error:
+        raise SourceError(f"{path}: {error}") from error
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
 
@@ -197,16 +194,35 @@ def rotated_siblings(path: Path, since: float) -> list[Path]:
     return [each for modified, _, each in sorted(dated) if modified >= since]
 
 
-def in_directory(path: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these names in a directory, and what rotation made of them, the oldest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Files of a directory: those to read, the oldest first, and others whose names begin alike.
+
+    Each file to read comes with what stays the same when it is renamed.
+    """
+
+    files: Mapping[Path, tuple[int, int]]
+    others: Sequence[Path]
+
+
+def in_directory(path: Path, names: Sequence[str]) -> Listing:
+    """The files of these names in a directory, and what rotation made of them. Raises: SourceError when there is none."""
+    found: list[tuple[float, str, Path, tuple[int, int]]] = []
+    others: list[Path] = []
     try:
-        wanted = [each for each in path.iterdir() if any(_is_rotated(name, each.name) for name in names)]
-        dated = sorted((each.stat().st_mtime, str(each), each) for each in wanted if each.is_file())
+        for each in path.iterdir():
+            if not each.name.startswith(tuple(names)) or not each.is_file():
+                continue
+            if any(_is_rotated(name, each.name) for name in names):
+                stat = each.stat()
+                found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
+            else:
+                others.append(each)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; let this user search it") from error
-    if not dated:
+        raise SourceError(f"{path}: {error.strerror or error}; let this user search it, and import again") from error
+    if not found:
         raise SourceError(f"{path}: has no files called {' or '.join(names)}; name the files themselves")
-    return [each for _, _, each in dated]
+    return Listing(files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others))
 
 
 def _is_rotated(name: str, other: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +18,9 @@ from publisher.errors import SourceError, UsageError
 from publisher.importers.accounting_database import AccountingDatabase
 from publisher.importers.arc_jobs import ArcJobs
 from publisher.importers.base import BadLine, ImportReport, ImportRule, Watch, unwatched
+from publisher.importers.compressed import SUFFIXES
 from publisher.importers.cursors import Cursors, FileCursor, Overtaken
-from publisher.importers.log_files import LogFile, Mark, opened
+from publisher.importers.log_files import ROTATION, LogFile, Mark, opened
 from publisher.importers.past_rules import note_of_change
 from publisher.importers.sonar_batch import Batch, BatchReader
 from publisher.importers.sonar_samples import TABLES as SAMPLE_TABLES
@@ -37,12 +39,15 @@ __all__ = ["Options", "SonarImporter", "create"]
 log = logging.getLogger("publisher")
 
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
-_WANTED: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-.*\.json(?:\.gz)?")
+_BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
+_WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
 _SAMPLE: Final = re.compile(r"0\+sample-")
 _ORPHANS: Final = "jobs, of which only steps are known,"
 _SETTLED_AT_ONCE: Final = 500
 _SHOWN_BAD: Final = 100
 _SHOWN_ERRORS: Final = 10
+_SHOWN_FILES: Final = 10
+_RECENT_S: Final = 8 * 86_400  # longer ago, a file was surely read whole before it was removed
 
 
 def create(options: object) -> SonarImporter:
@@ -62,6 +67,7 @@ class _Run:
     now: int
     errors: Counter[str] = field(default_factory=Counter)
     unfinished: list[str] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)
 
 
 class SonarImporter:
@@ -91,6 +97,7 @@ class SonarImporter:
             )
             for path in paths:
                 self._path(run, path)
+            self._tell_missing(run, [path for path in paths if path.is_dir()])
             doubts = self._settle(run, arc)
             self._finish(run, doubts)
         return report
@@ -110,14 +117,47 @@ class SonarImporter:
     def _path(self, run: _Run, path: Path) -> None:
         """A file of any name, or all files of a tree that Sonar names so."""
         before = run.report.files
-        for each in self._tree(path, run.report.troubles) if path.is_dir() else [path]:
+        unread: list[Path] = []
+        for each in self._tree(path, run.report.troubles, unread) if path.is_dir() else [path]:
             self._file(run, each)
+            run.seen.add(each)
+        if path.is_dir():
+            self._tell_unread(run, [each for each in unread if run.cursors.at_path(each) is None])
         if run.report.files == before:
             run.report.troubles.append(
                 f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
             )
 
-    def _tree(self, path: Path, troubles: list[str]) -> Iterator[Path]:
+    def _tell_unread(self, run: _Run, unread: Sequence[Path]) -> None:
+        """Files that are called like Sonar's and are not read, unless they were imported by their own names."""
+        if unread:
+            shown = ", ".join(map(str, unread[:_SHOWN_FILES]))
+            more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
+            run.report.notes.append(
+                f"not read, because what they are cannot be told by their names: {shown}{more}; if it is what Sonar wrote, "
+                "import it by its own name"
+            )
+
+    def _tell_missing(self, run: _Run, trees: Sequence[Path]) -> None:
+        """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
+        there = {_day_and_name(each) for each in run.seen}
+        gone: list[Path] = []
+        for cursor in run.cursors.all():
+            path = Path(cursor.path)
+            if path in run.seen or not any(tree in path.parents for tree in trees) or path.exists():
+                continue
+            with run.accounting.transaction():
+                run.cursors.forget_path(cursor, path)
+            if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S:
+                gone.append(path)
+        if gone:
+            shown = ", ".join(map(str, gone[:_SHOWN_FILES])) + (", ..." if len(gone) > _SHOWN_FILES else "")
+            run.report.notes.append(
+                f"{len(gone):,} files are gone that were read the last time, and may have grown since: {shown}; "
+                "where they were archived, import the archive too"
+            )
+
+    def _tree(self, path: Path, troubles: list[str], unread: list[Path]) -> Iterator[Path]:
         """In the order of days. A folder that cannot be searched is told among the troubles."""
 
         def tell(error: OSError) -> None:
@@ -125,9 +165,11 @@ class SonarImporter:
 
         for folder, folders, names in os.walk(path, onerror=tell):
             folders.sort()
-            for name in sorted(names):
-                if _WANTED.fullmatch(name) and (self._options.samples or not _SAMPLE.match(name)):
+            for name in sorted(name for name in names if self._options.samples or not _SAMPLE.match(name)):
+                if _WANTED.fullmatch(name):
                     yield Path(folder, name)
+                elif _BEGINNING.match(name):
+                    unread.append(Path(folder, name))
 
     def _file(self, run: _Run, path: Path) -> None:
         run.report.files += 1
@@ -231,11 +273,25 @@ class SonarImporter:
             report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other troubles of Sonar")
 
 
+def _day_and_name(path: Path) -> tuple[str, ...]:
+    """What stays the same when a file is compressed, or its tree archived: `2026/09/21` and `0+job-slurm`."""
+    return (*path.parent.parts[-3:], path.name.partition(".json")[0])
+
+
+def _day(path: Path) -> int:
+    """When the day began into whose folder Sonar wrote the file, as epoch seconds; of another folder, far in the future."""
+    try:
+        year, month, day = map(int, path.parent.parts[-3:])
+        return int(datetime(year, month, day, tzinfo=UTC).timestamp())
+    except ValueError:
+        return sys.maxsize
+
+
 def _untouched(path: Path, cursor: FileCursor) -> bool:
     """Whether a file is as it was when it was read to its end; a tree has thousands, most of them of days long gone."""
     try:
         found = path.stat()
     except OSError:
         return False  # opening it tells the trouble
-    whole = found.st_size == cursor.mark.taken or path.suffix == ".gz"
+    whole = found.st_size == cursor.mark.taken or path.suffix in SUFFIXES
     return whole and found.st_mtime == cursor.modified and cursor.mark.taken > 0
