@@ -86,7 +86,6 @@ class JobBatches:
             published.job,
             self._format.render(published, now),
             fit.entry,
-            self._format.receiver_key(published),
             fit.known is None,
             said(published.where.spelt_host),
             self._keys.of(published) if self._summed else None,

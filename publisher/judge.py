@@ -15,8 +15,9 @@ from publisher.model.per_job import per_job
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.selection import Selection
 
-# These verdicts change with the clock, not with the row.
-_JUDGED_ANEW: Final = frozenset({"end-in-future"})
+KEY_COLLISION: Final = "key-collision"
+# These verdicts change with the clock or with other jobs, not with the row.
+_JUDGED_ANEW: Final = frozenset({"end-in-future", KEY_COLLISION})
 # These are a receiver's verdicts, on records that were sent.
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 

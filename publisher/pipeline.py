@@ -15,12 +15,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from publisher.aim import Aim
+from publisher.collisions import NoCollisions, collisions
 from publisher.counting import Taken, counter_for
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
 from publisher.formats.base import SummaryFormat
-from publisher.judge import Fit, Judge, set_aside
+from publisher.judge import Fit, Judge, PassedOver, set_aside
 from publisher.ledger.base import Hold, Ledger, Quarantined, TargetState
 from publisher.missing import Missing, look_for_databases
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
@@ -80,6 +81,7 @@ class Round:
         self._aside_waiting = 0
         self._counted_again: set[RowRef] = set()
         self._outlet_now: Outlet | None = None
+        self._collisions = NoCollisions()
 
     def run(self, limit: int | None = None, *, every_row: bool = False) -> Outcome:
         """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
@@ -251,15 +253,8 @@ class Round:
         try:
             self._dispatch.send_outstanding()
             outlet = self._outlet(judge)
-            counter = counter_for(outlet, self._aim, judge, self._source, self._ledger)
-            for page, progress in reading.pages(now):
-                self._stop_when_told()
-                self._observer.page_read(self._aim.name, page)
-                if page.alike and counter is not None:
-                    page, progress, taken = counter.take_page(page, progress, now)
-                    self._add(taken)
-                if not self._take_page(page, progress, reading, judge, outlet, limit, now):
-                    break
+            with collisions(self._aim, self._source, self._ledger) as self._collisions:
+                self._read(reading, judge, outlet, limit, now)
             outlet.conclude(now)
         except Stopped as stopped:
             return self._dispatch.land(stopped.receipt)
@@ -267,6 +262,18 @@ class Round:
             self._dispatch.land(None)
             raise
         return None
+
+    def _read(self, reading: Reading, judge: Judge, outlet: Outlet, limit: int | None, now: datetime) -> None:
+        """Raises: Stopped."""
+        counter = counter_for(outlet, self._aim, judge, self._source, self._ledger)
+        for page, progress in reading.pages(now):
+            self._stop_when_told()
+            self._observer.page_read(self._aim.name, page)
+            if page.alike and counter is not None:
+                page, progress, taken = counter.take_page(page, progress, now)
+                self._add(taken)
+            if not self._take_page(page, progress, reading, judge, outlet, limit, now):
+                return
 
     def _stop_when_told(self) -> None:
         if self._wait(0):
@@ -310,6 +317,7 @@ class Round:
         keys = [job.key for job in page.jobs]
         known = self._ledger.known(self._aim.name, keys)
         held = self._ledger.held(self._aim.name, keys + [skipped.key for skipped in page.skipped])
+        self._collisions.look_up(page.jobs)
         aside: list[SkippedJob] = []
         left: list[JobKey] = []
         for skipped in page.skipped:
@@ -322,8 +330,8 @@ class Round:
                 return False
             if key in outlet:
                 continue
-            fit = judge.judge(job, key, known.get(key), held.get(key))
-            stays = self._take(fit, outlet, now, place_of(reading, job, aside, left)) if isinstance(fit, Fit) else fit
+            verdict = judge.judge(job, key, known.get(key), held.get(key))
+            stays = self._take(verdict, held.get(key), outlet, now, place_of(reading, job, aside, left))
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
@@ -345,12 +353,23 @@ class Round:
         self._arex_default += taken.arex_default
         self._warnings.update(taken.warnings)
 
-    def _take(self, fit: Fit, outlet: Outlet, now: datetime, place: Progress | None) -> SkippedJob | None:
-        """None for a job that goes on; otherwise it is set aside."""
+    def _take(
+        self,
+        fit: Fit | SkippedJob | PassedOver,
+        held: Quarantined | None,
+        outlet: Outlet,
+        now: datetime,
+        place: Progress | None,
+    ) -> SkippedJob | PassedOver | None:
+        """None for a job that goes on; otherwise it is set aside, or there is nothing to do about it."""
+        if not isinstance(fit, Fit):
+            return fit
         try:
+            self._collisions.check(fit, held, outlet.__contains__)
             outlet.take(fit, now, place)
         except Unfit as unfit:
             return set_aside(fit.published.job, unfit)
+        self._collisions.taken(fit)
         self._taken += 1
         self._arex_default += fit.published.benchmark.arex_default
         if odd := apel_warnings(fit.published):

@@ -150,6 +150,15 @@ class SourceContract:
         world.forget(first)
         assert world.source.find(first, NOTHING, world.now) == Page(jobs=())
 
+    def test_who_ended_in_some_seconds(self, world: SourceWorld) -> None:
+        added = world.add(self.ENDS)
+        asked = {Epoch(self.START), Epoch(self.START + 1), Epoch(self.START - 5)}
+        with world.source.by_end() as ended_in:
+            found = ended_in(asked)
+            assert not ended_in(set())
+        wanted = [(end, job_id) for end, job_id in zip(self.ENDS, added, strict=True) if end in asked]
+        assert sorted((end, job_id) for end, job_id, _ in found) == sorted(wanted)
+
     def test_side_tables_are_read_only_on_demand(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
         (database, *_) = world.source.databases()
@@ -176,6 +185,11 @@ class SourceContract:
         source, now = world.source, world.now
         cursor = Cursor(database=database, record_id=job.row.record_id, anchor=job_id)
         opened = [OpenRow(row=job.row, finished_seen_at=None)]
+
+        def ended() -> object:
+            with source.by_end() as ended_in:
+                return ended_in({Epoch(self.START)})
+
         questions: tuple[Callable[[], object], ...] = (
             source.databases,
             source.facts,
@@ -184,6 +198,7 @@ class SourceContract:
             lambda: list(source.look_again(opened, NOTHING, now)),
             lambda: list(source.window(Window(), NOTHING, now)),
             lambda: source.find(job_id, NOTHING, now),
+            ended,
         )
         for question in questions:
             with pytest.raises(SourceError):

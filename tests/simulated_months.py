@@ -156,6 +156,8 @@ class Wire:
             return Receipt(verdict=Verdict.RETRY_LATER, reason=fate, exit_status=75)
         if fate == "cut before":
             raise Cut
+        if fate == "refused":
+            return Receipt(verdict=Verdict.REFUSED, reason=fate, exit_status=76)
         self.receiver.take(message, now)
         if fate == "answer lost":
             return Receipt(verdict=Verdict.IN_DOUBT, reason=fate, exit_status=75, doubt=True)

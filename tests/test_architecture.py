@@ -42,13 +42,14 @@ ROOMS: dict[str, set[str]] = {
     "reading": {"model", "sources.base", "ledger.base"},
     "missing": {"ledger.base", "sources.base"},
     "aim": {"model", "formats.base", "delivery.base", "judge"},
+    "collisions": {"errors", "model", "sources.base", "formats.base", "ledger.base", "aim", "judge"},
     "outlets": {
         *("model", "sources.base", "formats.base", "ledger.base"),
         *("aim", "judge", "dispatch", "batching", "summing", "key_guard"),
     },
     "pipeline": {
         *("errors", "model", "sources.base", "formats.base", "delivery.base", "ledger.base"),
-        *("aim", "judge", "dispatch", "outlets", "summing", "counting", "reading", "missing", "outcome"),
+        *("aim", "judge", "collisions", "dispatch", "outlets", "summing", "counting", "reading", "missing", "outcome"),
     },
     "config": {
         *("errors", "model", "config", "sources", "sources.base", "formats", "delivery", "delivery.base"),

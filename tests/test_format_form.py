@@ -172,7 +172,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
             content = content.replace(b"<Status>completed", b"<Status>")
             content = content.replace(b"PT7150S", b"PT")
         entry = Entry(key=JobKey(bytes([number])), ended_at=Epoch(ENDED), fingerprint=0)
-        records.append(Rendered(job=job, content=content, entry=entry, receiver_key=(number,), first_time=True))
+        records.append(Rendered(job=job, content=content, entry=entry, first_time=True))
     made = make(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
     assert [record.job.job_id for record, _ in made.faults] == ["job3"]
 

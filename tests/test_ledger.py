@@ -74,7 +74,6 @@ def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
             job=one,
             content=f"<{one.job_id}>".encode(),
             entry=Entry(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
-            receiver_key=(one.job_id,),
             first_time=first_time,
         )
         for one in jobs

@@ -57,7 +57,7 @@ class JobFormat(Protocol):
         ...
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
-        """The key under which the receiver keeps the record; two jobs of one batch must not share it."""
+        """The key under which the receiver keeps the record: another job's would replace it, or be discarded."""
         ...
 
     def check(self, payload: bytes) -> None:

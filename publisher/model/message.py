@@ -41,7 +41,6 @@ class Rendered:
     job: JobRecord
     content: bytes
     entry: Entry
-    receiver_key: tuple[object, ...]
     first_time: bool  # never delivered to this target before
     submit_host: str = ""  # as sync counts spell it
     summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does

@@ -64,7 +64,6 @@ class Packer:
         self._added = 0
         self._cut = 0
         self._keys: set[JobKey] = set()
-        self._receiver_keys: set[tuple[object, ...]] = set()
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
@@ -72,23 +71,17 @@ class Packer:
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
         """Add a record; gives the batches that it closes, if any. `progress` goes with the batch that holds it.
 
-        Raises: Unfit for a record that no message can hold, or that would replace a neighbour at the receiver.
+        Raises: Unfit for a record that no message can hold.
         """
         size = len(record.content) + self._between
         if size > self._most_bytes:
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}")
-        if record.receiver_key in self._receiver_keys:
-            raise Unfit(
-                "key-collision",
-                f"another job has the receiver's key {record.receiver_key}: one would replace the other",
-            )
         full: Sequence[Batch] = ()
         so_far = self._bytes + size
         if self._waiting and (so_far > self._most_bytes or so_far > self._fill_to() - self._around):
             full = (self._close(),)
         self._waiting.append(record)
         self._keys.add(record.entry.key)
-        self._receiver_keys.add(record.receiver_key)
         self._bytes += size
         self._added += 1
         if progress is not None:
@@ -117,7 +110,6 @@ class Packer:
         records = tuple(self._waiting)
         self._waiting.clear()
         self._keys.clear()
-        self._receiver_keys.clear()
         self._bytes = 0
         self._cut += len(records)
         progress = Progress()

@@ -25,7 +25,7 @@ from publisher.sources.arex_database import (
 )
 from publisher.sources.arex_rows import Asked, Row
 from publisher.sources.arex_values import anchor_text
-from publisher.sources.base import Absent, Cursor, DoneWith, OpenRow, Page, SourceFacts
+from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, SourceFacts
 from publisher.sources.local_time import LocalTime, local_zone
 from publisher.sources.sqlite_readonly import CopyShelf, check_readable, no_such_file
 
@@ -196,6 +196,11 @@ class ArexSource:
         if not above:
             return database.count(first, last)
         return sum(map(len, database.ended_between(first, last, _keep(above))))
+
+    @contextmanager
+    def by_end(self) -> Iterator[EndedIn]:
+        with self._opened() as opened:
+            yield lambda seconds: [run for database in opened for run in database.ended_in(seconds)]
 
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
         asked = Asked(needs=needs, now=_epoch(now), remembers=False)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 from publisher.errors import SourceError
-from publisher.model.job import JobId
+from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.sources import arex_sql as sql
 from publisher.sources.arex_alike import AlikeReader
 from publisher.sources.arex_rows import Asked, Row, RowReader, Verdicts
 from publisher.sources.arex_values import anchor_text, text_of, tolerant_text
-from publisher.sources.base import Cursor, SourceFacts
+from publisher.sources.base import Cursor, EndedRun, SourceFacts
 from publisher.sources.local_time import LocalTime
 from publisher.sources.sqlite_readonly import BUSY_TIMEOUT_S, CopyShelf, ReadOnlyFile
 
@@ -118,6 +118,15 @@ class AccountingDatabase:
             return finished
 
         return self._ask(read) if job_ids else set()
+
+    def ended_in(self, seconds: Collection[Epoch]) -> list[EndedRun]:
+        """Who ended in these seconds, in any database."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
+            found = connection.execute(sql.ENDED_IN, {"seconds": json.dumps(list(seconds))})
+            return [(end, JobId(reader.text(job_id)), reader.text(local_id)) for end, job_id, local_id in found]
+
+        return self._ask(read)
 
     def count(self, first: int, last: int) -> int:
         """How many rows end in [first, last]."""

@@ -130,6 +130,8 @@ IDS: Final = """
     WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
     ORDER BY EndTime, RecordID LIMIT :limit
 """
+# Who shares an end with jobs of a page.
+ENDED_IN: Final = "SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds))"
 BY_ROW: Final = {
     layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
     for layout in LAYOUTS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -12,7 +13,18 @@ from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side, 
 from publisher.model.progress import Cursor, OpenRow
 from publisher.model.selection import Window
 
-__all__ = ["Absent", "Cursor", "DoneWith", "OpenRow", "Page", "Source", "SourceFacts", "SourcePlugin"]
+__all__ = [
+    "Absent",
+    "Cursor",
+    "DoneWith",
+    "EndedIn",
+    "EndedRun",
+    "OpenRow",
+    "Page",
+    "Source",
+    "SourceFacts",
+    "SourcePlugin",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +42,11 @@ class Page:
     alike: tuple[Alike, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
+
+
+# End, JobID and LocalJobID of a run. A tuple, because one is made for every job.
+EndedRun = tuple[Epoch, JobId, str]
+EndedIn = Callable[[Collection[Epoch]], Sequence[EndedRun]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +131,10 @@ class Source(Protocol):
         A job that is finished in two databases counts once. One database answers from an index alone; of several, the
         JobIDs of all but the first are looked up in those before it.
         """
+        ...
+
+    def by_end(self) -> AbstractContextManager[EndedIn]:
+        """Keeps the databases open to be asked who ended in some seconds."""
         ...
 
     def find(self, job_id: JobId, needs: frozenset[Side], now: datetime) -> Page:
