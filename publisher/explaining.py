@@ -103,7 +103,7 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
         found = [
             one
             for target in chosen
-            for one in _at_target(_Bench(target=target, format=formats[target.name], ledger=ledger, now=now), page)
+            for one in _at_target(_bench(site, target, formats[target.name], ledger, now), page)
         ]
     return [replace(one, imported=rules.get(one.row, ()), origin=origins.get(one.row)) for one in found]
 
@@ -134,7 +134,14 @@ class _Bench:
     target: TargetSettings
     format: JobFormat | SummaryFormat
     ledger: Ledger
+    policy_digest: str
     now: datetime
+
+
+def _bench(
+    site: Site, target: TargetSettings, form: JobFormat | SummaryFormat, ledger: Ledger, now: datetime
+) -> _Bench:
+    return _Bench(target=target, format=form, ledger=ledger, policy_digest=site.policy_digest(target), now=now)
 
 
 def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
@@ -260,7 +267,8 @@ def _fate(
         return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
     if unfit:
         return "set aside", unfit
-    if held is not None and held.hold is Hold.HELD and is_unchanged(held, job):
+    judged_alike = held is not None and held.policy_digest == bench.policy_digest
+    if held is not None and held.hold is Hold.HELD and judged_alike and is_unchanged(held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
     return "to be sent", "with the next round"
 

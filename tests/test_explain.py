@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,25 @@ def test_a_benchmark_that_cannot_be_read_is_told(site: SiteUnderTest) -> None:
     )
     usage_record = explain(site, job, "--format", "ogf-ur")
     assert usage_record["record"], "SGAS is told no benchmark"
+
+
+def test_a_benchmark_that_the_configuration_overrides_is_told(site: SiteUnderTest) -> None:
+    job = one_job(benchmark="HS06:12.26")
+    fill(site, job)
+    assert "override: true" in explain(site, job)["unfit"]
+    assert site.publish().status == 65
+    site.config["records"]["benchmark"] = {"type": "HEPSPEC", "value": 12.26, "override": True}
+    site.save()
+    told = explain(site, job)
+    assert told["fate"] == "to be sent"
+    assert value(told, "ServiceLevel") == (
+        "HEPSPEC 12.26",
+        "records.benchmark, whose override wins over the job's 'HS06:12.26'",
+        None,
+    )
+    assert site.publish().status == 0
+    (row,) = site.received()
+    assert (row["ServiceLevelType"], row["ServiceLevel"]) == ("HEPSPEC", Decimal("12.26"))
 
 
 def test_each_target_has_its_own_say(site: SiteUnderTest) -> None:

@@ -67,6 +67,19 @@ def test_totals_after_single_records_wait_until_those_are_gone(world: World, oth
     assert world.status().delivered == len(JOBS)
 
 
+@pytest.mark.parametrize("world", ["car", "apel-summary-0.4"], indirect=True)
+def test_a_benchmark_that_is_overridden_moves_rows_and_is_held(world: World) -> None:
+    world.finish([replace(job, benchmark="HEPSPEC:1190") for job in JOBS])
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["benchmark"] = {"type": "HEPSPEC", "value": 11.9, "override": True}
+    if world.config["targets"]["egi"]["format"] == "car":
+        held = done(world.republish("2028-02", "2028-03"))
+    else:
+        held = done(world.publish())
+    assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
+    assert any("1190" in total.key.text for month in held.held for total in month.stale)
+
+
 @pytest.mark.parametrize("world", ["apel-summary-0.2", "apel-normalised-summary-0.4"], indirect=True)
 def test_single_records_after_totals_wait_until_the_month_is_republished(world: World) -> None:
     world.finish(JOBS[1:])

@@ -30,6 +30,8 @@ TEN = Benchmark(kind="HEPSPEC", value=Decimal(10))
         ("HEPSPEC:1e2", "HEPSPEC", "100"),
         ("HEPSPEC:.5", "HEPSPEC", "0.5"),
         ("HEPSPEC:100", "HEPSPEC", "100"),
+        ("HEPSPEC 12.26", "HEPSPEC", "12.26"),
+        (" HEPscore23\t11.9 ", "HEPscore23", "11.9"),
     ],
 )
 def test_what_is_read(text: str, kind: str, value: str) -> None:
@@ -43,6 +45,10 @@ def test_what_is_read(text: str, kind: str, value: str) -> None:
     [
         ("fast", "benchmark-unreadable"),
         ("HEPSPEC:", "benchmark-unreadable"),
+        ("HEPSPEC", "benchmark-unreadable"),
+        ("HEPSPEC 12 26", "benchmark-unreadable"),
+        ("HEPSPEC 12:26", "benchmark-unknown-type"),
+        ("", "benchmark-unreadable"),
         ("HEPSPEC:12,26", "benchmark-unreadable"),
         ("HEPSPEC:1_000", "benchmark-unreadable"),
         ("HEPSPEC:\u0661", "benchmark-unreadable"),
@@ -129,6 +135,28 @@ def test_the_first_rule_that_matches_speaks() -> None:
     assert said(endpoint="https://ce02.example.org/arex") == "4"
     assert said(hosts=()) == "5"
     assert said(queue="Grid", hosts=()) == "nothing configured matches"
+
+
+@pytest.mark.parametrize("own", ["HS06:12.26", "HEPSPEC:1.0", "HEPscore23:1190", "HEPSPEC 12,26", ""])
+def test_a_rule_that_overrides_wins_over_what_the_job_says(own: str) -> None:
+    policy = BenchmarkPolicy(
+        rules=(
+            BenchmarkRule(benchmarks=(make_benchmark("Si2k", "2500"),), queue="other"),
+            BenchmarkRule(benchmarks=(TEN,), queue="grid", override=True, origin="records.benchmark, rule 2"),
+            BenchmarkRule(benchmarks=(make_benchmark("HEPSPEC", "3"),)),
+        )
+    )
+    applied = policy.apply(make_job(benchmark=own))
+    assert (applied.benchmarks, applied.origin, applied.unreadable) == ((TEN,), "records.benchmark, rule 2", None)
+    assert policy.apply(make_job(benchmark="HEPSPEC:7", queue="long")).origin == "the job"
+
+
+def test_of_rules_for_a_job_that_says_nothing_the_first_counts_whether_it_overrides_or_not() -> None:
+    first = BenchmarkRule(benchmarks=(TEN,), origin="first")
+    second = BenchmarkRule(benchmarks=(TEN,), override=True, origin="second")
+    policy = BenchmarkPolicy(rules=(first, second))
+    assert policy.apply(make_job(benchmark="")).origin == "first"
+    assert policy.apply(make_job(benchmark="HEPSPEC:7")).origin == "second"
 
 
 def test_jobs_of_one_rule_share_what_is_said() -> None:

@@ -28,6 +28,7 @@ class BenchmarkKeys:
     host: str = "*"
     from_: str | None = None
     until: str | None = None
+    override: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,7 @@ def _benchmark_rule(node: Node, origin: str, reading: Reading) -> BenchmarkRule:
         endpoint=keys.endpoint,
         host=keys.host,
         window=valid,
+        override=keys.override,
         origin=origin,
     )
 

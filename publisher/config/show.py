@@ -91,6 +91,7 @@ def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:
         "benchmarks": [{"type": each.kind, "value": each.text} for each in rule.benchmarks],
         **{key: pattern for key, pattern in patterns.items() if pattern != "*"},
         **_window(rule.window),
+        **({"override": True} if rule.override else {}),
     }
 
 

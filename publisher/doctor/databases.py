@@ -123,8 +123,9 @@ _WHY_BENCHMARKS: Final = (
     "a job without a benchmark cannot be counted and is set aside; a wrong one makes its work too small"
 )
 _ADVICE_BENCHMARKS: Final = (
-    "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`; what "
-    "arc.conf says (benchmark in [lrms] and [queue:NAME]) holds for jobs from then on"
+    "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "
+    "with `override: true` where jobs carry one that is wrong or cannot be read; what arc.conf says (benchmark in [lrms] and "
+    "[queue:NAME]) holds for jobs from then on"
 )
 
 

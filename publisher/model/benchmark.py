@@ -65,6 +65,7 @@ class BenchmarkRule:
     endpoint: str = "*"
     host: str = "*"
     window: Window = Window()
+    override: bool = False  # also for jobs that carry a benchmark of their own
     origin: str = "records.benchmark"
     applied: AppliedBenchmark = field(init=False, repr=False, compare=False)
 
@@ -82,21 +83,24 @@ class BenchmarkRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkPolicy:
-    """The job's own benchmark first, then the site's rules in order, else none."""
+    """The first of the site's rules that matches: for a job with a benchmark of its own only of those that override it."""
 
     rules: tuple[BenchmarkRule, ...] = ()
     distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
-        """What is said about a job. One whose own benchmark cannot be read has none: a guess would change what it is worth.
+        """What is said about a job. One whose own benchmark cannot be read has none unless a rule overrides it: a guess
+        would change what it is worth.
 
         Formats that need one set it aside for that; those that say none publish it.
         """
-        if job.benchmark:
-            own = _own(job.benchmark)
-            if not (own.arex_default and self.distrust_default):
-                return own
-        return next((rule.applied for rule in self.rules if rule.matches(job)), _NOTHING)
+        own = _own(job.benchmark) if job.benchmark else None
+        if own is not None and own.arex_default and self.distrust_default:
+            own = None
+        for rule in self.rules:
+            if (rule.override or own is None) and rule.matches(job):
+                return rule.applied
+        return own or _NOTHING
 
 
 @lru_cache(maxsize=4096)
@@ -109,10 +113,15 @@ def _own(text: str) -> AppliedBenchmark:
 
 
 def parse_benchmark(text: str) -> Benchmark:
-    """`TYPE:value` as A-REX writes it. Raises: Unfit for an unknown type or a value that is no positive number."""
+    """`TYPE:value`, or with a blank, as arc.conf has it and A-REX writes it into jobs that never reached the batch system.
+
+    Raises: Unfit for an unknown type or a value that is no positive number.
+    """
     kind, colon, value = text.partition(":")
     if not colon:
-        raise Unfit("benchmark-unreadable", f"benchmark {text!r} is not TYPE:value")
+        kind, _, value = text.strip().replace("\t", " ").partition(" ")
+        if not value:
+            raise Unfit("benchmark-unreadable", f"benchmark {text!r} is not TYPE:value")
     return make_benchmark(kind, value)
 
 

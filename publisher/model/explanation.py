@@ -192,8 +192,10 @@ def _service_level(job: PublishedJob) -> Origin:
             name="ServiceLevel", rule=f"the job's cannot be read: {said.unreadable.reason}", source="benchmark"
         )
     default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if said.arex_default else ""
-    own = said.origin == "the job"
-    return Origin(name="ServiceLevel", rule=f"{said.origin}{default}", source="benchmark" if own else "")
+    if said.origin == "the job":
+        return Origin(name="ServiceLevel", rule=f"the job{default}", source="benchmark")
+    own = f", whose override wins over the job's {job.job.benchmark!r}" if job.job.benchmark else ""
+    return Origin(name="ServiceLevel", rule=f"{said.origin}{own}")
 
 
 def _fqan(job: PublishedJob) -> Origin:

@@ -259,7 +259,9 @@ def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
         receiver="apel",
         protects="the whole message, or what the job is worth",
         check=lambda applied: (
-            applied.unreadable.reason if applied.unreadable is not None and applied.unreadable.rule == rule else ""
+            f"{applied.unreadable.reason}; a rule of records.benchmark with `override: true` says another"
+            if applied.unreadable is not None and applied.unreadable.rule == rule
+            else ""
         ),
     )
 
