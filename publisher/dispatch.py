@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from typing import Final, Protocol
 
 from publisher.beside import Beside
@@ -31,7 +32,9 @@ from publisher.model.progress import Progress
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
 _CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
 TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
-_SUSPECTS: Final = 8  # single records refused for no clear reason before the target itself is to blame
+_SUSPECTS: Final = (
+    8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
+)
 
 
 class Stopped(Exception):  # not an error: the round ends here, for the receipt's reason
@@ -99,6 +102,7 @@ class Dispatch:
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
+        self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
         self._flying: tuple[Message, Beside[Receipt]] | None = None
         self.tally = Tally()
 
@@ -155,14 +159,18 @@ class Dispatch:
 
         Raises: Stopped when it is the target.
         """
-        if self._suspects:
-            raise Stopped(
-                Receipt(
-                    verdict=Verdict.STOP_TARGET,
-                    reason="every record is refused, and the answers do not say why: the target is at fault, not the records",
-                    exit_status=Rejected.exit_status,
-                )
+        if not self._suspects:
+            return
+        named = [receipt for _, receipt in self._suspects.values() if receipt.refused_by]
+        if named:
+            raise Stopped(replace(self._refusal or named[0], verdict=Verdict.STOP_TARGET, refused_by=()))
+        raise Stopped(
+            Receipt(
+                verdict=Verdict.STOP_TARGET,
+                reason="every record is refused, and the answers do not say why: the target is at fault, not the records",
+                exit_status=Rejected.exit_status,
             )
+        )
 
     def count_shed(self, job_id: JobId, reason: str) -> None:
         self.tally.shed += 1
@@ -247,22 +255,36 @@ class Dispatch:
             self.tally.attempts[TRIED_AGAIN] += receipt.attempts - 1
 
     def _narrow(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message; make its only record lighter when it is too large, or set it aside."""
+        """Cut a message; make its only record lighter when it is too large, or set aside what cannot be cut any more.
+
+        Records that are refused for what they are called by stay together.
+        """
         refused = receipt.verdict is Verdict.REFUSED
-        pieces = 2
-        if not refused and receipt.attempts:  # the service's word, not that of the option
-            limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
-            self._learnt = limit
-            self._ledger.learn_limit(self._target, limit)
-            pieces = max(2, -(-len(whole.message.payload) // limit.payload_bytes))
-        if len(whole.records) > 1:
-            if refused and not receipt.certain and not whole.narrowing:
-                self._vouched = False  # what it took before says nothing about it now
-            self._ledger.split(whole, self._pieces(whole, min(pieces, len(whole.records))), narrowing=refused)
+        pieces = self._learn_limit(whole) if not refused and receipt.attempts else 2
+        parts = _divided(len(whole.records), receipt.refused_by, pieces)
+        if refused and not receipt.certain and not whole.narrowing:
+            self._ask_anew(receipt, cut=len(parts) > 1)
+        if len(parts) > 1:
+            self._ledger.split(whole, self._pieces(whole, parts), narrowing=refused)
         elif refused and not receipt.certain and not self._vouched:
             self._suspect(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
             self._refuse(whole, receipt)
+
+    def _learn_limit(self, whole: Outstanding) -> int:
+        """Remember what the service takes: its word, not that of the option. Into how many pieces the message goes."""
+        limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
+        self._learnt = limit
+        self._ledger.learn_limit(self._target, limit)
+        return max(2, -(-len(whole.message.payload) // limit.payload_bytes))
+
+    def _ask_anew(self, receipt: Receipt, *, cut: bool) -> None:
+        """A whole message was refused for a reason that may be the target's: what was taken before tells nothing now."""
+        if receipt.refused_by and receipt.attempts:
+            self._vouched = False
+            self._refusal = receipt
+        elif cut and not receipt.refused_by:
+            self._vouched = False
 
     def _shed(self, whole: Outstanding, reason: str) -> bool:
         """Put a lighter message in the place of one with a single record; False when that is not possible."""
@@ -278,7 +300,7 @@ class Dispatch:
         return True
 
     def _suspect(self, whole: Outstanding, receipt: Receipt) -> None:
-        """A record refused for no clear reason. Of many in a row, what waits furthest from them tells who is to blame.
+        """A message refused for no clear reason. Of many in a row, what waits furthest from them tells who is to blame.
 
         Raises: Stopped when that is refused too: it is the target.
         """
@@ -299,6 +321,7 @@ class Dispatch:
         False when there are several, which have to be sent again.
         """
         self._vouched = True
+        self._refusal = None
         suspects = list(self._suspects.values())
         self._suspects.clear()
         if len(suspects) == 1:
@@ -308,26 +331,28 @@ class Dispatch:
     def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
-        (record,) = whole.records
-        self.count_aside(
-            SkippedJob(
-                row=record.row,
-                job_id=record.job_id,
-                local_id=record.local_id,
-                ended_at=record.ended_at,
-                rule=rule,
-                reason=receipt.reason,
-                fingerprint=record.fingerprint,
+        for record in whole.records:
+            self.count_aside(
+                SkippedJob(
+                    row=record.row,
+                    job_id=record.job_id,
+                    local_id=record.local_id,
+                    ended_at=record.ended_at,
+                    rule=rule,
+                    reason=receipt.reason,
+                    fingerprint=record.fingerprint,
+                )
             )
-        )
 
-    def _pieces(self, whole: Outstanding, count: int) -> list[tuple[Message, Sequence[Carried]]]:
-        bounds = [len(whole.records) * at // count for at in range(count + 1)]
+    def _pieces(self, whole: Outstanding, parts: Sequence[Sequence[int]]) -> list[tuple[Message, Sequence[Carried]]]:
         frame = self._frame_of(whole.message.format)
         contents = cut(whole.message.payload, [record.content_bytes for record in whole.records], frame)
         return [
-            (self._half(whole.message, frame.join(contents[part]), len(contents[part])), whole.records[part])
-            for part in map(slice, bounds, bounds[1:])
+            (
+                self._half(whole.message, frame.join([contents[at] for at in part]), len(part)),
+                [whole.records[at] for at in part],
+            )
+            for part in parts
         ]
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:
@@ -338,6 +363,18 @@ class Dispatch:
         if outstanding is None or outstanding.message.id != message.id:
             raise AssertionError(f"message {message.id} is not the first in its queue")
         return outstanding
+
+
+def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
+    """Which records go together, by their places: those of one name, or else so many pieces of one size."""
+    if names:
+        by_name: dict[str, list[int]] = {}
+        for at, name in enumerate(names):
+            by_name.setdefault(name, []).append(at)
+        return list(by_name.values())
+    pieces = min(pieces, count)
+    bounds = [count * at // pieces for at in range(pieces + 1)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]
 
 
 def cut(payload: bytes, sizes: Sequence[int], frame: Frame) -> list[bytes]:

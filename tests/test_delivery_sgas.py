@@ -470,13 +470,15 @@ def other_machine(world: SgasWorld) -> None:
     world.fake.allow(world.host, "jobinsert:machine_name=elsewhere.org")
 
 
-@pytest.mark.parametrize("trouble", [no_right, other_machine])
+@pytest.mark.parametrize(("trouble", "verdict"), [(no_right, Verdict.STOP_TARGET), (other_machine, Verdict.REFUSED)])
 def test_a_missing_right_names_what_the_administrator_of_sgas_needs(
-    trouble: Callable[[SgasWorld], None], world: SgasWorld
+    trouble: Callable[[SgasWorld], None], verdict: Verdict, world: SgasWorld
 ) -> None:
     trouble(world)
     receipt = world.send(document([record(1, machine="grid.other.net")]))
-    assert (receipt.verdict, receipt.exit_status, receipt.attempts) == (Verdict.STOP_TARGET, 77, 1)
+    assert (receipt.verdict, receipt.exit_status, receipt.attempts) == (verdict, 77, 1)
+    assert receipt.refused_by == (("grid.other.net",) if verdict is Verdict.REFUSED else ())
+    assert receipt.certain is (verdict is not Verdict.REFUSED), "whether the target is at fault, other machines tell"
     for words in (*both_dns(world), "grid.other.net", "jobinsert"):
         assert words in receipt.reason
     assert not world.fake.rows
@@ -489,7 +491,29 @@ def test_a_common_name_that_is_no_host_stops_the_target(pki: PKI) -> None:
         receipt = world.send(numbered([1]))
         world.transport.close()
         assert (receipt.verdict, receipt.exit_status) == (Verdict.STOP_TARGET, 77)
-        assert "Could not extract FQDN" in receipt.reason
+        assert "Extracted FQDN is not an FQDN" in receipt.reason
+        assert 'the CN of "CN=Robot Publisher,DC=org" is no full host name' in receipt.reason
+        assert "must allow" not in receipt.reason, "no right would help"
+
+
+@pytest.mark.parametrize("right", ["jobinsert", "jobinsert:all"])
+def test_a_name_that_a_legacy_nginx_hands_on_with_a_backslash(pki: PKI, generation: Generation, right: str) -> None:
+    host = pki.host("ce.example.org", subject="/DC=org/CN=host/ce.example.org")
+    with FakeSGAS(pki, generation=generation, spelling="slash") as fake:
+        world = SgasWorld(fake, pki, host)
+        world.turn_away()
+        reason = world.send(numbered([1])).reason
+        assert '"/DC=org/CN=host\\/ce.example.org"' in reason, "as this server spells it, and compares it"
+        fake.allow(host, right)
+        receipt = world.send(numbered([1]))
+        world.transport.close()
+        assert (receipt.verdict, receipt.exit_status) == (Verdict.STOP_TARGET, 77)
+        for words in (
+            '"/DC=org/CN=host\\/ce.example.org"',
+            "a certificate whose DN ends in CN=ce.example.org",
+            "no right",
+        ):
+            assert words in receipt.reason
 
 
 def test_certificates_that_nginx_does_not_take(world: SgasWorld, pki: PKI) -> None:
@@ -574,6 +598,7 @@ def test_the_preflight_finds_an_unusable_common_name(pki: PKI, twisted: Twisted)
         world.transport.close()
         assert (last.name, last.exit_status) == ("right to insert", 77)
         assert "CN=Robot Publisher,DC=org" in last.answer
+        assert "get a certificate whose CN is that of this host" in last.answer
 
 
 def test_the_preflight_with_a_certificate_that_is_not_taken(world: SgasWorld, pki: PKI) -> None:

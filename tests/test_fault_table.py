@@ -306,11 +306,21 @@ SGAS: Final[Rows] = (
         (_EACH_ANSWER, "test_delivery_sgas::test_a_common_name_that_is_no_host_stops_the_target"),
     ),
     (
-        "403, 406: no right at all, none for this MachineName",
+        "403, 406: no right at all, none for any MachineName",
         "stops the target, 77: DN and MachineName for the server's administrator",
         (
             "test_delivery_sgas::test_a_missing_right_names_what_the_administrator_of_sgas_needs",
             "test_publish_sgas::test_a_missing_right_names_all_that_the_servers_administrator_needs",
+            "test_publish_sgas::test_when_every_machine_is_refused_it_is_the_certificate",
+        ),
+    ),
+    (
+        "406: no right for one MachineName among others",
+        "cut by MachineName; its jobs are set aside, the rest is delivered",
+        (
+            "test_publish_sgas::test_a_job_of_a_foreign_machine_is_set_aside_and_the_rest_delivered",
+            "test_publish_sgas::test_many_jobs_of_foreign_machines_cost_few_requests",
+            "test_publish_sgas::test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame",
         ),
     ),
     (
@@ -373,7 +383,7 @@ EXCEPTIONS: Final = (
 def test_no_row_is_missing() -> None:
     """As many as the tables have, each once, each with a test."""
     assert len(AMS) == 28, "the measured table, the waits between attempts, and poison"
-    assert len(SGAS) == 19
+    assert len(SGAS) == 20
     for rows in (AMS, SGAS):
         assert len({fault for fault, _, _ in rows}) == len(rows)
         assert all(reaction and tests for _, reaction, tests in rows)

@@ -458,6 +458,115 @@ def test_a_missing_right_names_all_that_the_servers_administrator_needs(
         assert_rows(site, batch)
 
 
+FOREIGN = "ce07.other.net"
+
+
+def elsewhere(job: SampleJob, host: str = FOREIGN) -> SampleJob:
+    """The job, from a CE for which this host's certificate may not insert."""
+    return replace(job, endpoint_url=f"https://{host}:443/arex")
+
+
+def set_aside(site: SgasSite) -> dict[str, dict[str, str]]:
+    found = site.run("quarantine", "list", "--json").json["quarantined"]
+    return {held["job"]: held for held in found}
+
+
+@pytest.mark.parametrize("place", [0, 25, 60, 119])
+def test_a_job_of_a_foreign_machine_is_set_aside_and_the_rest_delivered(site: SgasSite, place: int) -> None:
+    batch = jobs(120)
+    foreign = batch[place] = elsewhere(batch[place])
+    site.fill(*batch)
+    run = site.publish()
+    assert run.status == 65, run.err
+    assert (site.outcome(run)["records"], site.outcome(run)["quarantined"]) == (119, 1)
+    assert_rows(site, [job for job in batch if job is not foreign])
+    held = set_aside(site)
+    assert list(held) == [foreign.job_id]
+    assert held[foreign.job_id]["rule"] == "refused-by-receiver"
+    for words in ("406", f"MachineName {FOREIGN}", "jobinsert", site.host.x509.subject.rfc4514_string()[:20]):
+        assert words in held[foreign.job_id]["reason"]
+    assert sum(request.status == 406 for request in site.fake.requests) <= 2, "the message, and the record alone"
+    assert site.outcome(site.publish())["outcome"] == "nothing", "nothing is stuck, and it is not tried again by itself"
+    site.fake.allow(site.host, "jobinsert:all")
+    site.run("quarantine", "release", "--all")
+    assert site.publish().status == 0
+    assert len(site.fake.rows) == 120
+
+
+def test_many_jobs_of_foreign_machines_cost_few_requests(site: SgasSite) -> None:
+    batch = jobs(300)
+    hosts = ("ce1.other.net", "ce2.elsewhere.net", "ce3.example.com")
+    foreign = {at: hosts[at // 7 % 3] for at in range(0, 300, 7)}
+    batch = [elsewhere(job, foreign[at]) if at in foreign else job for at, job in enumerate(batch)]
+    site.fill(*batch)
+    run = site.publish()
+    assert run.status == 65, run.err
+    good = [job for at, job in enumerate(batch) if at not in foreign]
+    assert_rows(site, good)
+    held = set_aside(site)
+    assert set(held) == {batch[at].job_id for at in foreign}
+    for at, host in foreign.items():
+        assert f"MachineName {host} " in held[batch[at].job_id]["reason"]
+    refused = [request for request in site.fake.requests if request.status == 406]
+    assert len(refused) <= 1 + 2 * len(hosts), "what was refused once in a round is not asked again"
+
+
+def test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame(site: SgasSite) -> None:
+    batch = jobs(62)
+    foreign = [elsewhere(job) for job in batch[:60]]
+    site.fill(*foreign)
+    for _ in range(2):
+        run = site.publish()
+        assert (run.status, site.outcome(run)["outcome"]) == (77, "rejected")
+        assert f"MachineName {FOREIGN}" in site.outcome(run)["reason"]
+        assert set_aside(site) == {}
+    assert [request.status for request in site.fake.requests] == [406, 406], "one question a round"
+    site.fill(*batch[60:])
+    assert site.publish().status == 65
+    assert_rows(site, batch[60:])
+    assert set(set_aside(site)) == {job.job_id for job in foreign}
+
+
+def test_when_every_machine_is_refused_it_is_the_certificate(tmp_path: Path, pki: PKI, generation: Generation) -> None:
+    batch = [elsewhere(job, f"ce{at % 3}.other.net") for at, job in enumerate(jobs(120))]
+    with FakeSGAS(pki, generation=generation) as fake:
+        site = SgasSite(tmp_path, pki, fake)
+        site.fill(*batch)
+        run = site.publish()
+        assert (run.status, site.outcome(run)["outcome"], site.outcome(run)["quarantined"]) == (77, "rejected", 0)
+        for words in ("406", "MachineName ce0.other.net, ce1.other.net, ce2.other.net", "jobinsert"):
+            assert words in site.outcome(run)["reason"]
+        assert set_aside(site) == {}
+        fake.allow(site.host, "jobinsert:all")
+        assert site.publish().status == 0
+        assert len(fake.rows) == 120
+
+
+def test_a_right_that_is_withdrawn_in_the_middle_of_a_round_sets_nothing_aside(site: SgasSite) -> None:
+    batch = [elsewhere(job) if at % 2 else job for at, job in enumerate(jobs(300))]
+    site.fake.allow(site.host, f"jobinsert:machine_name={FOREIGN}")
+    site.fill(*batch)
+    words = f"Subject CN=x is not allowed to perform insertion for machines: {FOREIGN},{MACHINE}".encode()
+    site.fake.faults.push(Fault.none(), Fault.none(), *[Fault.status(406, words)] * 50)
+    run = site.publish()
+    assert (run.status, site.outcome(run)["outcome"], site.outcome(run)["quarantined"]) == (77, "rejected", 0)
+    assert set_aside(site) == {}
+    site.fake.faults.clear()
+    assert site.publish().status == 0
+    assert len(site.fake.rows) == 300
+
+
+def test_a_406_that_names_no_machine_of_ours_is_about_the_target(site: SgasSite) -> None:
+    batch = jobs(60)
+    batch[7] = elsewhere(batch[7])
+    site.fill(*batch)
+    site.fake.faults.push(Fault.status(406, b"not acceptable"))
+    run = site.publish()
+    assert (run.status, site.outcome(run)["outcome"]) == (77, "rejected")
+    assert len(site.fake.requests) == 1
+    assert set_aside(site) == {}
+
+
 @pytest.mark.parametrize("which", ["other_ca_host", "revoked_host"])
 def test_a_certificate_that_is_refused_stops_the_target(
     tmp_path: Path, pki: PKI, generation: Generation, which: str

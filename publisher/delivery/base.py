@@ -35,7 +35,8 @@ class Receipt:
     `exit_status` is the class of trouble (errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
     attempt may have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the
-    message or the target is at fault.
+    message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
+    MachineName: that of every record, in order, so that the message can be divided by it.
     """
 
     verdict: Verdict
@@ -47,6 +48,7 @@ class Receipt:
     doubt: bool = False
     row_ids: Mapping[str, str] = field(default_factory=dict)
     certain: bool = True
+    refused_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

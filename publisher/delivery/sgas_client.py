@@ -16,8 +16,8 @@ from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.session import SessionLater
 from publisher.delivery.sgas import Options, endpoints
 from publisher.delivery.sgas_names import spellings
-from publisher.delivery.sgas_replies import said, service_paths
-from publisher.delivery.sgas_verdicts import CONFIGURATION, CREDENTIALS, REFUSED, Sent, judge
+from publisher.delivery.sgas_replies import said, sent_machines, service_paths
+from publisher.delivery.sgas_verdicts import CONFIGURATION, CREDENTIALS, REFUSED, Sent, judge, no_host_name
 from publisher.delivery.tls import client_context, trust_described
 from publisher.errors import CredentialError
 from publisher.model.message import Message
@@ -53,6 +53,7 @@ class SgasTransport:
         self._subject = spellings(certificate.subject)
         self._schedule = Schedule(attempts=options.attempts, budget_s=options.retry_budget_s)
         self._lost_s = 0.0
+        self._refused: dict[str, Receipt] = {}  # by the MachineName that this host may not insert for
         self._limit = options.batch_bytes
         (service,) = endpoints(options, circumstances.environment)
         trust = trust_described(credentials)
@@ -74,6 +75,8 @@ class SgasTransport:
             reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
             return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
         sent = Sent(payload=message.payload, subject=self._subject)
+        if (foreseen := self._foreseen(message.payload)) is not None:
+            return foreseen
         attempts = bytes_sent = 0
         doubt = False
         while True:
@@ -92,6 +95,8 @@ class SgasTransport:
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 receipt = replace(receipt, verdict=verdict)
                 break
+        if len(set(receipt.refused_by)) == 1:
+            self._refused[receipt.refused_by[0]] = receipt
         if receipt.verdict is Verdict.TOO_LARGE:
             self._limit = min(self._limit, max(SMALLEST_LIMIT, size // 2))
         delivered = receipt.verdict is Verdict.DELIVERED
@@ -120,9 +125,10 @@ class SgasTransport:
         reason, exit_status = receipt.reason, receipt.exit_status
         if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault
             exit_status = CREDENTIALS
-            reason = (
-                f"{reason}, even to an empty document; ask its administrator about the entry of {self._subject.comma}"
-            )
+            advice = f"ask its administrator about the entry of {self._subject.comma}"
+            if "." not in self._subject.host:
+                advice = no_host_name(self._subject)
+            reason = f"{reason}, even to an empty document; {advice}"
         return (*steps, Step(name="right to insert", answer=plain(reason), exit_status=exit_status))
 
     def warnings(self, now: datetime) -> list[str]:
@@ -132,6 +138,17 @@ class SgasTransport:
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
+
+    def _foreseen(self, payload: bytes) -> Receipt | None:
+        """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.
+
+        SGAS reads its list of rights once, when it starts, so that to ask again would tell nothing new.
+        """
+        if not self._refused:
+            return None
+        machines = sent_machines(payload)
+        known = next((self._refused[name] for name in machines if name in self._refused), None)
+        return replace(known, refused_by=machines, attempts=0, bytes_sent=0) if known else None
 
     def _check(self, now: datetime) -> None:
         """Raises: CredentialError"""

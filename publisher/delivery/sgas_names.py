@@ -1,10 +1,12 @@
 """This host's DN as an SGAS server may see it: nginx hands it on in one of two spellings, and SGAS compares it byte for byte.
 
-Spec: RFC 2253 as OpenSSL writes it (nginx 1.11.6 and newer), and OpenSSL's one-line form (older, or configured so).
+Spec: RFC 2253 as OpenSSL writes it (nginx 1.11.6 and newer), and OpenSSL's one-line form (older, or configured so), in which
+OpenSSL 1.1.1 and newer put a backslash before `/` and `+` (measured: `/CN=host\\/ce.example.org`).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +15,9 @@ from cryptography import x509
 from publisher.delivery.hostcert import slash_dn
 
 _SPECIAL: Final = frozenset(',+"\\<>;')
+_ONE_LINE_SPECIAL: Final = frozenset("/+")
+_COMMON_NAME: Final = re.compile(r"(?:^|(?<!\\),)CN=((?:[^,\\]|\\.)*)")
+_CHECK_DEPTH: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,22 +27,45 @@ class Spellings:
     comma: str
     slash: str
 
+    @property
+    def host(self) -> str:
+        """The CN, for which and whose domain SGAS lets a certificate insert; '' when there is none."""
+        found = _COMMON_NAME.findall(self.comma)
+        return found[-1].removeprefix("host/") if found else ""
+
 
 def spellings(name: x509.Name) -> Spellings:
-    return Spellings(comma=_comma_dn(name), slash=_hex_escaped(slash_dn(name), "\\x"))
+    return Spellings(comma=_comma_dn(name), slash=_slash_dn(name))
+
+
+def in_domain(machine: str, host: str) -> bool:
+    """Whether a plain `jobinsert` of a certificate for this host covers a MachineName: their last two labels are the same.
+
+    As SGAS compares them, letter by letter; its administrator may have set another depth, or allowed a machine by its name.
+    """
+    wanted = [label for label in host.split(".") if label][-_CHECK_DEPTH:]
+    return bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
 
 
 def _comma_dn(name: x509.Name) -> str:
     """Last part first, several values of one part joined with `+`, everything outside ASCII byte by byte as `\\C3\\85`."""
-    parts = []
-    for relative in reversed(name.rdns):
-        values = []
-        for part in relative:
-            # The short name as the slash form has it: OpenSSL writes both with the same table.
-            short, _, _ = slash_dn(x509.Name([part])).removeprefix("/").partition("=")
-            values.append(f"{short}={_escaped(str(part.value))}")
-        parts.append("+".join(values))
-    return ",".join(parts)
+    relatives = [
+        "+".join(f"{_short(part)}={_escaped(str(part.value))}" for part in relative) for relative in reversed(name.rdns)
+    ]
+    return ",".join(relatives)
+
+
+def _slash_dn(name: x509.Name) -> str:
+    return "".join(f"/{_short(part)}={_one_line(str(part.value))}" for part in name)
+
+
+def _short(part: x509.NameAttribute[str | bytes]) -> str:
+    """The short name as GOCDB's slash form has it: OpenSSL writes all forms with the same table."""
+    return slash_dn(x509.Name([part])).removeprefix("/").partition("=")[0]
+
+
+def _one_line(value: str) -> str:
+    return _hex_escaped("".join(f"\\{letter}" if letter in _ONE_LINE_SPECIAL else letter for letter in value), "\\x")
 
 
 def _escaped(value: str) -> str:

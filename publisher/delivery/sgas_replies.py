@@ -95,6 +95,11 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
     )
 
 
+def sent_machines(payload: bytes) -> tuple[str, ...]:
+    """The MachineName of every record of a payload of ours, in order."""
+    return tuple(record.machine_name for record in sent_records(payload))
+
+
 def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
     """recordId and GlobalJobId of the records of a payload of ours, in order; none when it is not well-formed.
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from publisher.delivery.answer import Answer, Failure, NoAnswer, plain
 from publisher.delivery.base import Receipt, Verdict
 from publisher.delivery.sgas_names import Spellings
-from publisher.delivery.sgas_replies import Said, Voice, said, sent_names, sent_records
+from publisher.delivery.sgas_replies import Said, Voice, said, sent_machines, sent_names
 
 LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
 _MOST_NAMES: Final = 3
@@ -30,6 +30,7 @@ class Advice(StrEnum):
 
     NONE = ""
     RIGHT = "right"
+    HOST_NAME = "host name"
     CERTIFICATE = "certificate"
     URL = "url"
     FOREIGN = "foreign"
@@ -64,6 +65,9 @@ def _stop(exit_status: int, advice: Advice) -> Ruling:
     return Ruling(verdict=Verdict.STOP_TARGET, exit_status=exit_status, advice=advice)
 
 
+# The right does not cover every MachineName of the batch. Which ones, the answer does not tell: it names all of them.
+_MACHINE: Final = Ruling(verdict=Verdict.REFUSED, exit_status=CREDENTIALS, certain=False, advice=Advice.RIGHT)
+
 # No answer at all. What nobody can repair by trying again stops the target before anything leaves.
 SILENCES: Final[Mapping[Failure, Ruling]] = {
     Failure.NOT_SENT: _AGAIN,
@@ -87,7 +91,7 @@ STATUSES: Final[Mapping[tuple[int, Voice | None], Ruling]] = {
     # a wrong path (also: a trailing slash, another case), or the service list in place of the insert URL
     (404, None): _stop(CONFIGURATION, Advice.URL),
     (405, None): _stop(CONFIGURATION, Advice.URL),
-    # a right, but not for a MachineName of the batch
+    # a right, but not for a MachineName of the batch; where SGAS names it, see `_MACHINE`
     (406, None): _stop(CREDENTIALS, Advice.RIGHT),
     (408, None): _DOUBT,
     (413, None): _TOO_LARGE,
@@ -132,11 +136,12 @@ WORDS: Final[tuple[tuple[Voice, re.Pattern[str], Ruling], ...]] = (
     (Voice.PLAIN, re.compile(r"for \*: 'NoneType'|SgasMemory"), _BAD_RECORD),
     # the database is up but unwilling: too many connections, a wrong password, a standby, a statement timeout
     (Voice.PLAIN, _TRANSIENT_WORDS, _AGAIN),
-    # the right is there, but the CN of this host's DN is no host name that SGAS can take out
+    # The right is there, but the CN of this host's DN is no host name, or none that SGAS can take out: then the head of
+    # development stumbles over its own message (`name 'identity' is not defined`)
     (
         Voice.TRACEBACK,
-        re.compile(r"\bFQDN\b|[Cc]ould not extract|(?<!['\"])\bidentity\b(?!['\"])"),
-        _stop(CREDENTIALS, Advice.RIGHT),
+        re.compile(r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"),
+        _stop(CREDENTIALS, Advice.HOST_NAME),
     ),
     # the parser fell over an empty element, a missing createTime, an impossible number; or found no MachineName
     (
@@ -166,11 +171,24 @@ def judge(answer: Answer | NoAnswer, sent: Sent) -> Receipt:
             _stop(CONFIGURATION, Advice.URL),
             f"SGAS answered {answer.status} and points to {where[:200]}; redirects are not followed, correct `url`",
         )
-    ruling = _ruling(answer.status, heard)
+    machines = _refused_machines(answer, heard, sent)
+    ruling = _MACHINE if machines else _ruling(answer.status, heard)
     words, advice = f'"{heard.words}"' if heard.words else "without a word", _advice(ruling.advice, sent, heard)
-    if ruling.advice is Advice.RIGHT:  # long, and worth more than the server's words, which name the same
-        return _receipt(ruling, f"SGAS answered {answer.status}{advice}; it said {words}")
+    if ruling.advice in (
+        Advice.RIGHT,
+        Advice.HOST_NAME,
+    ):  # long, and worth more than the server's words, which name the same
+        receipt = _receipt(ruling, f"SGAS answered {answer.status}{advice}; it said {words}")
+        return replace(receipt, refused_by=machines)
     return _receipt(ruling, f"SGAS answered {answer.status} {words}{advice}")
+
+
+def _refused_machines(answer: Answer, heard: Said, sent: Sent) -> tuple[str, ...]:
+    """The MachineName of every record, when that is what SGAS refuses; none when a 406 is about something else."""
+    if answer.status != 406 or heard.voice is not Voice.PLAIN:
+        return ()
+    machines = sent_machines(sent.payload)
+    return machines if any(name.encode() in answer.body for name in set(machines)) else ()
 
 
 def _ruling(status: int, heard: Said) -> Ruling:
@@ -198,13 +216,15 @@ def _advice(advice: Advice, sent: Sent, heard: Said | None) -> str:
     subject = sent.subject
     match advice:
         case Advice.RIGHT:
-            names = sorted({record.machine_name for record in sent_records(sent.payload)})
+            names = sorted(set(sent_machines(sent.payload)))
             shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
             machines = f" for MachineName {shown}" if names else ""
             return (
                 f'; its administrator must allow jobinsert{machines} to "{subject.comma}" or, as older nginx spell it, '
                 f'"{subject.slash}"'
             )
+        case Advice.HOST_NAME:
+            return f"; {no_host_name(subject)}"
         case Advice.CERTIFICATE:
             return f"; the certificate of {subject.slash} is not accepted: is it expired, or its CA unknown there?"
         case Advice.URL:
@@ -214,6 +234,19 @@ def _advice(advice: Advice, sent: Sent, heard: Said | None) -> str:
             return f" ({who}), which is not what SGAS says; something in between refuses, nothing was set aside"
         case _:
             return ""
+
+
+def no_host_name(subject: Spellings) -> str:
+    """What helps when SGAS finds no host name in the DN: no right does."""
+    if "." not in subject.host or " " in subject.host:
+        return (
+            f'no right at SGAS helps: the CN of "{subject.comma}" is no full host name; get a certificate whose CN is that of '
+            "this host, and put it in place with its key"
+        )
+    return (
+        f'no right at SGAS helps: it takes no host name out of "{subject.slash}"; get a certificate whose DN ends in '
+        f'CN={subject.host}, or ask its administrator to let nginx hand the DN on as "{subject.comma}" (RFC 2253)'
+    )
 
 
 # Success

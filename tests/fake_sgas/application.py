@@ -84,11 +84,13 @@ class Application:
     def _insert_answer(self, subject: str, body: bytes) -> Reply:
         try:
             if not self.authz.may_insert(subject):
-                return plain(403, f"No right to insert job records for: {subject}")
+                return plain(403, f"Rejecting job usage insert for {subject}. No insert rights.")
             rows = read_document(body, self.generation)
             machines = self._machines(rows)
             if not self.authz.may_insert_for(subject, machines):
-                return plain(406, f"{subject} may not insert job records for: {', '.join(machines)}")
+                return plain(
+                    406, f"Subject {subject} is not allowed to perform insertion for machines: {','.join(machines)}"
+                )
             stored = self.database.insert(replace(row, insert_identity=subject) for row in rows)
         except Crash as crash:
             return page(crash, self.generation, self.twisted)

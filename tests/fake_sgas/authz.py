@@ -17,15 +17,14 @@ Spelling = Literal["comma", "slash"]
 """comma: RFC 2253, nginx from 1.11.6; slash: legacy."""
 
 _SHORT = {oid: short for short, oid in SHORT_NAMES.items()}
-_HOST_NAME = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*")
 _CHECK_DEPTH = 2
 
 
 def nginx_dn(name: x509.Name, spelling: Spelling) -> str:
     """The subject in nginx's header."""
     if spelling == "slash":
-        # OpenSSL of today escapes a slash inside a value; SGAS does not undo it.
-        escaped = [(_SHORT[part.oid], str(part.value).replace("/", "\\/")) for part in name]
+        # OpenSSL of today escapes a slash or a plus inside a value; SGAS does not undo it.
+        escaped = [(_SHORT[part.oid], re.sub(r"([/+])", r"\\\1", str(part.value))) for part in name]
         return "".join(f"/{short}={_octets(value, chr(92) + 'x')}" for short, value in escaped)
     relatives = []
     for relative in reversed(list(name.rdns)):
@@ -74,15 +73,24 @@ class Authz:
 
 def host_name(dn: str, generation: Generation) -> str:
     """The CN's host name; empty where the release does not understand the spelling. Raises: Crash."""
+    name: str | None = None
     if dn.startswith("/"):
-        name = dn.rpartition("/CN=")[2]
+        *_, before, last = dn.split("/")
+        if before == "CN=host":
+            name = last
+        elif last.startswith("CN="):
+            name = last[3:]
     elif generation == "R":
         return ""
     else:
-        name = next((part[3:] for part in re.split(r"(?<!\\),", dn) if part.startswith("CN=")), "")
-        name = name.removeprefix("host/")
-    if not _HOST_NAME.fullmatch(name):
-        raise Crash("Exception", f"Could not extract FQDN from {dn}")
+        names = [part[3:] for part in dn.split(",") if part.startswith("CN=")]
+        name = names[-1] if names else None
+    if name is None and generation == "H":
+        raise Crash("NameError", "name 'identity' is not defined")  # in the message that it wanted to give
+    if name is None:
+        raise Crash("ValueError", f"Could not extract FQDN from X509 identity ({dn})")
+    if "." not in name:
+        raise Crash("ValueError", f"Extracted FQDN is not an FQDN ({name})")
     return name
 
 
