@@ -102,6 +102,7 @@ def truth(job: SampleJob) -> tuple[Any, ...]:
         job.vo or None,
         job.queue,
         MACHINE,
+        (job.client_host or "").rpartition(":")[0] or None,
     )
 
 
@@ -123,6 +124,7 @@ def told(row: Row) -> tuple[Any, ...]:
         row.vo_name,
         row.queue,
         row.machine_name,
+        row.submit_host,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -327,15 +328,20 @@ def test_exit_code_is_what_the_server_keeps_of_it(ur: OgfUr, code: int | None, s
     [
         ("ui.example.org:51022", "ui.example.org"),
         ("ui.example.org", "ui.example.org"),
-        ("2001:db8::7:51022", None),
-        ("[2001:db8::7]:51022", None),
-        ("192.0.2.7:51022", None),
+        ("2001:db8::7:51022", "2001:db8::7"),
+        ("[2001:db8::7]:51022", "2001:db8::7"),
+        ("2001:DB8::7", "2001:DB8::7"),
+        ("::ffff:192.0.2.7:51022", "::ffff:192.0.2.7"),
+        ("192.0.2.7:51022", "192.0.2.7"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("192.0.2.777:51022", None),
+        ("fe80::1%eth0:51022", None),
         ("", None),
         ("ui_1.example.org:1", None),
         (f"{'x' * 201}:1", None),
     ],
 )
-def test_submit_host_is_the_client_when_it_is_a_domain_name(ur: OgfUr, client: str, said: str | None) -> None:
+def test_submit_host_is_the_clients_name_or_address(ur: OgfUr, client: str, said: str | None) -> None:
     assert one_row(ur, make_job(client_host=client))["submit_host"] == said
 
 
@@ -372,7 +378,15 @@ def test_a_ruled_vo_keeps_other_fqans_back(ur: OgfUr) -> None:
 
 def test_nothing_unknown_is_said(ur: OgfUr) -> None:
     (job, policy) = TELLING_JOBS[1]
-    job = replace(job, submitted_at=Epoch(0), scratch_bytes=-5, stage_in_bytes=-1, stage_out_bytes=None, projects=("",))
+    job = replace(
+        job,
+        submitted_at=Epoch(0),
+        scratch_bytes=-5,
+        stage_in_bytes=-1,
+        stage_out_bytes=None,
+        projects=("",),
+        client_host="",
+    )
     root = etree.fromstring(payload(ur, [policy.describe(job)]))
     assert [etree.QName(one).localname for one in root[0]] == [
         "RecordIdentity", "JobIdentity", "Status", "WallDuration", "CpuDuration", "CpuDuration", "Processors",
@@ -475,7 +489,7 @@ def test_the_table_is_in_the_order_of_the_schema() -> None:
     ],
 )
 def test_the_check_finds_what_sgas_would_refuse(ur: OgfUr, old: bytes, new: bytes, fault: str) -> None:
-    good = payload(ur, [make_policy().describe(make_job())])
+    good = payload(ur, [make_policy().describe(make_job(client_host=""))])
     ur.check(good)
     assert old in good
     with pytest.raises(Unfit, match=fault):
@@ -528,12 +542,24 @@ def _official() -> etree.XMLSchema:
     return etree.XMLSchema(etree.parse(str(Path(os.environ["PUBLISHER_SCHEMAS"]) / "ur-1.0" / "offline-driver.xsd")))
 
 
+def is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
+
+
 def _check_official(made: bytes) -> None:
-    """The extended record without its extensions is a UR 1.0; checked where the official schemas are."""
+    """The extended record without its extensions is a UR 1.0; checked where the official schemas are.
+
+    An address of a submit host is an extension too: the schema has domain names only, and SGAS takes both.
+    """
     if not os.environ.get("PUBLISHER_SCHEMAS"):
         return
     root = etree.fromstring(made)
-    for foreign in [one for one in root.iter("*") if etree.QName(one).namespace != NAMESPACE]:
+    extended = [one for one in root.iter("*") if etree.QName(one).namespace != NAMESPACE]
+    extended += [one for one in root.iter(f"{{{NAMESPACE}}}SubmitHost") if is_address(one.text or "")]
+    for foreign in extended:
         parent = foreign.getparent()
         if parent is not None:
             parent.remove(foreign)

@@ -148,7 +148,7 @@ MENDED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("start-left-out", {"started_at": ENDED}, {"started_at": None, "submitted_at": Epoch(ENDED + 1)}),
     ("submission-left-out", {"submitted_at": Epoch(1)}, {"submitted_at": Epoch(0)}),
     ("host-left-out", {"hosts": ()}, {"hosts": ("wn_1",)}),
-    ("submit-host-left-out", {"client_host": ""}, {"client_host": "192.0.2.7:51022"}),
+    ("submit-host-left-out", {"client_host": "192.0.2.7:51022"}, {"client_host": "192.0.2.777:51022"}),
     ("vo-attribute-left-out", {"fqans": ("/atlas/" + "g" * 93,)}, {"fqans": ("/atlas/" + "g" * 94,)}),
     ("vo-attribute-left-out", {"fqans": ("/atlas/Role=" + "r" * 94,)}, {"fqans": ("/atlas/Role=" + "r" * 95,)}),
     ("project-left-out", {"projects": ("p" * 200, "p" * 200, "")}, {"projects": ("p" * 201,)}),

@@ -67,6 +67,7 @@ _LOOKS: Final[Looks] = {
     sgas.host: DOMAIN,
 }
 _BYTE: Final = "[0-9]{1,2}|1[0-9]{2}|2[0-4][0-9]|25[0-5]"
+_ADDRESS: Final = f"(?:(?:{_BYTE})[.]){{3}}(?:{_BYTE})|[0-9A-Fa-f:]{{2,39}}"
 _COUNT: Final = "[1-9][0-9]{0,8}"
 _SMALL: Final = "[1-9][0-9]{0,3}"
 
@@ -115,7 +116,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="MachineName", value=lambda job: job.where.machine_name, write=escape_unicode,
           mandatory=True, hangs_on=("where.machine_name",), looks=DOMAIN),
     Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.client_host),
-          write=escape_unicode, looks=DOMAIN),
+          write=escape_unicode, looks=f"{DOMAIN}|{_ADDRESS}"),
     Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, hangs_on=("where.queue",),
           looks=at_most(200)),
     Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.projects), write=escape_unicode,

@@ -231,7 +231,7 @@ MENDS: Final[tuple[Mend, ...]] = (
          check=lambda job: f"{job.job.hosts[0]!r} is no domain name"
          if job.job.hosts and not sgas.host(job.job.hosts[0]) else ""),
     Mend(name="submit-host-left-out", protects="the document: invalid by the UR schema",
-         check=lambda job: f"{job.client_host!r} is no domain name"
+         check=lambda job: f"{job.client_host!r} is neither a domain name nor an address"
          if job.client_host and not sgas.submit_host(job.client_host) else ""),
     # 13.3
     Mend(name="vo-attribute-left-out", protects=_BATCH,

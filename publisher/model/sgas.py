@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final
 
 from publisher.model.charge import Charge
@@ -120,9 +121,23 @@ def host(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def submit_host(client: str) -> str:
-    """The client's host without its port, when it is a domain name; `address:port` of IPv6 has no brackets."""
-    name, colon, port = client.strip().rpartition(":")
-    return host(name if colon and port.isdecimal() else client.strip())
+    """The client's host without its port: a domain name, or an address, as A-REX notes it and jura-ng sends it.
+
+    The schema of UR 1.0 knows no addresses, but SGAS takes any text here. `address:port` of IPv6 has no brackets.
+    """
+    text = client.strip()
+    name, colon, port = text.rpartition(":")
+    candidates = (name, text) if colon and port.isdecimal() else (text,)
+    return next((said for one in candidates if (said := _address(one) or host(one))), "")
+
+
+def _address(text: str) -> str:
+    bare = text.removeprefix("[").removesuffix("]")
+    try:
+        ip_address(bare)
+    except ValueError:
+        return ""
+    return "" if "%" in bare else bare  # the name of an interface tells nothing elsewhere
 
 
 def vo_attributes(who: Who) -> tuple[tuple[str, str], ...]:
