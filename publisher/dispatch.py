@@ -65,6 +65,8 @@ class Tally:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    gone: dict[int, int] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
 
 

@@ -11,7 +11,7 @@ from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Tally
 from publisher.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.lost import LostJobs
-from publisher.model.months import HeldMonth
+from publisher.model.months import HeldMonth, month_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class Outcome:
     arex_default_benchmarks: int = 0
     warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
+    # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    gone: Mapping[str, int] = field(default_factory=dict)
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
     lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
@@ -71,6 +73,7 @@ def concluded(
         arex_default_benchmarks=arex_default,
         warnings=dict(sorted((warnings or {}).items())),
         held=tuple(held),
+        gone={month_name(month): jobs for month, jobs in sorted(tally.gone.items())},
         attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest(statuses),
     )
@@ -114,6 +117,12 @@ def held_reason(held: Sequence[HeldMonth]) -> str:
     stale = sum(len(month.stale) for month in held)
     lost = sum(month.lost_jobs for month in held)
     totals = sorted(month.name for month in held if month.was)
+    if all(month.emptied for month in held):
+        return (
+            f"held back: {names}: other settings, or another version, put jobs under other keys of the receiver: {stale} rows "
+            f"there would be emptied, {lost} jobs would be lost; --accept-key-change sends them, with a record of zeros for "
+            "each of those rows: no ticket is needed"
+        )
     remedy = "--accept-key-change sends all the same"
     if totals:
         remedy = (
@@ -145,6 +154,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         missing=one.missing + other.missing,
+        gone={**one.gone, **other.gone},
         lost=one.lost or other.lost,
         attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
         seconds=one.seconds + other.seconds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -69,6 +69,7 @@ class Plan:
     bytes: int
     goes_on: WindowMark | None  # how far an errand has come that was broken off
     held: tuple[HeldMonth, ...]  # months that would leave rows behind at the receiver
+    gone: Mapping[str, int]  # by month's name, delivered jobs whose totals stay although their rows are gone
     made: key_guard.Made | None  # what its months make at the receiver, where something was sent of them before
     noted: Digests  # the receiver's rows that single records had made of the months by then
     policy_digest: str  # of what decides which jobs are sent and how they look
@@ -148,6 +149,7 @@ def _outline(site: Site, target: TargetSettings, wish: Wish, source: Source, led
         bytes=0,
         goes_on=None,
         held=(),
+        gone={},
         made=None,
         noted=frozenset(
             total.key.digest for at in numbers(window) for total, _ in ledger.summary_keys(target.name, at)
@@ -228,6 +230,7 @@ def _rehearsed(
         messages=done.messages,
         bytes=done.bytes,
         held=done.held,
+        gone=done.gone,
     )
 
 

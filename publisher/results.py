@@ -10,7 +10,7 @@ from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
 from publisher.model.job import Epoch, job_key
 from publisher.model.lost import LostJobs
-from publisher.model.months import HeldMonth
+from publisher.model.months import HeldMonth, gone_lines
 
 if TYPE_CHECKING:  # `status` starts sooner without a whole round
     from publisher.outcome import Outcome
@@ -35,6 +35,7 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "reason": outcome.reason or None,
                 "shadow": outcome.shadow,
                 "held": [held_json(month) for month in outcome.held],
+                "gone": dict(outcome.gone),
                 "lost": None if outcome.lost is None else lost_json(outcome.lost),
             }
             for outcome in outcomes
@@ -47,6 +48,7 @@ def held_json(held: HeldMonth) -> Json:
     return {
         "month": held.name,
         "lost_jobs": held.lost_jobs,
+        "emptied": held.emptied,
         "stale": [
             {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
             for total in held.stale
@@ -64,14 +66,14 @@ def lost_json(lost: LostJobs) -> Json:
 
 def ticket(site: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    stale = [(held.name, total) for held in outcome.held for total in held.stale]
+    stale = [(held.name, total) for held in outcome.held if not held.emptied for total in held.stale]
     if not stale:
         return []
     lines = [
         "",
         f"Text for a ticket to the APEL team, to be sent before --accept-key-change ({outcome.target}):",
         "",
-        f"  Site {site} is about to republish {', '.join(held.name for held in outcome.held)} under other keys.",
+        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in stale))} under other keys.",
         "  Please delete these rows, which the new ones do not replace:",
     ]
     lines += [
@@ -117,6 +119,7 @@ def publish_notes(outcome: Outcome) -> list[str]:
         notes.append(
             f"{outcome.target}: {outcome.kept} changed after delivery; the receiver takes no corrections, it keeps the first"
         )
+    notes += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
     if outcome.arex_default_benchmarks:
         notes.append(
             f"{outcome.target}: {outcome.arex_default_benchmarks} records carry HEPSPEC:1.0, which A-REX writes where no "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from publisher.model.months import gone_lines
 from publisher.planning import Plan
 
 _MEGABYTE = 1_000_000
@@ -27,6 +28,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.held:
         months = ", ".join(month.name for month in plan.held)
         yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
+    yield from (f"  {line}" for line in gone_lines(plan.gone))
     if plan.type == "sgas":
         yield "  SGAS keeps the row it has: this fills gaps and corrects nothing"
     elif plan.exact:

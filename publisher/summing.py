@@ -2,13 +2,31 @@
 
 A job is counted once, by the ledger's membership, in the same transaction as the month that it made; nothing that was summed
 before is summed again. A month is summed up anew from its rows when a counted job changed, or when another selection
-or policy applies. What is sent replaces rows at the receiver by their keys and deletes none, so two things are held back
-until an administrator says so: a month that would leave rows behind, and one that lost jobs since it was accepted.
+or policy applies.
+
+What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes any more stays and counts.
+Where the receiver empties a row for a record of zeros under its key (`takes_zeros`), that is sent with the month. It goes by
+itself only if nothing but the accounting data moved the jobs: a job was restarted, reached a later state, or has another
+benchmark of its own now. Our own configuration, or another version of this program, must not change what is counted under
+which key unseen, so a month that they moved is held back until an administrator accepts it. To tell the two apart:
+
+- The ledger keeps with each month the `basis` of its totals, a digest of selection, policy and version. Under another one
+  the month is summed up anew and marked `by_settings`, until it was sent or is what the receiver has.
+- It is marked also when a job that did not change leaves the month: the clock went back, or somebody dropped the job.
+- What another publisher sent has no basis of ours, and is marked like that.
+
+Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row. The ledger knows how many runs a
+month has; where fewer are found, the rows that lack them keep the total that was counted (`rows_with_gone`). When that cannot
+be told row by row, the whole month stays as it was counted.
+
+In the formats of which no zeros were tried, a month that would leave rows behind, or that lost jobs since it was accepted, is
+held back, and what it leaves behind becomes a ticket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -17,15 +35,24 @@ from publisher.dispatch import Dispatch
 from publisher.errors import Unfit
 from publisher.formats.base import SummaryFormat, has_levels, receiver_table
 from publisher.judge import Fit, Judge, PassedOver, set_aside
-from publisher.ledger.base import Hold, Ledger, MonthState, Quarantined
+from publisher.ledger.base import Hold, Known, Ledger, MonthState, Quarantined
 from publisher.making import make_months
 from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import LEFT_OUT, Values
-from publisher.model.months import HeldMonth, left_behind, month_window, row_of, whole_messages
+from publisher.model.months import (
+    FoundJobs,
+    HeldMonth,
+    left_behind,
+    month_window,
+    row_of,
+    rows_with_gone,
+    whole_messages,
+    without_usage,
+)
 from publisher.model.policy import PublishedJob
 from publisher.model.progress import Progress
 from publisher.model.row_keys import month_number
-from publisher.model.summary import Accumulator, Share, SummaryGroup
+from publisher.model.summary import Accumulator, Grouping, Share, SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 from publisher.reading import whole_window
 from publisher.sources.base import Page, Source
@@ -35,6 +62,7 @@ _SUMMED_OTHERWISE: Final = (
     "it was summed up without service levels, for the format of before, and rows of it are gone since; "
     "publish it in that format, or give their database to source.databases again"
 )
+_NO_PROGRESS: Final = Progress()
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
@@ -44,6 +72,33 @@ class Scales:
 
     most_records: int  # 0: no limit by count
     fill_to: Callable[[], int]  # how many bytes a payload shall have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepted:
+    """What an administrator lets happen to a month at the receiver."""
+
+    month: int
+    stale: tuple[KeyTotal, ...]
+    lost: int
+
+
+class _Found:
+    """What a month that is summed up anew has in the accounting data."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
+        self.runs: dict[JobKey, Values] = {}  # to be written down
+        self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
+        self.aside: list[SkippedJob] = []
+        self.present = 0  # runs that the ledger has in this month
+        self.by_settings = False
+
+    def groups(self) -> list[SummaryGroup]:
+        """Everything found."""
+        self.joined.merge(self.unchanged)
+        self.joined.merge(self.changed)
+        return list(self.joined.groups())
 
 
 class MonthTotals:
@@ -77,12 +132,16 @@ class MonthTotals:
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
         self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
-        self._dirty: set[int] = set()
+        self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
+        self._dirty: Counter[int] = (
+            Counter()
+        )  # months to sum up anew, with the runs that left them, less those that came
         self._progress = Progress()
         self._held: list[HeldMonth] = []
+        self._accepted: list[_Accepted] = []
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._runs
+        return key in self._runs or key in self._changed
 
     @property
     def held(self) -> list[HeldMonth]:
@@ -101,11 +160,19 @@ class MonthTotals:
         """
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
+        values = fit.entry.ended_at, fit.entry.fingerprint
+        if fit.known is not None and values != (fit.known.ended_at, fit.known.fingerprint):
+            # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
+            self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
+            self._changed.add(fit.entry.key)
+            return
         if fit.known is not None:
-            self._dirty |= {month, month_number(fit.known.ended_at)}
+            self._dirty[month] += 0
         elif (totals := self._accumulator(month)) is not None:
             totals.add(fit.published)
-        self._runs[fit.entry.key] = fit.entry.ended_at, fit.entry.fingerprint
+        else:
+            self._dirty[month] -= 1
+        self._runs[fit.entry.key] = values
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
         """Whether `take` would count it."""
@@ -117,40 +184,42 @@ class MonthTotals:
 
     def take_many(self, like: PublishedJob, runs: Iterable[tuple[JobKey, Values]], share: Share) -> None:
         """Count new runs of one month that are like that one, and that `take` would count each."""
-        if (totals := self._accumulator(month_number(share.latest_end))) is not None:
+        month = month_number(share.latest_end)
+        if (totals := self._accumulator(month)) is not None:
             totals.add_many(like, share)
+        else:
+            self._dirty[month] -= share.jobs
         self._runs.update(runs)
 
     def has_none_of(self, keys: Iterable[JobKey]) -> bool:
-        return self._runs.keys().isdisjoint(keys)
+        keys = list(keys)
+        return self._runs.keys().isdisjoint(keys) and self._changed.isdisjoint(keys)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
-        if len(self._runs) >= _FLUSH_JOBS:
+        if len(self._runs) + len(self._changed) >= _FLUSH_JOBS:
             self.write_down()
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
         contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
-        self._count(self._runs, contents, dirty=self._dirty, clean=(), progress=self._progress)
+        self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
         self._months.clear()
         self._runs.clear()
+        self._changed.clear()
         self._dirty.clear()
         self._progress = Progress()
 
     def conclude(self, now: datetime) -> None:
         """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
-        for state in self._ledger.months(self._target):
+        for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
-                self._sum_up_anew(state, now)
-        for state in self._ledger.months(self._target):
-            if state.dirty:  # jobs of it were found in another month just now
-                self._sum_up_anew(state, now)
-        changed = [state for state in self._ledger.months(self._target) if state.digest != state.accepted_digest]
-        self._send([one for state in changed for one in self._rendered(state, self._judged(state, now), now)], now)
-        self._dispatch.send_outstanding()
-        self._dispatch.conclude()
+                self._sum_up_anew(self._states()[month], now)  # as it is after the months before it
+        for month, state in self._states().items():
+            if state.dirty and not self._is_held(month):  # jobs of it were found in another month just now
+                self._sum_up_anew(self._states()[month], now)
+        self._send([state for state in self._states().values() if state.digest != state.accepted_digest], now)
 
     def send_again(self, month: int, now: datetime) -> None:
         """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
@@ -160,18 +229,21 @@ class MonthTotals:
             digest="",
             basis="",
             dirty=True,
+            moved=0,
+            by_settings=False,
             accepted_jobs=0,
             accepted_digest="",
             accepted_format="",
             on_its_way=False,
         )
-        known = {state.month: state for state in self._ledger.months(self._target)}
-        self._sum_up_anew(known.get(month, fresh), now)
-        state = next((one for one in self._ledger.months(self._target) if one.month == month), None)
-        if state is not None:
-            self._send(self._rendered(state, self._judged(state, now), now), now)
-        self._dispatch.send_outstanding()
-        self._dispatch.conclude()
+        self._sum_up_anew(self._states().get(month, fresh), now)
+        self._send([state for state in self._states().values() if state.month == month], now)
+
+    def _states(self) -> dict[int, MonthState]:
+        return {state.month: state for state in self._ledger.months(self._target)}
+
+    def _is_held(self, month: int) -> bool:
+        return any(held.month == month for held in self._held)
 
     def _accumulator(self, month: int) -> Accumulator | None:
         """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
@@ -183,7 +255,7 @@ class MonthTotals:
                     totals.add_group(group)
             else:
                 self._months[month] = None
-                self._dirty.add(month)
+                self._dirty[month] += 0
         return self._months[month]
 
     def _can_be_told(self, groups: Iterable[SummaryGroup]) -> bool:
@@ -195,14 +267,10 @@ class MonthTotals:
         return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
 
     def _sum_up_anew(self, state: MonthState, now: datetime) -> None:
-        """One month from its rows. Rows that are gone (`cleanup`, `rotate`) must not shrink it: then it stays as it was."""
+        """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
+        found = _Found(self._format.grouping)
+        found.by_settings = state.basis != self._basis
         judge = self._judge_of(state.month)
-        totals = Accumulator(self._format.grouping)
-        runs: dict[JobKey, Values] = {}
-        aside: list[SkippedJob] = []
-        left: set[int] = set()  # months in which jobs of this one were counted before
-        for_sure = state.dirty or not state.jobs
-        present = 0
         window = month_window(state.month)
         for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
             self._page_read(page)
@@ -210,33 +278,88 @@ class MonthTotals:
             keys = [job.key for job in jobs]
             known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
             for job, key in zip(jobs, keys, strict=True):
-                was = known.get(key)
-                before = None if was is None or was.fingerprint == LEFT_OUT else month_number(was.ended_at)
-                present += before == state.month
                 fit = self._looked_at(job, key, held.get(key), judge, now)
-                if isinstance(fit, Fit):
-                    totals.add(fit.published)
-                    if before is None or was is None or was.fingerprint != fit.entry.fingerprint:
-                        runs[key] = fit.entry.ended_at, fit.entry.fingerprint
-                        left.add(state.month if before is None else before)
-                elif before is not None and was is not None:
-                    runs[key] = was.ended_at, LEFT_OUT
-                    left.add(before)
-                    if fit is not None and key not in held and len(aside) < _ASIDE_AT_ONCE:
-                        aside.append(fit)
-            if for_sure and len(runs) >= _FLUSH_JOBS:  # until the month is written too, it stays to be summed up
-                self._count(runs, {}, dirty={state.month, *left}, clean=(), progress=Progress())
-                runs.clear()
-        groups = list(totals.groups())
-        if not for_sure and present < state.jobs:
-            # What is there beside the rows that are gone is met by the regular reading, and added.
-            groups, runs, left = list(self._ledger.counted(self._target, state.month)), {}, set()
-            aside = []
-        dirty = left - {state.month}
-        for skipped in aside:
+                self._sort(state.month, job, key, fit, known.get(key), found, was_held=key in held)
+            if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
+                self._count(found.runs, {}, dirty={state.month: 0, **found.moved})
+                found.runs.clear()
+                found.moved.clear()
+        self._write_summed_up(state, found)
+
+    def _sort(
+        self,
+        month: int,
+        job: JobRecord | SkippedJob,
+        key: JobKey,
+        fit: Fit | SkippedJob | None,
+        was: Known | None,
+        found: _Found,
+        *,
+        was_held: bool,
+    ) -> None:
+        """Count a job of a month, by what was known of it before."""
+        before = None if was is None or was.fingerprint == LEFT_OUT else month_number(was.ended_at)
+        found.present += before == month
+        if isinstance(fit, Fit):
+            if before != month:
+                found.joined.add(fit.published)
+                found.moved[month] -= 1
+                if before is not None:
+                    found.moved[before] += 1
+            elif was is None or was.fingerprint != fit.entry.fingerprint:
+                found.changed.add(fit.published)
+            else:
+                found.unchanged.add(fit.published)
+                return
+            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint
+        elif before is not None and was is not None:
+            found.runs[key] = was.ended_at, LEFT_OUT
+            found.moved[before] += 1
+            if before == month:
+                found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
+            if fit is not None and not was_held and len(found.aside) < _ASIDE_AT_ONCE:
+                found.aside.append(fit)
+
+    def _write_summed_up(self, state: MonthState, found: _Found) -> None:
+        """The month's new totals, or what was counted before, as far as its jobs are gone."""
+        gone = max(state.jobs - state.moved - found.present, 0)
+        groups: Sequence[SummaryGroup] | None = None
+        if gone:
+            counted = self._ledger.counted(self._target, state.month)
+            as_counted = self._can_be_told(counted)
+            if as_counted and not found.by_settings:
+                groups = self._with_gone(counted, found, gone)
+            if groups is None and not state.moved and (as_counted or not state.dirty):
+                # What is there beside the rows that are gone is met by the regular reading, and added.
+                groups, found = counted, _Found(self._format.grouping)
+            elif groups is None and as_counted and not self._accept_key_change:
+                # Some that are in its totals are in those of another month by now, and nobody can tell which.
+                self._held.append(HeldMonth(month=state.month, stale=(), lost_jobs=gone))
+                return
+            if groups is not None:
+                self._dispatch.tally.gone[state.month] = gone
+        for skipped in found.aside:
             self._dispatch.count_aside(skipped)
-        progress = Progress(skipped=tuple(aside))
-        self._count(runs, {state.month: groups}, dirty=dirty, clean=[state.month], progress=progress)
+        self._count(
+            found.runs,
+            {state.month: found.groups() if groups is None else groups},
+            dirty={month: moved for month, moved in found.moved.items() if month != state.month},
+            clean=[state.month],
+            by_settings=[state.month] if found.by_settings else (),
+            progress=Progress(skipped=tuple(found.aside)),
+        )
+
+    def _with_gone(self, counted: Sequence[SummaryGroup], found: _Found, gone: int) -> Sequence[SummaryGroup] | None:
+        """What was found, with the rows whose jobs are gone as they were counted; None where that cannot be told."""
+        jobs = FoundJobs(unchanged=tuple(found.unchanged.groups()), changed=tuple(found.changed.groups()))
+        rows = rows_with_gone(self._format.receiver_key, counted, jobs, gone)
+        if rows is None:
+            return None
+        totals = Accumulator(self._format.grouping)
+        totals.merge(found.joined)
+        for group in rows:
+            totals.add_group(group)
+        return list(totals.groups())
 
     def _looked_at(
         self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, judge: Judge, now: datetime
@@ -266,15 +389,21 @@ class MonthTotals:
             return ()
         if not all(group.has_begun(now) for group in groups):
             return ()
-        stale = self._stale(state, groups)
+        emptied, stale = self._left(state, groups)
         lost = self._lost(state)
-        if not stale and not lost:
-            return groups
+        zeros = [without_usage(group) for group in emptied]
+        by_itself = self._format.takes_zeros and not state.by_settings  # jobs that it lost changed and went elsewhere
+        if not stale and (by_itself or not (zeros or lost)):
+            return [*groups, *zeros]
+        stale_and_emptied = (*stale, *(row_of(group, by_level=has_levels(self._format.name)) for group in emptied))
         if not self._accept_key_change:
-            self._held.append(HeldMonth(month=state.month, stale=stale, lost_jobs=lost))
+            self._held.append(
+                HeldMonth(month=state.month, stale=stale_and_emptied, lost_jobs=lost, emptied=bool(zeros) and not stale)
+            )
             return ()
-        self._ledger.accept_change(self._target, state.month, stale, lost, self._clock())
-        return groups
+        if stale or lost:
+            self._accepted.append(_Accepted(month=state.month, stale=stale, lost=lost))
+        return [*groups, *zeros]
 
     def _lost(self, state: MonthState) -> int:
         """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be sent have not."""
@@ -286,14 +415,21 @@ class MonthTotals:
                 jobs = max(jobs, self._source.count(month_window(state.month)))
         return max(there - jobs, 0)
 
-    def _stale(self, state: MonthState, groups: Sequence[SummaryGroup]) -> tuple[KeyTotal, ...]:
-        """Rows of the receiver that the groups do not replace, single records of an earlier format among them."""
-        accepted = self._ledger.accepted(self._target, state.month)
+    def _left(
+        self, state: MonthState, groups: Sequence[SummaryGroup]
+    ) -> tuple[Sequence[SummaryGroup], tuple[KeyTotal, ...]]:
+        """Rows of the receiver that the groups do not replace: those that zeros would empty, and those that would stay.
+
+        Single records of an earlier format are among these.
+        """
+        left = self._ledger.accepted(self._target, state.month)
+        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
         accepted_format = state.accepted_format or self._format.name
         if receiver_table(accepted_format) == receiver_table(self._format.name):
-            accepted = left_behind(self._format.receiver_key, accepted, groups)
-        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
-        return (*(row_of(group, by_level=has_levels(accepted_format)) for group in accepted), *singles)
+            left = left_behind(self._format.receiver_key, left, groups)
+            if self._format.takes_zeros:
+                return left, tuple(singles)
+        return (), (*(row_of(group, by_level=has_levels(accepted_format)) for group in left), *singles)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
@@ -318,7 +454,10 @@ class MonthTotals:
         self._dispatch.count_aside(aside)
         self._ledger.note(self._target, Progress(skipped=(aside,)), self._judge.policy_digest, self._clock())
 
-    def _send(self, rendered: Iterable[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
+    def _send(self, states: Iterable[MonthState], now: datetime) -> None:
+        """Send months as they are counted, unless they wait. Raises: Stopped."""
+        free = [state for state in states if not self._is_held(state.month)]
+        rendered = [one for state in free for one in self._rendered(state, self._judged(state, now), now)]
         frame = self._format.frame
         batches = whole_messages(
             rendered,
@@ -328,22 +467,28 @@ class MonthTotals:
         )
         made = [make_months(self._format, self._target, batch, now) for batch in batches]
         self._ledger.prepare_months(self._target, made)
+        for one in self._accepted:
+            self._ledger.accept_change(self._target, one.month, one.stale, one.lost, self._clock())
+        self._dispatch.send_outstanding()
+        self._dispatch.conclude()
 
     def _count(
         self,
         runs: Mapping[JobKey, Values],
-        contents: dict[int, list[SummaryGroup]],
+        contents: Mapping[int, Sequence[SummaryGroup]],
         *,
-        dirty: Iterable[int],
-        clean: Iterable[int],
-        progress: Progress,
+        dirty: Mapping[int, int],
+        clean: Collection[int] = (),
+        by_settings: Collection[int] = (),
+        progress: Progress = _NO_PROGRESS,
     ) -> None:
         self._ledger.count(
             self._target,
             runs,
             contents,
-            dirty=set(dirty),
-            clean=set(clean),
+            dirty=dirty,
+            clean=clean,
+            by_settings=by_settings,
             progress=progress,
             basis=self._basis,
             policy_digest=self._judge.policy_digest,

@@ -129,7 +129,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "config", "formats", "ledger.base", "sources.base"),
         *("key_guard", "rehearsing", "takeover", "wiring"),
     },
-    "results_plan": {"planning"},
+    "results_plan": {"model", "planning"},
     "results_sync": {"model", "ledger.base", "results", "checking", "portal", "shadowing"},
     "republishing": {
         *("errors", "model", "config", "ledger.base", "sources.base", "planning", "takeover"),

@@ -87,7 +87,7 @@ ALIKE = {
     "source retire": "source list",
 }
 # Keys that stand for whatever the site calls them.
-OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE"}
+OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE", "gone": "MONTH"}
 
 
 def readme_section(heading: str) -> str:

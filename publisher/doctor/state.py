@@ -13,9 +13,8 @@ from typing import Final
 from publisher.config import TargetSettings
 from publisher.doctor.findings import Finding, Measure, Question, join, not_asked
 from publisher.errors import Later, LedgerError
-from publisher.formats import summary_format
 from publisher.ledger.base import Ledger, TargetState
-from publisher.model.months import HeldMonth, left_behind
+from publisher.model.months import month_name
 from publisher.wiring import Site
 
 _STATUS: Final = LedgerError.exit_status
@@ -144,9 +143,8 @@ def _target(
         Question("in doubt", name, "their answers were lost, and they are sent again under the same id"), state
     )
     if target.summary:
-        held = list(_held(target, ledger))
-        yield Measure(label=f"{name}_held_months", value=len(held), warn="0")
-        yield _months(Question("held months", name, "the receiver has old numbers for them"), held)
+        yield Measure(label=f"{name}_held_months", value=len(state.held), warn="0")
+        yield _months(Question("held months", name, "the receiver has old numbers for them"), state.held)
 
 
 def _limit(target: TargetSettings, success: datetime) -> timedelta:
@@ -191,22 +189,11 @@ def _doubt(question: Question, state: TargetState) -> Finding:
     return question.warning(f"{state.in_doubt:,} records", advice)
 
 
-def _held(target: TargetSettings, ledger: Ledger) -> Iterator[HeldMonth]:
-    """Months that a round would hold back, because rows would stay at the receiver or jobs be lost there."""
-    key = summary_format(target.format).receiver_key
-    for month in ledger.months(target.name):
-        if month.digest == month.accepted_digest or month.on_its_way or not month.accepted_digest:
-            continue
-        stale = left_behind(key, ledger.accepted(target.name, month.month), ledger.counted(target.name, month.month))
-        if stale or month.accepted_jobs > month.jobs:
-            yield HeldMonth(month=month.month, stale=(), lost_jobs=max(month.accepted_jobs - month.jobs, 0))
-
-
-def _months(question: Question, held: Sequence[HeldMonth]) -> Finding:
+def _months(question: Question, held: Sequence[int]) -> Finding:
     if not held:
         return question.ok("none")
     advice = (
-        f"`publisher publish --force --target {question.part}` prints the ticket; when those rows are deleted, add "
-        "--accept-key-change"
+        f"`publisher publish --force --target {question.part}` says why, and what --accept-key-change would do; where it "
+        "prints a ticket, have those rows deleted first"
     )
-    return question.warning(f"held back: {join(month.name for month in held)}", advice)
+    return question.warning(f"held back: {join(map(month_name, held))}", advice)

@@ -96,6 +96,7 @@ class ApelSummary:
     frame: ClassVar[Frame]
     grouping: ClassVar[Grouping]
     needs: ClassVar[frozenset[Side]] = frozenset()
+    takes_zeros: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._who = Fragments(_admit_user)
@@ -160,6 +161,7 @@ class ApelSummary04(ApelSummary):
     name = "apel-summary-0.4"
     frame = apel_text.frame("APEL-summary-job-message: v0.4")
     grouping = Grouping(by_level=True, several=True)
+    takes_zeros = True  # Spec: apel facts, found later
     lines = (
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,

@@ -96,6 +96,7 @@ class SummaryFormat(Protocol):
     needs: ClassVar[frozenset[Side]]
     frame: ClassVar[Frame]
     grouping: ClassVar[Grouping]
+    takes_zeros: ClassVar[bool]  # the real receiver was seen to empty a row for a record of zeros under its key
 
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
         """Asked for each job before it is added. Raises: Unfit when the receiver would refuse what comes of it."""

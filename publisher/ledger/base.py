@@ -151,6 +151,8 @@ class MonthState:
     digest: str
     basis: str
     dirty: bool
+    moved: int  # runs that left it since it was summed up, less those that came
+    by_settings: bool  # since it was sent, something else than a change of the accounting data may have moved its jobs
     accepted_jobs: int
     accepted_digest: str
     accepted_format: str  # '' before the first
@@ -295,14 +297,20 @@ class Ledger(Protocol):
         runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
-        dirty: Collection[int],
+        dirty: Mapping[int, int],
         clean: Collection[int],
+        by_settings: Collection[int],
         progress: Progress,
         basis: str,
         policy_digest: str,
         now: datetime,
     ) -> None:
-        """Jobs counted, the months they made, which of those must be summed up anew, and how far was read."""
+        """Jobs counted, the months they made, and how far was read.
+
+        `dirty` months must be summed up anew: so many of the runs in their totals were found elsewhere, less those that were
+        found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
+        than a change of the accounting data may have moved jobs.
+        """
         ...
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:

@@ -16,21 +16,26 @@ from publisher.model.summary import SummaryGroup
 
 _MONTHS = """
 SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accepted_format,
-       sending IS NOT NULL
+       sending IS NOT NULL, moved, by_settings
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
+# What was only added to is of the basis of before: it has to be summed up anew under the one of now.
 _COUNT = """
-INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty)
-VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, 0)
+INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
+VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, 0, :by_settings)
 ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
-    last_end = excluded.last_end, digest = excluded.digest, basis = excluded.basis"""
+    last_end = excluded.last_end, digest = excluded.digest,
+    basis = CASE WHEN :anew THEN excluded.basis ELSE basis END,
+    by_settings = excluded.digest IS NOT accepted_digest AND (by_settings OR excluded.by_settings)"""
 _DIRTY = """
-INSERT INTO month (target, month, counted, jobs, digest, basis, dirty) VALUES (:target, :month, :nothing, 0, '', :basis, 1)
-ON CONFLICT (target, month) DO UPDATE SET dirty = 1"""
-_CLEAN = "UPDATE month SET dirty = 0 WHERE target = :target AND month = :month"
+INSERT INTO month (target, month, counted, jobs, digest, basis, dirty, moved)
+VALUES (:target, :month, :nothing, 0, '', :basis, 1, :moved)
+ON CONFLICT (target, month) DO UPDATE SET dirty = 1, moved = moved + excluded.moved"""
+_CLEAN = "UPDATE month SET dirty = 0, moved = 0 WHERE target = :target AND month = :month"
 _SENDING = """
-UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts, sending_end = last_end
+UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts,
+    sending_end = last_end, by_settings = 0
 WHERE target = :target AND month = :month"""
 _LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
 _MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
@@ -73,6 +78,8 @@ def states(connection: sqlite3.Connection, target: int | None) -> list[MonthStat
             accepted_digest=row[6] or "",
             accepted_format=row[7] or "",
             on_its_way=bool(row[8]),
+            moved=row[9],
+            by_settings=bool(row[10]),
         )
         for row in connection.execute(_MONTHS, {"target": target})
     ]
@@ -90,11 +97,12 @@ def count(
     connection: sqlite3.Connection,
     target: int,
     contents: Mapping[int, Sequence[SummaryGroup]],
-    dirty: Collection[int],
+    dirty: Mapping[int, int],
     clean: Collection[int],
+    by_settings: Collection[int],
     basis: str,
 ) -> None:
-    """Write the counted groups of months, and which of them must be summed up anew."""
+    """Write the counted groups of months, and which of them were summed up anew, or must be."""
     for month, groups in contents.items():
         text = month_text.encode(groups)
         connection.execute(
@@ -108,12 +116,18 @@ def count(
                 "last_end": max((group.latest_end for group in groups), default=None),
                 "digest": month_text.digest(text),
                 "basis": basis,
+                "anew": month in clean,
+                "by_settings": month in by_settings,
             },
         )
     # A changed job may have moved to a month in which nothing was counted yet.
     nothing = month_text.encode(())
     connection.executemany(
-        _DIRTY, [{"target": target, "month": month, "nothing": nothing, "basis": basis} for month in dirty]
+        _DIRTY,
+        [
+            {"target": target, "month": month, "nothing": nothing, "basis": basis, "moved": moved}
+            for month, moved in dirty.items()
+        ],
     )
     connection.executemany(_CLEAN, [{"target": target, "month": month} for month in clean])
 

@@ -109,8 +109,9 @@ class SqliteLedger(LedgerQuestions):
         runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
-        dirty: Collection[int],
+        dirty: Mapping[int, int],
         clean: Collection[int],
+        by_settings: Collection[int],
         progress: Progress,
         basis: str,
         policy_digest: str,
@@ -118,7 +119,7 @@ class SqliteLedger(LedgerQuestions):
     ) -> None:
         number = self._known_number(target)
         with self._atomic():
-            months.count(self._connection, number, contents, dirty, clean, basis)
+            months.count(self._connection, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._connection, number, progress, policy_digest, now)
             rows.leave_quarantine(self._connection, number, (key for key, one in runs.items() if one[1] != LEFT_OUT))
             packed: Sequence[bytes] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -41,6 +42,8 @@ class RehearsalLedger:
         self._sent: set[MessageId] = set()
         self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
         self._dirty: set[tuple[str, int]] = set()
+        self._by_settings: set[tuple[str, int]] = set()
+        self._moved: Counter[tuple[str, int]] = Counter()
         self._waiting: list[Outstanding] = []
         self._adopted: dict[tuple[str, int], LeftMonth] = {}
 
@@ -99,16 +102,19 @@ class RehearsalLedger:
         states = {state.month: state for state in self._asked.months(target)}
         for month, (groups, basis) in counted.items():
             text = month_text.encode(groups)
-            before = states.get(month)
-            states[month] = MonthState(
-                month=month,
-                jobs=sum(group.jobs for group in groups),
-                digest=month_text.digest(text),
+            before = states.get(month, _nothing_of(month))
+            jobs = sum(group.jobs for group in groups)
+            digest = month_text.digest(text)
+            by_settings = before.by_settings or (target, month) in self._by_settings
+            states[month] = replace(
+                before,
+                jobs=jobs,
+                digest=digest,
                 basis=basis,
                 dirty=False,
-                accepted_jobs=before.accepted_jobs if before else 0,
-                accepted_digest=before.accepted_digest if before else "",
-                accepted_format=before.accepted_format if before else "",
+                # Which runs the month has is asked of the real ledger, whatever was counted here.
+                moved=jobs - (before.jobs - before.moved) + self._moved[target, month],
+                by_settings=by_settings and digest != before.accepted_digest,
                 on_its_way=False,
             )
         for (name, month), left in self._adopted.items():
@@ -137,14 +143,20 @@ class RehearsalLedger:
         runs: Mapping[JobKey, Values],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
-        dirty: Collection[int],
+        dirty: Mapping[int, int],
         clean: Collection[int],
+        by_settings: Collection[int],
         progress: Progress,
         basis: str,
         policy_digest: str,
         now: datetime,
     ) -> None:
-        self._counted.setdefault(target, {}).update({month: (groups, basis) for month, groups in contents.items()})
+        counted = self._counted.setdefault(target, {})
+        there = {state.month: state.basis for state in self.months(target)}
+        for month, groups in contents.items():
+            counted[month] = (groups, basis if month in clean else there.get(month, basis))
+        self._by_settings |= {(target, month) for month in by_settings}
+        self._moved.update({(target, month): moved for month, moved in dirty.items() if moved > 0})
         # A changed job may have moved to a month in which nothing was counted yet.
         for month in set(dirty) - {state.month for state in self._asked.months(target)}:
             self._counted[target].setdefault(month, ((), basis))
@@ -268,6 +280,8 @@ def _nothing_of(month: int) -> MonthState:
         digest="",
         basis="",
         dirty=False,
+        moved=0,
+        by_settings=False,
         accepted_jobs=0,
         accepted_digest="",
         accepted_format="",

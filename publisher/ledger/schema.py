@@ -116,6 +116,8 @@ CREATE TABLE month (
     digest          TEXT NOT NULL,
     basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
     dirty           INTEGER NOT NULL,       -- a counted job changed: sum up anew
+    moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left the month since then, less those that came
+    by_settings     INTEGER NOT NULL DEFAULT 0,  -- not only the accounting data moved its jobs since it was sent
     sending_digest  TEXT,
     sending_jobs    INTEGER,
     sending_hosts   TEXT,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from publisher.model.row_keys import month_number_of, year_and_month
@@ -17,18 +18,19 @@ from publisher.model.when import Month, epoch
 class HeldMonth:
     """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose.
 
-    `was` is the format in which it was sent as totals, where single records would count beside them.
+    `was` is the format in which it was sent as totals, where single records would count beside them. `emptied`: nothing
+    would stay, because a record of zeros goes out under the key of each of those rows.
     """
 
     month: int
     stale: tuple[KeyTotal, ...]
     lost_jobs: int
     was: str = ""
+    emptied: bool = False
 
     @property
     def name(self) -> str:
-        year, month = year_and_month(self.month)
-        return f"{year}-{month:02}"
+        return month_name(self.month)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,12 @@ class AcceptedChange:
     lost_jobs: int
 
 
+def month_name(number: int) -> str:
+    """As people write it: 2026-09."""
+    year, month = year_and_month(number)
+    return f"{year}-{month:02}"
+
+
 def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
     """A group of a summary as a row of the receiver, for people. `by_level`: whether its table has a benchmark's value."""
     level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in group.benchmarks) or group.kind
@@ -62,6 +70,14 @@ def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
     )
     key = SummaryKey(month=month_number_of(group.year, group.month), digest=b"", text=text)
     return KeyTotal(key=key, jobs=group.jobs, wall_s=group.wall_s, cpu_s=group.cpu_s)
+
+
+def gone_lines(gone: Mapping[str, int]) -> list[str]:
+    """Months of totals with delivered jobs that nobody can count again."""
+    return [
+        f"{month}: {jobs:,} delivered jobs are gone from the accounting data; the rows that had them keep their totals"
+        for month, jobs in gone.items()
+    ]
 
 
 def month_window(number: int) -> Window:
@@ -77,6 +93,38 @@ def left_behind(
     """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
     replaced = {key(group) for group in new}
     return [group for group in accepted if key(group) not in replaced]
+
+
+def without_usage(group: SummaryGroup) -> SummaryGroup:
+    """The record that empties a row."""
+    return replace(group, jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJobs:
+    """The counted jobs of a month that are in the accounting data, in groups: as they were counted, and changed since."""
+
+    unchanged: Sequence[SummaryGroup]
+    changed: Sequence[SummaryGroup]
+
+
+def rows_with_gone(
+    key: Callable[[SummaryGroup], object], counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
+) -> Sequence[SummaryGroup] | None:
+    """A month of which so many counted jobs are gone from the accounting data, each row as it was counted or as it is found.
+
+    As it is found is a row that has as many jobs as were counted in it. One that lacks jobs, or has more of them, stays as it
+    was counted: which of its jobs are gone, and which changed their row, is not known. None where the jobs do not add up.
+    """
+    here: Counter[object] = Counter()
+    for group in (*found.unchanged, *found.changed):
+        here[key(group)] += group.jobs
+    were = {key(group): group.jobs for group in counted}
+    if sum(were.values()) - sum(here.values()) != gone:
+        return None
+    as_found = {at for at, jobs in were.items() if here[at] == jobs}
+    kept = [group for group in counted if key(group) not in as_found]
+    return kept + [group for group in (*found.unchanged, *found.changed) if key(group) in as_found]
 
 
 def whole_messages(
