@@ -9,7 +9,7 @@ written into the ledger as accepted by the receiver. From then on the guard of k
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from itertools import chain
@@ -22,8 +22,8 @@ from publisher.errors import Unfit
 from publisher.formats import is_summary_format, summary_format
 from publisher.judge import Changed, Fit, Judge
 from publisher.ledger.base import Ledger
-from publisher.model.as_jura import as_jura, jura_selection
-from publisher.model.job import Epoch
+from publisher.model.as_jura import as_jura, as_read_by_jura, jura_selection
+from publisher.model.job import Epoch, JobRecord
 from publisher.model.lost import LostJob, LostJobs
 from publisher.model.months import LeftMonth, month_window, row_of
 from publisher.model.policy import RecordPolicy
@@ -78,14 +78,29 @@ def left_by_jura(target: TargetSettings, month: int, until: Epoch | None, source
     window = month_window(month)
     if until is not None and window.end is not None and until < window.end:
         window = Window(start=window.start, end=Epoch(until + 1))
-    policy = as_jura(target.policy, summary=is_summary_format(form))
-    return rows_of(jura_selection(target.selection(Window()), window), policy, form, month, source, now)
+    summary = is_summary_format(form)
+    policy = as_jura(target.policy, summary=summary)
+
+    def as_read(job: JobRecord) -> JobRecord | None:
+        wanted = target.vos is None or job.vo in target.vos
+        return as_read_by_jura(job, policy, summary=summary) if wanted else None
+
+    return rows_of(jura_selection(target.selection(Window()), window), policy, form, month, source, now, as_read)
 
 
 def rows_of(
-    selection: Selection, policy: RecordPolicy, form: str, month: int, source: Source, now: datetime
+    selection: Selection,
+    policy: RecordPolicy,
+    form: str,
+    month: int,
+    source: Source,
+    now: datetime,
+    as_read: Callable[[JobRecord], JobRecord | None] = lambda job: job,
 ) -> LeftMonth:
-    """The rows that the selected jobs of a month make at the receiver, in a format, under a policy. Raises: SourceError."""
+    """The rows that the selected jobs of a month make at the receiver, in a format, under a policy.
+
+    `as_read` is what the publisher reads of a job, None for one that it leaves out. Raises: SourceError.
+    """
     judge = Judge(selection=selection, policy=policy, policy_digest="", changed=Changed.RECOUNT, again=True)
     summary = summary_format(form) if is_summary_format(form) else None
     totals = None if summary is None else Accumulator(summary.grouping)
@@ -93,7 +108,7 @@ def rows_of(
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[tuple[int, str]] = Counter()
     for page in source.window(selection.window, frozenset(), now):
-        for job in page.jobs:
+        for job in filter(None, map(as_read, page.jobs)):
             fit = judge.judge(job, job.key, None, None)
             if not isinstance(fit, Fit):
                 continue

@@ -23,7 +23,7 @@ from publisher.model import when
 from publisher.model.message import Message
 from publisher.outcome import Outcome
 from publisher.wiring import Site, Surroundings
-from tests.arex_databases import SampleJob, Writer
+from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables
 from tests.pki import Credential
 from tests.strict_apel import read_car
@@ -209,6 +209,7 @@ class World:
     host: Credential
     now: datetime
     format: str = "car"
+    schema: Schema = 2
     page_rows: int = 5
     batch_records: int = 4
     wire: Wire = field(default_factory=lambda: Wire(receiver=Receiver()))
@@ -249,7 +250,8 @@ class World:
         return self.wire.receiver
 
     def arex(self) -> Writer:
-        return Writer(self.folder / "control" / "accounting" / "accounting_v2.db", schema=2)
+        name = "accounting.db" if self.schema == 1 else "accounting_v2.db"
+        return Writer(self.folder / "control" / "accounting" / name, schema=self.schema)
 
     def site(self) -> WiredSite:
         """As a new process finds it."""

@@ -26,14 +26,14 @@ JOBS = jobs_of_spring(40, benchmark="HEPSPEC:10.5", interface="org.nordugrid.arc
 
 
 def world_after_jura(folder: Path, host: Credential, sent: str, **target: Any) -> World:
-    """A site at which jura-ng sent `sent` until `STOPPED`; its rows stand at the receiver, and we begin with March."""
+    """A site at which jura-ng of ARC 6 sent `sent` until `STOPPED`; its rows stand at the receiver, and we begin with March."""
     folder.mkdir(exist_ok=True)
-    jura = World(folder=folder / "jura", host=host, now=NOW, format=sent)
+    jura = World(folder=folder / "jura", host=host, now=NOW, format=sent, schema=1)
     jura.config["records"]["key_style"] = "jura"
     jura.config["targets"]["egi"]["sync"] = False
     jura.finish([job for job in JOBS if job.end_time <= STOPPED.timestamp()])
     assert done(jura.publish()).exit_status == 0
-    ours = World(folder=folder / "ours", host=host, now=NOW, format=sent, wire=jura.wire)
+    ours = World(folder=folder / "ours", host=host, now=NOW, format=sent, schema=1, wire=jura.wire)
     ours.config["targets"]["egi"] |= {"start": "2028-03", "jura_until": iso(STOPPED), "jura_format": sent, **target}
     ours.finish(JOBS)
     return ours

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -243,6 +243,10 @@ def read_target(name: str, block: Block, common: Common, reading: Reading) -> Ta
 def _settings(name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common) -> TargetSettings:
     batch = _DEFAULT_BATCHES.get(keys.type, _DEFAULT_BATCH) if keys.batch_records is None else keys.batch_records
     every_s = _SUMMARY_EVERY_S if is_summary(keys.format) else _JOBS_EVERY_S
+    policy = records.policy(common.site, common.host_name, keys.format, common.importers)
+    if keys.jura_until is not None and keys.type != "sgas":
+        month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
+        policy = replace(policy, benchmarks=replace(policy.benchmarks, jura_before=epoch(month.next.start)))
     return TargetSettings(
         name=name,
         type=keys.type,
@@ -260,7 +264,7 @@ def _settings(name: str, keys: TargetKeys, options: object, records: RecordSetti
         jura_until=keys.jura_until,
         jura_format=keys.jura_format,
         records=records,
-        policy=records.policy(common.site, common.host_name, keys.format, common.importers),
+        policy=policy,
     )
 
 

@@ -1,7 +1,8 @@
 """What jura-ng says of a site's jobs, as far as receivers key them: which jobs, and under which names.
 
 Nothing of what jura-ng sent stays on its machine but a time for each target, so what it left at a receiver is worked out anew
-from the same accounting data. Measured on jura-ng of ARC 6.21 against APEL's server code (arc-publisher facts, 5, 6 and 9.4).
+from the same accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's server code (arc-publisher facts, 5, 6
+and 9.4; apel facts, at the end).
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, is_read_by_jura, make_benchmark
+from publisher.model.fqan import parse_fqan
 from publisher.model.identity import Identity
+from publisher.model.job import JobRecord
+from publisher.model.jura_spelling import read_by_jura
 from publisher.model.policy import KeyStyle, RecordPolicy
 from publisher.model.selection import Selection, Window
 
@@ -36,6 +40,23 @@ def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
     )
 
 
+def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> JobRecord:
+    """A job with the VO, FQAN and benchmark that jura-ng tells of it, or that APEL makes of what it tells.
+
+    In single records it tells the FQAN as it is, which overrules the VO at APEL, but not for a job without a VO. That of ARC 7
+    looks for FQAN and benchmark where schema 1 had them, and so tells neither of a job that was written to schema 2.
+    """
+    benchmark = job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
+    if summary:
+        return replace(job, benchmark=benchmark)
+    fqan = job.fqans[0] if job.fqans and job.side_fqan and (job.vo or policy.default_vo) else ""
+    if not read_by_jura(policy.spell(job, fqan))[0]:
+        return replace(job, fqans=(), benchmark=benchmark)
+    return replace(job, vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)
+
+
 def jura_selection(selection: Selection, window: Window) -> Selection:
-    """The jobs that it sends of a window; it knows no VOs to leave out."""
-    return replace(selection, statuses=frozenset({"completed", "failed"}), window=window, exclude_vos=frozenset())
+    """The jobs that it sends of a window, of every VO: it knows none to leave out, and goes by the job's own (`vos`)."""
+    return replace(
+        selection, statuses=frozenset({"completed", "failed"}), window=window, vos=None, exclude_vos=frozenset()
+    )

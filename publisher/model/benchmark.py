@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from publisher.errors import Unfit
-from publisher.model.job import JobRecord
+from publisher.model.job import Epoch, JobRecord
 from publisher.model.selection import Window
 
 # APEL knows these three, in any case; everything else rejects the message (apel facts, section 4.1).
@@ -36,6 +36,7 @@ class Benchmark:
         return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
+_JURA_KINDS: Final = frozenset(KINDS.values())
 AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
 """What A-REX writes into a job where the site configured no benchmark."""
 
@@ -53,6 +54,11 @@ class AppliedBenchmark:
     unreadable: Unfit | None = field(default=None, compare=False)  # why there is none although the job carries one
 
 
+_JURAS: Final = AppliedBenchmark(
+    benchmarks=(AREX_DEFAULT,),
+    origin="jura-ng's for jobs without a benchmark that it can read, until the month of jura_until is over",
+    arex_default=True,
+)
 _NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
 
 
@@ -87,6 +93,8 @@ class BenchmarkPolicy:
 
     rules: tuple[BenchmarkRule, ...] = ()
     distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
+    # Of jobs that ended before, jura-ng left rows at the receiver, under HEPSPEC 1.0 where it could read no benchmark.
+    jura_before: Epoch | None = None
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
         """What is said about a job. One whose own benchmark cannot be read has none unless a rule overrides it: a guess
@@ -97,6 +105,8 @@ class BenchmarkPolicy:
         own = _own(job.benchmark) if job.benchmark else None
         if own is not None and own.arex_default and self.distrust_default:
             own = None
+        if self.jura_before is not None and job.ended_at < self.jura_before and not is_read_by_jura(job.benchmark):
+            own = _JURAS
         for rule in self.rules:
             if (rule.override or own is None) and rule.matches(job):
                 return rule.applied
@@ -140,3 +150,9 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
         raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
     return Benchmark(kind=known, value=number)
+
+
+def is_read_by_jura(text: str) -> bool:
+    """Whether jura-ng takes a job's benchmark for one: `TYPE:value`, the type in its usual spelling."""
+    kind, colon, value = text.partition(":")
+    return kind in _JURA_KINDS and bool(colon) and ":" not in value

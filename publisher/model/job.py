@@ -83,6 +83,9 @@ class Glimpse:
         )
 
 
+_PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark"})  # where something stands, not what it is
+
+
 @per_job(frozen=True, slots=True)
 class JobRecord(Glimpse):
     """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there.
@@ -123,11 +126,14 @@ class JobRecord(Glimpse):
     # What only some batch systems tell and formulas of charges may ask for, by the names that they have there; times in
     # seconds, memory in KiB.
     quantities: tuple[tuple[str, int], ...] = ()
+    # Whether FQAN and benchmark stand in side tables, as in schema 1: ARC's single records look for them there only.
+    side_fqan: bool = True
+    side_benchmark: bool = True
 
     @property
     def content_fingerprint(self) -> int:
         """Of everything that is said of the job, wherever its row stands: what is mended may be any of it."""
-        return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name != "row"))
+        return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class RowReader:
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
         self._names = NameTables(layout, self.text)
-        self._tokens: dict[Row, tuple[Fqans, Attributes]] = {}
+        self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
         self._doubtful = False  # some text of this page is not UTF-8
 
     def read(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: Asked, *, span: bool) -> Verdicts:
@@ -182,9 +182,10 @@ class RowReader:
             queue, user, vo = names.queues[queue_id], names.users[user_id], names.vos[vo_id]
         except KeyError:
             raise names.dangling(row) from None
-        fqans, attributes = self._token_texts(main_fqan, sides.tokens.get(record_id))
+        fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
         extra = sides.extra.get(record_id, _NOTHING).get
         local_user, _, local_group = text(extra("localuser", "")).partition(":")
+        side_benchmark = text(extra("benchmark", ""))
         job = JobRecord(  # in the order of its fields, see there
             JobId(text(job_id)),
             text(local_id),
@@ -211,7 +212,7 @@ class RowReader:
             vo,
             fqans,
             attributes,
-            benchmark or text(extra("benchmark", "")),
+            benchmark or side_benchmark,
             text(extra("jobname", "")),
             text(extra("lrms", "")),
             text(extra("clienthost", "")),
@@ -225,6 +226,8 @@ class RowReader:
             self._unescape,
             positive(gpus),
             _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
+            side_fqan,
+            bool(side_benchmark),
         )
         # What is stored as bytes raises no doubt while it is read.
         if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
@@ -248,25 +251,28 @@ class RowReader:
         read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
         return tuple(each for each in read if each is not None)
 
-    def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes]:
-        """FQANs, the main one first, and the other attributes of a job's token. Few different ones, so remembered.
+    def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes, bool]:
+        """FQANs, the main one first, the other attributes of a job's token, and whether the main one is among them as such.
+
+        Few different ones, so remembered.
 
         Raises: Unfit for an FQAN that is not UTF-8.
         """
         if not stored:
-            return ((main_fqan,) if main_fqan else (), ())
+            return ((main_fqan,) if main_fqan else (), (), False)
         known = self._tokens.get((main_fqan, *stored))
         if known is None:
             if len(self._tokens) >= _REMEMBERED:
                 self._tokens.clear()
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
             # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
-            first = [main_fqan, *(value for key, value in pairs if key == "mainfqan")]
+            beside = [value for key, value in pairs if key == "mainfqan"]
+            first = [main_fqan, *beside]
             others = [value for key, value in pairs if key == "vomsfqan"]
             fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
             _check_fqans(fqans)
             attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
-            known = self._tokens[main_fqan, *stored] = fqans, attributes
+            known = self._tokens[main_fqan, *stored] = fqans, attributes, bool(beside)
         return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
