@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -149,6 +150,24 @@ def test_a_rule_that_overrides_wins_over_what_the_job_says(own: str) -> None:
     applied = policy.apply(make_job(benchmark=own))
     assert (applied.benchmarks, applied.origin, applied.unreadable) == ((TEN,), "records.benchmark, rule 2", None)
     assert policy.apply(make_job(benchmark="HEPSPEC:7", queue="long")).origin == "the job"
+
+
+@pytest.mark.parametrize("own", ["", "HEPSPEC 12.26", "hepspec:12.26", "HS06:12.26", "HEPSPEC:1:2", "12.26"])
+def test_what_jura_ng_could_not_read_is_hepspec_1_until_its_last_month_is_over(own: str) -> None:
+    """Its rows of that month are there under this key, and any other would count beside them."""
+    rule = BenchmarkRule(benchmarks=(TEN,), origin="the rule")
+    until = BenchmarkPolicy(rules=(rule,), jura_before=Epoch(ENDED + 1))
+    said = until.apply(make_job(benchmark=own, ended_at=ENDED))
+    assert ([one.text for one in said.benchmarks], said.arex_default) == (["1"], True)
+    after = make_job(benchmark=own, ended_at=Epoch(ENDED + 1))
+    assert until.apply(after) == BenchmarkPolicy(rules=(rule,)).apply(after)
+    overridden = BenchmarkPolicy(rules=(replace(rule, override=True),), jura_before=Epoch(ENDED + 1))
+    assert overridden.apply(make_job(benchmark=own, ended_at=ENDED)).origin == "the rule"
+
+
+def test_what_jura_ng_could_read_stays_as_it_is() -> None:
+    said = BenchmarkPolicy(jura_before=Epoch(ENDED + 1)).apply(make_job(benchmark="HEPSPEC:12.26", ended_at=ENDED))
+    assert [one.text for one in said.benchmarks] == ["12.26"]
 
 
 def test_of_rules_for_a_job_that_says_nothing_the_first_counts_whether_it_overrides_or_not() -> None:

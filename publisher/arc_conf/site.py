@@ -143,6 +143,9 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
         1,
         "For jobs that carry none; A-REX writes these values into its jobs itself. The first rule that matches counts.",
     )
+    sheet.say(
+        1, "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng told them."
+    )
     sheet.lines.append("  benchmark:")
     sheet.lines += rules
 
