@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -46,6 +47,9 @@ class Shelf:
         self.latest |= {JobKey(entry[:KEY_BYTES]): unpack(entry) for entry in packed}
         self.absence.covers = stretches.settle_fresh(self.connection, TARGET, self.absence)
 
+    def close(self) -> None:
+        self.connection.close()
+
     def look_up(self, keys: Sequence[JobKey], *, by_absence: bool = True) -> dict[JobKey, Membership]:
         return stretches.look_up(self.connection, TARGET, keys, self.absence if by_absence else None)
 
@@ -53,61 +57,62 @@ class Shelf:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.sampled_from(FEW), min_size=1, max_size=9, unique=True), max_size=12))
 def test_the_latest_delivery_is_found_after_any_merges_with_and_without_absences(messages: list[list[JobKey]]) -> None:
-    shelf = Shelf()
-    for keys in messages:
-        shelf.deliver(keys)
-    assert shelf.look_up(FEW) == shelf.look_up(FEW, by_absence=False) == shelf.latest
+    with closing(Shelf()) as shelf:
+        for keys in messages:
+            shelf.deliver(keys)
+        assert shelf.look_up(FEW) == shelf.look_up(FEW, by_absence=False) == shelf.latest
 
 
 def test_merged_leaves_are_in_order_full_and_complete() -> None:
-    shelf, rng = Shelf(), Random(1)
-    delivered: set[JobKey] = set()
-    for count in (2_000, 700, 700, 3, 900, 500):
-        keys = [job_key(str(rng.random()), "") for _ in range(count)]
-        delivered.update(keys)
-        shelf.deliver(keys)
-    for stretch, count in shelf.connection.execute("SELECT id, entries FROM stretch").fetchall():
-        leaves = [
-            leaf
-            for (leaf,) in shelf.connection.execute(
-                "SELECT entries FROM leaf WHERE stretch = ? ORDER BY first, id", (stretch,)
-            )
-        ]
-        entries = [leaf[at : at + 22] for leaf in leaves for at in range(0, len(leaf), 22)]
-        assert entries == sorted(entries)
-        assert len(entries) == count
-        assert {len(leaf) for leaf in leaves[:-1]} <= {180 * 22}
-    assert shelf.look_up(sorted(delivered)) == shelf.latest
-    assert len(shelf.latest) == 4_803
+    rng = Random(1)
+    with closing(Shelf()) as shelf:
+        delivered: set[JobKey] = set()
+        for count in (2_000, 700, 700, 3, 900, 500):
+            keys = [job_key(str(rng.random()), "") for _ in range(count)]
+            delivered.update(keys)
+            shelf.deliver(keys)
+        for stretch, count in shelf.connection.execute("SELECT id, entries FROM stretch").fetchall():
+            leaves = [
+                leaf
+                for (leaf,) in shelf.connection.execute(
+                    "SELECT entries FROM leaf WHERE stretch = ? ORDER BY first, id", (stretch,)
+                )
+            ]
+            entries = [leaf[at : at + 22] for leaf in leaves for at in range(0, len(leaf), 22)]
+            assert entries == sorted(entries)
+            assert len(entries) == count
+            assert {len(leaf) for leaf in leaves[:-1]} <= {180 * 22}
+        assert shelf.look_up(sorted(delivered)) == shelf.latest
+        assert len(shelf.latest) == 4_803
 
 
 def test_a_run_delivered_more_often_than_a_leaf_holds_is_found_at_its_last() -> None:
-    shelf = Shelf()
-    for _ in range(400):
-        shelf.deliver(FEW[:2])
-    assert {one.message for one in shelf.look_up(FEW).values()} == {400}
+    with closing(Shelf()) as shelf:
+        for _ in range(400):
+            shelf.deliver(FEW[:2])
+        assert {one.message for one in shelf.look_up(FEW).values()} == {400}
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(FEW), st.sampled_from(("", "by another", "fails"))), max_size=30))
 def test_what_another_process_wrote_and_what_was_rolled_back_are_told_right(steps: list[tuple[JobKey, str]]) -> None:
     """An absence covers what its process wrote; a merge of both, and one that fails on its way, must not mislead it."""
-    shelf = Shelf()
-    for key, how in steps:
-        if how == "by another":
-            ours, shelf.absence = shelf.absence, Absence()
-            shelf.deliver([key])
-            shelf.absence = ours
-        elif how == "fails":
-            before = dict(shelf.latest)
-            shelf.connection.execute("BEGIN")
-            covers = shelf.absence.covers
-            shelf.deliver([key])
-            shelf.connection.execute("ROLLBACK")
-            shelf.absence.covers, shelf.latest = covers, before
-        else:
-            shelf.deliver([key])
-    assert shelf.look_up(FEW) == shelf.latest
+    with closing(Shelf()) as shelf:
+        for key, how in steps:
+            if how == "by another":
+                ours, shelf.absence = shelf.absence, Absence()
+                shelf.deliver([key])
+                shelf.absence = ours
+            elif how == "fails":
+                before = dict(shelf.latest)
+                shelf.connection.execute("BEGIN")
+                covers = shelf.absence.covers
+                shelf.deliver([key])
+                shelf.connection.execute("ROLLBACK")
+                shelf.absence.covers, shelf.latest = covers, before
+            else:
+                shelf.deliver([key])
+        assert shelf.look_up(FEW) == shelf.latest
 
 
 @pytest.mark.parametrize("count", [1, 5, 180, 40_000])
@@ -122,9 +127,9 @@ def test_absence_never_denies_what_is_there_and_mostly_denies_what_is_not(count:
 
 
 def test_new_runs_are_not_looked_up_in_the_leaves() -> None:
-    shelf = Shelf()
-    shelf.deliver([job_key(str(number), "") for number in range(20_000)])
-    asked: list[str] = []
-    shelf.connection.set_trace_callback(asked.append)
-    assert shelf.look_up([job_key(f"stranger {number}", "") for number in range(1_000)]) == {}
-    assert len([one for one in asked if "FROM leaf" in one]) < 1_000 / 6
+    with closing(Shelf()) as shelf:
+        shelf.deliver([job_key(str(number), "") for number in range(20_000)])
+        asked: list[str] = []
+        shelf.connection.set_trace_callback(asked.append)
+        assert shelf.look_up([job_key(f"stranger {number}", "") for number in range(1_000)]) == {}
+        assert len([one for one in asked if "FROM leaf" in one]) < 1_000 / 6

@@ -251,12 +251,18 @@ class Body:
             self._peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
+def phrase(status: int) -> str:
+    """As Go and nginx say it, whatever Python calls it: since 3.13 its 413 is "Content Too Large"."""
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return "Request Entity Too Large"
+    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Status"
+
+
 def render(answer: Answer, *, close: bool) -> bytes:
     """The bytes of an answer: no Server header, headers before Date, chunked when long, as Go does."""
     if answer.raw is not None:
         return answer.raw
-    phrase = HTTPStatus(answer.status).phrase if answer.status in HTTPStatus._value2member_map_ else "Status"
-    lines = [f"HTTP/1.1 {answer.status} {phrase}"]
+    lines = [f"HTTP/1.1 {answer.status} {phrase(answer.status)}"]
     if answer.content_type:
         lines.append(f"Content-Type: {answer.content_type}")
     lines += [f"{name}: {value}" for name, value in answer.headers]

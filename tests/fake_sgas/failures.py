@@ -6,8 +6,9 @@ measured, the wording here is ours: a client must not lean on more than that kin
 
 from dataclasses import dataclass
 from html import escape
-from http import HTTPStatus
 from typing import Literal
+
+from tests.fake_ams import wire
 
 Generation = Literal["H", "R"]
 """H: the head of development on Python 3.8; R: release 3.8.1 on Python 2.7."""
@@ -84,7 +85,7 @@ def _frame(number: int) -> str:
 
 def nginx_page(status: int, title: str = "") -> bytes:
     """An error page of nginx; `title` where it says more than the status does."""
-    phrase = HTTPStatus(status).phrase
+    phrase = wire.phrase(status)
     center = f"<center>{title}</center>\r\n" if title else ""
     return (
         f"<html>\r\n<head><title>{status} {title or phrase}</title></head>\r\n<body>\r\n"

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from http import HTTPStatus
 from typing import Final
 
 from cryptography import x509
@@ -265,7 +264,7 @@ def _render(reply: Reply, *, keep: bool, body: bool = True) -> bytes:
     else:
         framing = f"Content-Length: {len(content)}"
     head = (
-        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\nServer: nginx/1.22.1\r\n"
+        f"HTTP/1.1 {reply.status} {wire.phrase(reply.status)}\r\nServer: nginx/1.22.1\r\n"
         f"Date: {formatdate(usegmt=True)}\r\nContent-Type: text/html\r\n{framing}\r\n"
         f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
     )
