@@ -574,7 +574,7 @@ def away(world: SgasWorld) -> None:
 @pytest.mark.parametrize(
     ("trouble", "step", "exit_status", "words"),
     [
-        (away, "certificate", 75, "cannot connect"),
+        (away, "services", 75, "cannot connect"),
         (no_list, "services", 78, "Welcome"),
         (no_registration, "services", 78, "View"),
         (no_right, "right to insert", 77, "jobinsert"),

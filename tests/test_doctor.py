@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher import cli
+from publisher.doctor.findings import parted
 from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_damaged, make_missing, set_schema_version
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -359,7 +360,29 @@ def job_that_breaks_a_rule(clinic: Clinic) -> Planted:
     return warning("fitness", "negative-duration (1)", "publisher explain JOB")
 
 
+def benchmark_not_configured(clinic: Clinic) -> Planted:
+    del clinic.site.config["records"]["benchmark"]
+    return warning("benchmarks", "`records: benchmark` is not set", "write it under `records`")
+
+
+def benchmark_not_configured_and_no_job(clinic: Clinic) -> Planted:
+    del clinic.site.config["records"]["benchmark"]
+    clinic.target["vos"] = ["nobody"]
+    return warning("benchmarks", "`records: benchmark` is not set; cannot tell", "write it under `records`")
+
+
 # The state
+
+
+def state_where_no_file_can_be(clinic: Clinic) -> Planted:
+    clinic.site.config["state"] = "/proc/publishing.db"
+    found = "/proc is part of a file system that holds no files of ours"
+    return failure(74, "state directory", found, "name a file on a disk in `state`", "state")
+
+
+def state_below_where_no_file_can_be(clinic: Clinic) -> Planted:
+    clinic.site.config["state"] = "/proc/sys/publisher/publishing.db"
+    return failure(74, "state directory", "holds no files of ours", "name a file on a disk in `state`", "state")
 
 
 def state_directory_gone(clinic: Clinic) -> Planted:
@@ -638,6 +661,11 @@ def token_without_reverse_dns(clinic: Clinic) -> Planted:
     return failure(77, "token", "no such host", "needs a reverse DNS name")
 
 
+def url_of_the_token_service(clinic: Clinic) -> Planted:
+    clinic.target["url"] = clinic.target["auth_url"]
+    return failure(78, "AMS", 'AMS answered 404 "404 page not found"', "it must be AMS itself, not its token service")
+
+
 def topic_not_ours(clinic: Clinic) -> Planted:
     clinic.fake.remove_acl()
     return failure(77, "right to publish", "only to: none", "ask the operators of AMS")
@@ -756,15 +784,37 @@ def test_sgas_cannot_take_a_certificate_without_a_host_name(tmp_path: Path, pki:
     site = SgasSite(tmp_path, pki, fake_sgas, host=robot)
     findings = {found["name"]: found for found in site.run("doctor", "--json").json["findings"]}
     assert findings["right to insert"]["state"] == "failure"
-    assert "administrator" in findings["right to insert"]["advice"]
+    assert findings["right to insert"]["advice"].startswith("no right at SGAS helps")
+    assert "get a certificate whose CN is that of this host" in findings["right to insert"]["advice"]
+
+
+def test_a_machine_name_that_the_certificate_is_not_for(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:
+    """The right to insert is proved by an empty document; then every record is refused."""
+    site = SgasSite(tmp_path, pki, fake_sgas, host=pki.host("ce01.other.net", days=365))
+    site.fill(*recent_jobs())
+
+    def findings() -> dict[str, dict[str, Any]]:
+        return {found["name"]: found for found in site.run("doctor", "--json").json["findings"]}
+
+    told = findings()
+    assert told["right to insert"]["state"] == "ok"
+    assert told["machine name"]["state"] == "warning"
+    assert "ce01.example.org, not of the domain of the certificate's CN ce01.other.net" in told["machine name"]["found"]
+    assert "`jobinsert:machine_name=ce01.example.org`" in told["machine name"]["advice"]
+    assert site.publish().status == 77, "doctor was right"
+    fake_sgas.allow(site.host, "jobinsert:machine_name=ce01.example.org")
+    assert site.publish().status == 0
+    assert findings()["machine name"]["state"] == "ok", "its administrator has allowed it"
 
 
 def test_sgas_at_another_address(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:
     site = SgasSite(tmp_path, pki, fake_sgas)
     site.target["url"] = f"https://localhost:{fake_sgas.port}/elsewhere"
-    findings = {found["name"]: found for found in site.run("doctor", "--json").json["findings"]}
-    assert findings["certificate"]["state"] == "failure"
-    assert "`url` of the target" in findings["certificate"]["advice"]
+    run = site.run("doctor", "--json")
+    findings = {found["name"]: found for found in run.json["findings"]}
+    assert "certificate" not in {found["name"] for found in run.json["findings"] if found["part"] == "nordic"}
+    assert findings["services"]["state"] == "failure"
+    assert "`url` of the target" in findings["services"]["advice"]
 
 
 # A service that is none, and files
@@ -840,6 +890,45 @@ def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
         for job in recent_jobs():
             arex.write(job)
     assert per_month() == before
+
+
+@pytest.mark.parametrize("vos", [None, ["atlas"]])
+def test_two_targets_to_one_topic(clinic: Clinic, vos: list[str] | None) -> None:
+    del clinic.target["sync"]
+    second = dict(clinic.target)
+    if vos:
+        clinic.target["vos"], second["exclude_vos"] = vos, vos
+    clinic.site.config["targets"]["copy"] = second
+    findings = clinic.doctor("--json").json["findings"]
+    twice = [found for found in findings if "everything is sent there twice" in found["found"]]
+    assert [(found["part"], found["state"]) for found in twice] == ([] if vos else [("copy", "warning")])
+    assert all("target egi" in found["found"] and "vos of its own" in found["advice"] for found in twice)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "advice"),
+    [
+        ('authn answered 403 "no; ask us": renew it', 'authn answered 403 "no; ask us"', "renew it"),
+        ('AMS answered 500 "a: b; c"', 'AMS answered 500 "a: b; c"', ""),
+        ("SGAS answered 500 \"value 'x; y': z\"; look there", "SGAS answered 500 \"value 'x; y': z\"", "look there"),
+        ("no file; make it; then go on", "no file", "make it; then go on"),
+        ('cut "in the middle; of', 'cut "in the middle; of', ""),
+        ("nothing to do", "nothing to do", ""),
+    ],
+)
+def test_the_words_of_others_are_not_torn_apart(text: str, found: str, advice: str) -> None:
+    assert parted(text) == (found, advice)
+
+
+@pytest.mark.parametrize("said", ['Internal; "Error": try later; or not', 'x": y; z'])
+def test_what_a_service_says_stays_whole(clinic: Clinic, said: str) -> None:
+    body = json.dumps({"error": {"code": 403, "message": said, "status": "FORBIDDEN"}}).encode()
+    clinic.fake.faults.always(Fault.status(403, body), service="authn", route="authx509")
+    (token,) = [found for found in clinic.doctor("--json").json["findings"] if found["name"] == "token"]
+    whole = said.replace('"', "'")
+    assert token["found"].startswith(f'authn answered 403 "{whole}"')
+    assert "Internal" not in token["advice"]
+    assert "z" not in token["advice"].split("give")[0]
 
 
 def test_one_target_of_two(clinic: Clinic) -> None:

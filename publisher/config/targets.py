@@ -336,7 +336,7 @@ def _mixed(first: TargetSettings, second: TargetSettings) -> str:
             f"{second.format} would go to {where} {first.format} of target {first.name}, and jobs are counted twice there; "
             "send one format, or mark one target `shadow: true`"
         )
-    if second.summary and not _apart(first, second):
+    if second.summary and not apart(first, second):
         return (
             f"its totals would go to {where} those of target {first.name}, and replace some of them there; give each target "
             "vos of its own, or make them one"
@@ -349,7 +349,7 @@ def _mixed(first: TargetSettings, second: TargetSettings) -> str:
     return ""
 
 
-def _apart(one: TargetSettings, other: TargetSettings) -> bool:
+def apart(one: TargetSettings, other: TargetSettings) -> bool:
     """Whether no VO is wanted by both."""
     if one.vos is None:
         return other.vos is not None and other.vos <= one.exclude_vos

@@ -17,7 +17,17 @@ from publisher.delivery.retry import Schedule, asked_wait_s
 from publisher.delivery.session import SessionLater
 from publisher.delivery.smime import Poison, Signer
 from publisher.delivery.tls import client_context, trust_described
-from publisher.delivery.verdicts import CREDENTIALS, REFUSED, Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.delivery.verdicts import (
+    CONFIGURATION,
+    CREDENTIALS,
+    LATER,
+    REFUSED,
+    Action,
+    Decision,
+    publish_verdict,
+    token_of,
+    token_verdict,
+)
 from publisher.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
 from publisher.model.message import MESSAGE_ID, Message
 
@@ -140,7 +150,8 @@ class AmsTransport:
         try:
             profile = self.profile()
         except PublisherError as error:
-            return (token, Step(name="right to publish", answer=plain(str(error)), exit_status=error.exit_status))
+            name = "AMS" if error.exit_status in (LATER, CONFIGURATION) else "right to publish"
+            return (token, Step(name=name, answer=plain(str(error)), exit_status=error.exit_status))
         return (token, self._right(profile))
 
     def _right(self, profile: Profile) -> Step:

@@ -104,4 +104,5 @@ def quoted(answer: Answer) -> str:
     said = envelope_message(answer)
     if not said:
         said = plain(_TAG.sub(" ", answer.body[:4096].decode("utf-8", "replace")), _QUOTE_LENGTH)
+    said = said.replace('"', "'")  # so that where the quotation ends can be told
     return f'{answer.status} "{said}"' if said else f"{answer.status} without a word"

@@ -6,7 +6,7 @@ Spec: RFC 5280 (key usage 4.2.1.3, extended key usage 4.2.1.12, CRL distribution
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
@@ -24,7 +24,7 @@ from publisher.delivery.hostcert import (
     slash_dn,
     validity,
 )
-from publisher.delivery.sgas_names import spellings
+from publisher.delivery.sgas_names import in_domain, spellings
 from publisher.delivery.verdicts import CREDENTIALS
 from publisher.errors import CredentialError
 
@@ -46,6 +46,15 @@ def certificate_ends(credentials: Credentials) -> datetime | None:
         return validity(load_certificate(credentials.certificate))[1]
     except CredentialError:
         return None
+
+
+def foreign_machines(credentials: Credentials, machines: Iterable[str]) -> tuple[str, list[str]]:
+    """The host that the certificate is for, and every MachineName for which SGAS does not let it insert by that alone.
+
+    Raises: CredentialError.
+    """
+    host = spellings(load_certificate(credentials.certificate).subject).host
+    return host, sorted(name for name in machines if not in_domain(name, host))
 
 
 def not_here(credentials: Credentials) -> Step | None:

@@ -111,7 +111,8 @@ class SgasTransport:
         answer = self._session.exchange("GET", self._base)
         if not isinstance(answer, Answer) or answer.status != 200:
             receipt = judge(answer, nothing)
-            return (Step(name="certificate", answer=receipt.reason, exit_status=receipt.exit_status),)
+            name = "certificate" if receipt.exit_status == CREDENTIALS else "services"
+            return (Step(name=name, answer=receipt.reason, exit_status=receipt.exit_status),)
         steps = [Step(name="certificate", answer=f"accepted, as {self._subject.comma} or {self._subject.slash}")]
         found = service_paths(answer.body) or {}
         if _REGISTRATION not in found:
@@ -121,7 +122,8 @@ class SgasTransport:
         steps.append(Step(name="services", answer=plain(", ".join(sorted(found)))))
         receipt = judge(self._insert_answer(_NO_RECORDS), nothing)
         if receipt.verdict is Verdict.DELIVERED:
-            return (*steps, Step(name="right to insert", answer=f"proved with an empty document at {self._insert}"))
+            taken = f"an empty document was taken at {self._insert}; the MachineName is looked at in records only"
+            return (*steps, Step(name="right to insert", answer=taken))
         reason, exit_status = receipt.reason, receipt.exit_status
         if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault
             exit_status = CREDENTIALS

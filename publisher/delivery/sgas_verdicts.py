@@ -173,7 +173,8 @@ def judge(answer: Answer | NoAnswer, sent: Sent) -> Receipt:
         )
     machines = _refused_machines(answer, heard, sent)
     ruling = _MACHINE if machines else _ruling(answer.status, heard)
-    words, advice = f'"{heard.words}"' if heard.words else "without a word", _advice(ruling.advice, sent, heard)
+    shown = heard.words.replace('"', "'")  # so that where the quotation ends can be told
+    words, advice = f'"{shown}"' if shown else "without a word", _advice(ruling.advice, sent, heard)
     if ruling.advice in (
         Advice.RIGHT,
         Advice.HOST_NAME,

@@ -180,7 +180,7 @@ def _refusal(answer: Answer, said: str) -> Decision:
             CREDENTIALS, f"{reason}: authenticated, but this user may not publish to the topic (not in its ACL)"
         )
     if status == 404:
-        default = "no such address; check `url` of the target"
+        default = "no such address; check `url` of the target: it must be AMS itself, not its token service"
         return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(said, default)}")
     if status == 400 and said.startswith(_AMS_BAD_NAMES):
         return _stop(CONFIGURATION, f"{reason}: check `project` and `topic` of the target")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from publisher.config import TargetSettings
+from publisher.delivery.credential_check import foreign_machines
 from publisher.doctor.findings import Finding, Question, join, not_asked
-from publisher.errors import LedgerError, SourceError, Unfit
+from publisher.errors import CredentialError, LedgerError, SourceError, Unfit
 from publisher.formats import job_format, summary_format
 from publisher.missing import missing_databases
 from publisher.model.job import Epoch, JobRecord
@@ -41,7 +42,7 @@ def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[F
                 yield _statuses(each)
             yield _months(source, now)
             yield _future(source, now)
-            yield from _newest(source, targets, now)
+            yield from _newest(site, source, targets, now)
     except SourceError as error:
         yield question.error(error, "see that A-REX's accounting is on ([arex] in arc.conf), and look at that file")
         because = "the accounting data cannot be read"
@@ -122,6 +123,7 @@ def _future(source: Source, now: datetime) -> Finding:
 _WHY_BENCHMARKS: Final = (
     "a job without a benchmark cannot be counted and is set aside; a wrong one makes its work too small"
 )
+_WITHOUT_BENCHMARK: Final = frozenset({"ogf-ur"})  # formats whose receiver asks for none
 _ADVICE_BENCHMARKS: Final = (
     "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "
     "with `override: true` where jobs carry one that is wrong or cannot be read; what arc.conf says (benchmark in [lrms] and "
@@ -137,36 +139,80 @@ class _Fates:
     queues: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)  # queues with jobs that lack a benchmark
     default: set[str] = field(default_factory=set)  # queues with A-REX's HEPSPEC:1.0
+    machines: set[str] = field(default_factory=set)  # MachineName
     rules: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def among(self) -> str:
+        return f"the newest {self.looked_at:,} jobs, of {len(self.queues)} queues"
 
-def _newest(source: Source, targets: Sequence[TargetSettings], now: datetime) -> Iterator[Finding]:
+
+def _newest(site: Site, source: Source, targets: Sequence[TargetSettings], now: datetime) -> Iterator[Finding]:
     jobs, skipped = _recent(source, now)
     for target in targets:
         fates = _judged(target, jobs, now)
-        question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
+        yield _benchmarks(target, fates)
         if not fates.looked_at:
-            found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
-            yield question.warning(found, "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`")
             continue
-        among = f"the newest {fates.looked_at:,} jobs, of {len(fates.queues)} queues"
-        if fates.bare:
-            queues = join(sorted(fates.bare))
-            found = f"none, or none that can be read, for jobs of the queue {queues} (among {among})"
-            yield question.warning(found, _ADVICE_BENCHMARKS)
-        elif fates.default:
-            found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs of the queue {join(sorted(fates.default))}"
-            yield question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
-        else:
-            yield question.ok(f"known for {among}")
-        question = Question("fitness", target.name, "a job that breaks a rule is set aside")
-        rules = fates.rules + skipped
-        if rules:
-            broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
-            advice = "`publisher explain JOB` shows how a job comes to that; `publisher quarantine list` has them after a round"
-            yield question.warning(f"jobs that would be set aside, among {among}: {broken}", advice)
-        else:
-            yield question.ok(f"none of {among} would be set aside")
+        yield _fitness(target, fates, skipped)
+        if target.type == "sgas":
+            yield from _machine_names(site, target, fates.machines)
+
+
+def _benchmarks(target: TargetSettings, fates: _Fates) -> Finding:
+    question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
+    unset = not target.records.benchmark and target.format not in _WITHOUT_BENCHMARK
+    if not fates.looked_at:
+        found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
+        advice = "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`"
+        if unset:
+            return question.warning(f"`records: benchmark` is not set; {found}", _ADVICE_BENCHMARKS)
+        return question.warning(found, advice)
+    if fates.bare:
+        queues = join(sorted(fates.bare))
+        found = f"none, or none that can be read, for jobs of the queue {queues} (among {fates.among})"
+        return question.warning(found, _ADVICE_BENCHMARKS)
+    if fates.default:
+        found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs of the queue {join(sorted(fates.default))}"
+        return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
+    if unset:
+        found = (
+            f"`records: benchmark` is not set: {fates.among} bring their own, the first one without will be set aside"
+        )
+        return question.warning(found, _ADVICE_BENCHMARKS)
+    return question.ok(f"known for {fates.among}")
+
+
+def _fitness(target: TargetSettings, fates: _Fates, skipped: Counter[str]) -> Finding:
+    question = Question("fitness", target.name, "a job that breaks a rule is set aside")
+    rules = fates.rules + skipped
+    if not rules:
+        return question.ok(f"none of {fates.among} would be set aside")
+    broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
+    advice = "`publisher explain JOB` shows how a job comes to that; `publisher quarantine list` has them after a round"
+    return question.warning(f"jobs that would be set aside, among {fates.among}: {broken}", advice)
+
+
+def _machine_names(site: Site, target: TargetSettings, machines: Set[str]) -> Iterator[Finding]:
+    """Whether the certificate is of the domain of every MachineName, which is what SGAS asks unless told otherwise."""
+    why = "SGAS refuses a record whose MachineName is not of the certificate's domain; an empty document does not show that"
+    question = Question("machine name", target.name, why)
+    try:
+        host, foreign = foreign_machines(site.credentials(), machines)
+        with closing(site.ledger_to_read()) as ledger:
+            state = ledger.target(target.name)
+    except (CredentialError, LedgerError):  # told by those who look at them
+        return
+    if not foreign:
+        yield question.ok(f"{join(sorted(machines))}, of the domain of the certificate's CN {host}")
+    elif state is not None and state.delivered and not state.quarantined:
+        yield question.ok(f"{join(foreign)}, not of the domain of the certificate's CN {host}, but records were taken")
+    else:
+        advice = (
+            f"ask the administrator of SGAS for `jobinsert:machine_name={';'.join(foreign)}` for the DN under `subject`, or "
+            "correct `records: machine_name`"
+        )
+        yield question.warning(f"{join(foreign)}, not of the domain of the certificate's CN {host}", advice)
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
@@ -197,6 +243,7 @@ def _judged(target: TargetSettings, jobs: Sequence[JobRecord], now: datetime) ->
             published = target.policy.describe(job)
             if not selection.wants_vo(published.who.vo):
                 continue
+            fates.machines.add(published.where.machine_name)
             if published.benchmark.arex_default:
                 fates.default.add(job.queue)
             render(published, now)

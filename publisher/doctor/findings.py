@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from publisher.delivery.base import Step
 from publisher.errors import ConfigError, PublisherError, gravest
-
-# Messages of ours say what and where, then what to do: after a semicolon, or after the words of somebody else and a colon.
-_ADVICE_BEGINS: Final = re.compile(r'(?<="): |; ')
 
 
 class State(StrEnum):
@@ -104,9 +99,20 @@ class Question:
 
 
 def parted(text: str) -> tuple[str, str]:
-    """What happened, and what to do; the second is '' where the text does not say it."""
-    found = _ADVICE_BEGINS.split(text, maxsplit=1)
-    return found[0], found[1] if len(found) > 1 else ""
+    """What happened, and what to do; the second is '' where the text does not say it.
+
+    Messages of ours say what to do after a semicolon, or after the words of somebody else in quotation marks and a colon.
+    Whatever stands between quotation marks is left whole.
+    """
+    inside = False
+    for at, letter in enumerate(text):
+        if letter == '"':
+            inside = not inside
+            if not inside and text.startswith(": ", at + 1):
+                return text[: at + 1], text[at + 3 :]
+        elif not inside and text.startswith("; ", at):
+            return text[:at], text[at + 2 :]
+    return text, ""
 
 
 def broken_configuration(error: ConfigError) -> Diagnosis:

@@ -30,6 +30,7 @@ _WHY: Final[Mapping[str, str]] = {
     "TLS": "records go to nobody whose certificate is not right",
     "clock": "signatures and certificates are judged by the time, and end times are ours",
     "token": "AMS takes messages only with one, which authn gives for the certificate",
+    "AMS": "records are handed over there",
     "right to publish": "AMS knows us, but takes messages only from those whom the topic lists",
     "services": "the service must be one that takes job records",
     "right to insert": "SGAS takes records only from those whom its administrator lists",
@@ -38,6 +39,7 @@ _WHY: Final[Mapping[str, str]] = {
 _WHY_ELSE: Final = "a transport asks this of itself before it takes messages"
 _OTHERWISE: Final[Mapping[str, str]] = {
     "token": "give the operators of AMS the DN under `subject`, and this answer",
+    "AMS": "see that `url` of the target is right, and ask again later",
     "right to publish": "ask the operators of AMS to let this host's user publish to the topic",
     "certificate": "give the administrator of SGAS the DN under `subject`, and this answer",
     "services": "ask the administrator of SGAS for its address, and correct `url` of the target",

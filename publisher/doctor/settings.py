@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.config import Settings, TargetSettings
+from publisher.config.targets import apart, destination
 from publisher.doctor.findings import Finding, Question
 from publisher.errors import ConfigError
 
@@ -19,6 +20,7 @@ def check_settings(settings: Settings, targets: Sequence[TargetSettings]) -> Ite
     yield _file(settings)
     for target in targets:
         yield from _target(target, settings)
+        yield from _twice(target, settings)
     for path in dict.fromkeys(target.records.identity.secret_file for target in targets):
         if path is not None:
             yield _secret(path)
@@ -54,6 +56,19 @@ def _target(target: TargetSettings, settings: Settings) -> Iterator[Finding]:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
     for found, advice in odd:
         yield question.warning(found, advice)
+
+
+def _twice(target: TargetSettings, settings: Settings) -> Iterator[Finding]:
+    """Single records that another target before this one sends to the same place; totals are refused when they are read."""
+    place = destination(target)
+    for other in settings.targets[: settings.targets.index(target)]:
+        if place is None or place != destination(other) or target.shadow or other.shadow or apart(other, target):
+            continue
+        question = Question("target", target.name, "the receiver keeps one copy, and the work of the other is lost")
+        yield question.warning(
+            f"its jobs go to the same place as those of target {other.name}: everything is sent there twice",
+            "take one of the two out, correct its address, or give each target vos of its own",
+        )
 
 
 def _synced(target: TargetSettings, settings: Settings) -> bool:

@@ -30,6 +30,10 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
     """The directory, the files in it, and the room on its disk."""
     question = Question("state directory", "state", _WHY_DIRECTORY)
     directory = state.parent
+    if not _holds_files(directory):
+        advice = "name a file on a disk in `state`, such as /var/lib/publisher/publishing.db"
+        yield question.failure(f"{directory} is part of a file system that holds no files of ours", advice, _STATUS)
+        return
     try:
         found = directory.stat()
     except FileNotFoundError:
@@ -43,6 +47,18 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
     if stat.S_ISDIR(found.st_mode):
         yield _owners(state, found.st_uid)
         yield _space(directory, free_bytes(directory))
+
+
+def _holds_files(directory: Path) -> bool:
+    """False for what the kernel shows as files, such as /proc: a file system without a single block."""
+    for place in (directory, *directory.parents):
+        try:
+            return os.statvfs(place).f_blocks > 0
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+    return True  # what is wrong with it will be told
 
 
 def _missing(question: Question, directory: Path) -> Finding:
@@ -104,6 +120,9 @@ def _space(directory: Path, free: int) -> Finding:
 def check_ledger(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding | Measure]:
     """What the ledger knows of each target: its last success, what is in doubt, set aside or held back."""
     question = Question("state", "state", _WHY_DIRECTORY)
+    if not _holds_files(site.settings.state.parent):
+        yield not_asked(question, "no file of ours can be there")
+        return
     now = site.surroundings.clock()
     try:
         with closing(site.ledger_to_read()) as ledger:
