@@ -18,10 +18,10 @@ from publisher.importers import BY_INTERFACE
 from publisher.importers.base import ImportRule
 from publisher.importers.origins import Origin, origin_of
 from publisher.judge import Changed, is_unchanged
-from publisher.ledger.base import Hold, Known, Ledger, Quarantined
+from publisher.ledger.base import Hold, Known, Ledger, MessageState, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.explanation import ExplainedValue, explained
-from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.job import JOB_DIGEST_BYTES, JobId, JobRecord, RowRef, SkippedJob
 from publisher.model.message import LEFT_OUT
 from publisher.model.policy import PublishedJob
 from publisher.model.quality import WARNINGS
@@ -35,6 +35,7 @@ from publisher.sources.base import Page
 from publisher.wiring import Site, fate_of_changed
 
 USAGE_RECORD: Final = "ogf-ur"
+_FOLLOW: Final = "follow when all rows are looked at, once a day or with `publisher publish --force`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         return replace(about, fate=fate, reason=reason, unfit=str(unfit))
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
+    reason += _beside(bench, job)
     record, unfit_here = _rendered(bench.format, published, bench.now)
     usage_record = bench.format.name == USAGE_RECORD
     return replace(
@@ -247,10 +249,7 @@ def _fate(
     start = state.start if state else (None if begin is None else epoch(begin))
     selection = target.selection(Window(start=start))
     if known is not None and known.fingerprint != LEFT_OUT:
-        word = "counted" if target.summary else "delivered"
-        return (
-            (word, "`publisher trace` tells in which message") if known.settled else ("on its way", "not yet settled")
-        )
+        return _fate_of_known(target, job, known)
     if job.status not in selection.statuses:
         return (
             "not wanted",
@@ -270,7 +269,43 @@ def _fate(
     judged_alike = held is not None and held.policy_digest == bench.policy_digest
     if held is not None and held.hold is Hold.HELD and judged_alike and is_unchanged(held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
-    return "to be sent", "with the next round"
+    return "to be sent", _when_sent(bench, job, held)
+
+
+def _fate_of_known(target: TargetSettings, job: JobRecord, known: Known) -> tuple[str, str]:
+    if not known.settled:
+        return "on its way", "not yet settled"
+    word = "counted" if target.summary else "delivered"
+    if known.fingerprint == job.fingerprint:
+        return word, "`publisher trace` tells in which message"
+    if fate_of_changed(target) is Changed.KEEP:
+        return word, "its values have changed since, and the receiver keeps what it has"
+    return word, f"with other values than it has now, which {_FOLLOW}"
+
+
+def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
+    """A row that was read before is not met again by every round."""
+    cursor = bench.ledger.cursor(bench.target.name, job.row.database)
+    if held is not None or cursor is None or job.row.record_id > cursor.record_id:
+        return "with the next round"
+    if any(row.row == job.row for row in bench.ledger.open_rows(bench.target.name)):
+        return "with the next round"
+    return f"its row changed after it was read, and such rows {_FOLLOW}"
+
+
+def _beside(bench: _Bench, job: JobRecord) -> str:
+    """What is to be said of runs of the job under other LocalJobIDs; '' where none was delivered."""
+    own = job.key[JOB_DIGEST_BYTES:]
+    others = {
+        delivery.run
+        for delivery in bench.ledger.trace(job.job_id)
+        if delivery.target == bench.target.name
+        and delivery.run != own
+        and delivery.state in (MessageState.SENT, MessageState.COUNTED)
+    }
+    if not others:
+        return ""
+    return "; A-REX restarted the job: an earlier run, under another local job id, counts beside this one"
 
 
 def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:

@@ -7,13 +7,14 @@ Job records replace each other, but no row of the sums is ever deleted: one that
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from publisher.errors import Unfit
-from publisher.judge import Changed, Fit, Judge
+from publisher.judge import Changed, Fit, Judge, PassedOver
 from publisher.ledger.base import Known, Ledger
+from publisher.model.job import JobRecord, SkippedJob
 from publisher.model.months import month_window
 from publisher.model.policy import RecordPolicy
 from publisher.model.row_keys import month_number, sync_host
@@ -60,44 +61,96 @@ def made(
     """What the window's jobs would make as they are now; `delivered`: only those that were.
 
     Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered stands in the month in which
-    it was. Raises: SourceError.
+    it was, also if its job was restarted since and ended again, under the same LocalJobID or another. Raises: SourceError.
     """
-    judge = Judge(
-        selection=replace(wanted.selection, window=window),
-        policy=wanted.policy,
-        policy_digest="",
-        changed=Changed.REPLACE,
-        again=True,
-    )
-    keys = SummaryKeys(wanted.format)
-    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-    hosts: Counter[HostMonth] = Counter()
-    again: Counter[int] = Counter()
+    making = _Making(wanted, window, ledger, delivered=delivered)
     for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
         page_read(page)
-        ids = [job.key for job in page.jobs]
-        known, held = ledger.known(wanted.target, ids), ledger.held(wanted.target, ids)
-        for job, key in zip(page.jobs, ids, strict=True):
-            if key not in known and (delivered or key in held):
-                continue
-            fit = judge.judge(job, key, _settled(known.get(key)), None)
-            if not isinstance(fit, Fit):
-                continue
-            try:
-                row = keys.of(fit.published)
-            except Unfit:
-                continue  # it ended in no month: it is set aside, and makes nothing
-            here = sums[row]
-            here[0] += 1
-            here[1] += job.wall_s
-            here[2] += job.cpu_user_s + job.cpu_kernel_s
-            month = month_number(fit.entry.ended_at)
-            hosts[month, sync_host(fit.published.where.spelt_host)] += 1
-            again[month] += key in known  # also if it is on its way once more
-    rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
-    for row, (jobs, wall_s, cpu_s) in sums.items():
-        rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
-    return Made(rows=dict(rows), hosts=dict(hosts), again=dict(again))
+        making.add(page.jobs)
+    if window.end is not None and making.lacks_some():
+        for page in source.window(Window(start=window.end), frozenset(), now):
+            page_read(page)
+            making.add_restarted(page.jobs)
+    return making.made()
+
+
+class _Making:
+    """Adds up what the jobs of a window make."""
+
+    def __init__(self, wanted: Wanted, window: Window, ledger: Ledger, *, delivered: bool) -> None:
+        self._target = wanted.target
+        self._window = window
+        self._ledger = ledger
+        self._delivered = delivered
+        self._judge = Judge(
+            selection=replace(wanted.selection, window=window),
+            policy=wanted.policy,
+            policy_digest="",
+            changed=Changed.REPLACE,
+            again=True,
+        )
+        self._keys = SummaryKeys(wanted.format)
+        self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self._hosts: Counter[HostMonth] = Counter()
+        self._again: Counter[int] = Counter()
+
+    def add(self, jobs: Sequence[JobRecord]) -> None:
+        """Jobs that ended in the window."""
+        ids = [job.key for job in jobs]
+        known, held = self._ledger.known(self._target, ids), self._ledger.held(self._target, ids)
+        others = self._ledger.other_runs(self._target, ids)
+        for job, key in zip(jobs, ids, strict=True):
+            if key in known or not (self._delivered or key in held):
+                fit = self._judge.judge(job, key, _settled(known.get(key)), None)
+                # Also if it is on its way once more.
+                self._count(fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known)
+            self._add_earlier(job, others.get(key, ()))
+
+    def add_restarted(self, jobs: Sequence[JobRecord]) -> None:
+        """Jobs that ended after the window: those that were delivered in it count there."""
+        ids = [job.key for job in jobs]
+        known, others = self._ledger.known(self._target, ids), self._ledger.other_runs(self._target, ids)
+        for job, key in zip(jobs, ids, strict=True):
+            self._add_earlier(job, [*others.get(key, ()), *([known[key]] if key in known else ())])
+
+    def lacks_some(self) -> bool:
+        """Whether more was delivered in the window than was found in it."""
+        delivered: Counter[int] = Counter()
+        for (month, _), jobs in self._ledger.counts(self._target).delivered.items():
+            delivered[month] += jobs if self._covers(month) else 0
+        return any(jobs > self._again[month] for month, jobs in delivered.items())
+
+    def made(self) -> Made:
+        rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
+        for row, (jobs, wall_s, cpu_s) in self._sums.items():
+            rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
+        return Made(rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again))
+
+    def _covers(self, month: int) -> bool:
+        start = month_window(month).start
+        return start is not None and start in self._window
+
+    def _add_earlier(self, job: JobRecord, runs: Iterable[Known]) -> None:
+        """Runs of the job that were delivered in the window. What they used is not known any more."""
+        for run in runs:
+            if run.ended_at in self._window:
+                fit = self._judge.judge(replace(job, ended_at=run.ended_at), job.key, None, None)
+                self._count(fit, 0, 0, again=True)
+
+    def _count(self, fit: Fit | SkippedJob | PassedOver, wall_s: int, cpu_s: int, *, again: bool) -> None:
+        if not isinstance(fit, Fit):
+            return
+        try:
+            row = self._keys.of(fit.published)
+        except Unfit:
+            return  # it ended in no month: it is set aside, and makes nothing
+        here = self._sums[row]
+        here[0] += 1
+        here[1] += wall_s
+        here[2] += cpu_s
+        month = month_number(fit.entry.ended_at)
+        self._hosts[month, sync_host(fit.published.where.spelt_host)] += 1
+        self._again[month] += again
 
 
 def stale(ledger: Ledger, target: str, month: int, would_be: Made) -> tuple[KeyTotal, ...]:

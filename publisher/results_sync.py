@@ -36,10 +36,16 @@ def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
             *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
             "-" if row.told is None else f"{row.told:,}",
             "-" if row.portal is None else f"{row.portal:,}",
-            "; ".join(row.repairs) or "none",
+            _difference(row),
         )
         for row in compared
     ]
+
+
+def _difference(row: Compared) -> str:
+    """What to do, or why there is nothing to do where more was delivered than the database has."""
+    told = "; ".join(row.repairs) or "none"
+    return f"{told}; {row.restarted:,} delivered before a restart count too" if row.restarted else told
 
 
 def check_json(
@@ -56,6 +62,7 @@ def check_json(
                 "submit_host": row.submit_host,
                 "database": row.database,
                 "delivered": row.delivered,
+                "restarted": row.restarted,
                 "before": row.before,
                 "quarantined": row.quarantined,
                 "pending": row.pending,

@@ -204,6 +204,10 @@ class Ledger(Protocol):
         """Those of the runs that were delivered or are on their way."""
         ...
 
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[Known]]:
+        """By each of these runs, the other runs of its job that were delivered: before a restart it had another LocalJobID."""
+        ...
+
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         """Those of the runs that are in quarantine."""
         ...

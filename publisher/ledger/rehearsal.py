@@ -53,6 +53,9 @@ class RehearsalLedger:
     def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Known]:
         return self._asked.known(target, keys)
 
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[Known]]:
+        return self._asked.other_runs(target, keys)
+
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         return self._asked.held(target, keys)
 

@@ -29,7 +29,7 @@ from publisher.ledger.lock import target_lock
 from publisher.ledger.membership import KEY_BYTES, unpack
 from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
-from publisher.model.message import Message, MessageId
+from publisher.model.message import LEFT_OUT, Message, MessageId
 from publisher.model.months import AcceptedChange
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, WindowMark
@@ -135,6 +135,22 @@ class LedgerQuestions:
                 key: Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=settled[one.message])
                 for key, one in found.items()
             }
+
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[Known]]:
+        number = self._number(target)
+        if number is None or not keys:
+            return {}
+        with self._reading():
+            by_job = stretches.of_jobs(self._connection, number, keys, self._fresh_of(number))
+            delivered = {
+                key: [
+                    Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=True)
+                    for other, one in by_job.get(key[:JOB_DIGEST_BYTES], {}).items()
+                    if other != key and one.fingerprint != LEFT_OUT and self._is_settled(one.message)
+                ]
+                for key in keys
+            }
+        return {key: others for key, others in delivered.items() if others}
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from publisher.ledger.absence import Absence
 from publisher.ledger.membership import ENTRY_BYTES, KEY_BYTES, Membership, ceiling, entries, latest, leaves, unpack
-from publisher.model.job import JobKey
+from publisher.model.job import JOB_DIGEST_BYTES, JobKey
 
 FRESH_ENTRIES: Final = 32_768  # as many are kept in memory; then they become a stretch
 _RATIO: Final = 4
@@ -64,6 +64,28 @@ def look_up(
     return found
 
 
+def of_jobs(
+    connection: sqlite3.Connection, target: int, keys: Sequence[JobKey], fresh: Mapping[JobKey, bytes]
+) -> dict[bytes, dict[JobKey, Membership]]:
+    """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
+    found: dict[bytes, dict[JobKey, Membership]] = {key[:JOB_DIGEST_BYTES]: {} for key in keys}
+    numbers = connection.execute(_STRETCHES, {"target": target}).fetchall()
+    for digest, runs in found.items():
+        for stretch, _ in numbers:
+            for entry in _of_job(connection, stretch, digest):
+                _keep_latest(runs, entry)
+    for key, entry in fresh.items():
+        if (digest := key[:JOB_DIGEST_BYTES]) in found:
+            _keep_latest(found[digest], entry)
+    return found
+
+
+def _keep_latest(runs: dict[JobKey, Membership], entry: bytes) -> None:
+    key, membership = JobKey(entry[:KEY_BYTES]), unpack(entry)
+    if key not in runs or membership.message > runs[key].message:
+        runs[key] = membership
+
+
 def trace(connection: sqlite3.Connection, target: int, digest: bytes) -> list[bytes]:
     """Every entry of every run of a job, in the order of messages."""
     found = [
@@ -73,13 +95,21 @@ def trace(connection: sqlite3.Connection, target: int, digest: bytes) -> list[by
         if entry.startswith(digest)
     ]
     for stretch, _ in connection.execute(_STRETCHES, {"target": target}).fetchall():
-        row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(digest)[:KEY_BYTES]}).fetchone()
-        while row:
-            found += [entry for entry in entries(row[2]) if entry.startswith(digest)]
-            if row[1] < digest:
-                break
-            row = connection.execute(_LEAF_BEFORE, {"stretch": stretch, "first": row[1], "id": row[0]}).fetchone()
+        found += _of_job(connection, stretch, digest)
     return sorted(found, key=lambda entry: unpack(entry).message)
+
+
+def _of_job(connection: sqlite3.Connection, stretch: int, digest: bytes) -> list[bytes]:
+    """Every entry of every run of a job in a stretch."""
+    found: list[bytes] = []
+    row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(digest)[:KEY_BYTES]}).fetchone()
+    while row:
+        if digest in row[2]:
+            found += [entry for entry in entries(row[2]) if entry.startswith(digest)]
+        if row[1] < digest:
+            break
+        row = connection.execute(_LEAF_BEFORE, {"stretch": stretch, "first": row[1], "id": row[0]}).fetchone()
+    return found
 
 
 def settle_fresh(connection: sqlite3.Connection, target: int, absence: Absence) -> frozenset[int]:
