@@ -176,22 +176,24 @@ def switched_over(
     kinds: Iterable[dict[str, Any]],
     *,
     schema: Schema | None = None,
+    vomsless_vo: str = "",
 ) -> SwitchOver:
     world = World(folder=folder, host=host, now=NOW, schema=schema or AREX[version])
     jobs = jobs_like(kinds)
     site = SwitchOver(world=world, jobs=jobs)
     before = [job for job in jobs if job.end_time <= STOPPED.timestamp()]
     assert {job.end_time >= MARCH.timestamp() for job in before} == {True, False}
-    Arc(version=version, messages=messages).send(before, world.receiver)
+    Arc(version=version, messages=messages, vomsless_vo=vomsless_vo).send(before, world.receiver)
     page = keys(
         apel(
             f"apel_messages = {messages}\n[lrms]\nbenchmark = HEPscore23 11.5",
+            jura=f"vomsless_vo = {vomsless_vo}" if vomsless_vo else "",
             takeover=replace(stopped({"arex/jura/apel:egi": (epoch(STOPPED), epoch(STOPPED))}), now=NOW),
         )
     )
     world.config["records"] = page["records"]
     theirs = page["targets"]["egi"]
-    told = {key: theirs[key] for key in ("format", "start", "jura_until", "jura_format")}
+    told = {key: theirs[key] for key in ("format", "start", "jura_until", "jura_format", "default_vo") if key in theirs}
     world.config["targets"]["egi"] |= {
         key: iso(value) if isinstance(value, datetime) else value for key, value in told.items()
     }
@@ -216,6 +218,33 @@ def test_the_month_of_the_switch_over_has_as_many_rows_as_before(
         assert (site.rows(), world.receiver.totals()) == before
     assert not world.wrong_months()
     assert done(world.publish()).outcome == "nothing"
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
+def test_a_vomsless_vo_is_told_in_single_records_only(tmp_path: Path, host: Credential, messages: str) -> None:
+    site = switched_over(tmp_path, host, 6, messages, (*ORDINARY, *WITHOUT_VO), vomsless_vo="ops")
+    before = keys_at(site.world.receiver), site.world.receiver.totals()
+    assert any("vo ops," in text for _, text in before[0]) == (messages == "urs")
+    assert done(site.world.publish()).exit_status == 0
+    assert done(site.world.republish("2028-02", "2028-03")).held == ()
+    assert (keys_at(site.world.receiver), site.world.receiver.totals()) == before
+
+
+@pytest.mark.parametrize(
+    "change", [{"key_style": "apel"}, {"benchmark": {"type": "HEPSPEC", "value": 9, "override": True}}]
+)
+@pytest.mark.parametrize(("version", "messages"), [one for one in MATRIX if one[1] != "urs"])
+def test_months_that_would_get_other_keys_are_held(
+    tmp_path: Path, host: Credential, version: int, messages: str, change: dict[str, Any]
+) -> None:
+    site = switched_over(tmp_path, host, version, messages, (*ORDINARY, *WITHOUT_VO))
+    site.world.config["records"] |= change
+    before = keys_at(site.world.receiver), site.world.receiver.totals()
+    held = done(site.world.publish())
+    assert (held.exit_status, [month.name for month in held.held]) == (65, ["2028-03"])
+    assert (keys_at(site.world.receiver), site.world.receiver.totals()) == before
+    named = {(3, fold(total.key.text).replace("hepspec 10.500,", "hepspec 10.5,")) for total in held.held[0].stale}
+    assert named <= before[0], "tickets name rows that are there"
 
 
 @pytest.mark.parametrize(("version", "messages"), [one for one in MATRIX if one != (7, "urs")])
