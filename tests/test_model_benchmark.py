@@ -158,7 +158,8 @@ def test_what_jura_ng_could_not_read_is_hepspec_1_until_its_last_month_is_over(o
     rule = BenchmarkRule(benchmarks=(TEN,), origin="the rule")
     until = BenchmarkPolicy(rules=(rule,), jura_before=Epoch(ENDED + 1))
     said = until.apply(make_job(benchmark=own, ended_at=ENDED))
-    assert ([one.text for one in said.benchmarks], said.arex_default) == (["1"], True)
+    assert [(one.kind, one.text) for one in said.benchmarks] == [("HEPSPEC", "1")]
+    assert not said.arex_default, "no benchmark in arc.conf would change it"
     after = make_job(benchmark=own, ended_at=Epoch(ENDED + 1))
     assert until.apply(after) == BenchmarkPolicy(rules=(rule,)).apply(after)
     overridden = BenchmarkPolicy(rules=(replace(rule, override=True),), jura_before=Epoch(ENDED + 1))

@@ -57,7 +57,6 @@ class AppliedBenchmark:
 _JURAS: Final = AppliedBenchmark(
     benchmarks=(AREX_DEFAULT,),
     origin="jura-ng's for jobs without a benchmark that it can read, until the month of jura_until is over",
-    arex_default=True,
 )
 _NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
 
