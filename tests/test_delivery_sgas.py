@@ -14,7 +14,7 @@ import pytest
 from publisher.delivery import sgas, transport_plugin
 from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
 from publisher.delivery.sgas_client import SMALLEST_LIMIT, SgasTransport
-from publisher.delivery.sgas_names import spellings
+from publisher.delivery.sgas_names import in_domain, spellings
 from publisher.errors import ConfigError, CredentialError
 from publisher.model.message import Message, message_id
 from tests.contracts_delivery import PreflightContract, TransportContract, TransportWorld, well_formed
@@ -674,6 +674,7 @@ def test_warnings_begin_thirty_days_before_the_end(world: SgasWorld, pki: PKI) -
         "/DC=org/DC=example/CN=ce.example.org",
         "/C=SE/O=Åbo, Akademi + Co/OU= #x /CN=ce.example.org",
         '/C=SE/O=a"b<c>d;e\\f/CN=x',
+        "/DC=org/CN=host/ce.example.org",
         "/C=SE/CN=ce.example.org/emailAddress=a@example.org",
     ],
 )
@@ -681,3 +682,34 @@ def test_our_spellings_are_those_of_nginx(subject: str) -> None:
     name = parse_slash_dn(subject)
     assert spellings(name).comma == nginx_dn(name, "comma")
     assert spellings(name).slash == nginx_dn(name, "slash")
+
+
+@pytest.mark.parametrize(
+    ("machine", "host", "covered"),
+    [
+        ("ce01.example.org", "ce.example.org", True),
+        ("example.org", "ce.example.org", True),
+        ("a.b.example.org.", "ce.example.org", True),
+        ("ce01.other.org", "ce.example.org", False),
+        ("CE01.EXAMPLE.ORG", "ce.example.org", False),
+        ("org", "ce.example.org", False),
+        ("ce01.example.org", "org", True),
+        ("ce01.example.org", "", False),
+    ],
+)
+def test_a_machine_is_covered_by_the_last_two_labels_of_the_host(machine: str, host: str, covered: bool) -> None:
+    assert in_domain(machine, host) is covered
+
+
+@pytest.mark.parametrize(
+    ("subject", "host"),
+    [
+        ("/DC=org/CN=ce.example.org", "ce.example.org"),
+        ("/DC=org/CN=host/ce.example.org", "ce.example.org"),
+        ("/C=SE/CN=ce.example.org/emailAddress=a@example.org", "ce.example.org"),
+        ("/C=SE/O=A, CN=no/CN=ce.example.org", "ce.example.org"),
+        ("/DC=org/O=Site", ""),
+    ],
+)
+def test_the_host_that_a_certificate_is_for(subject: str, host: str) -> None:
+    assert spellings(parse_slash_dn(subject)).host == host
