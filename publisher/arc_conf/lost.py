@@ -194,6 +194,13 @@ class _Pass:
             heapq.heappushpop(self._heap, entry)
 
 
+_WHOLE_MONTHS: Final = ("  (months are sent whole: only if the database still holds all of them)",)
+_SENT_AGAIN: Final = (
+    "  (jobs that ARC sent since then are sent again: receivers keep one record of a job. But APEL sums records up, and ARC 7",
+    "  told those of accounting_v2.db under other keys: there, `publisher republish` the month instead, which then waits)",
+)
+
+
 def report(search: Search) -> list[str]:
     """What was found, for people: one line each."""
     mark = search.watermark
@@ -220,11 +227,7 @@ def report(search: Search) -> list[str]:
         lines.append(
             f"  to have the certainly lost ones sent, write in this target: start: {_start(mark, search.earliest)}"
         )
-        lines.append(
-            "  (months are sent whole: only if the database still holds all of them)"
-            if mark.summary
-            else "  (jobs that ARC sent since then are sent again, which changes nothing: receivers keep one record of a job)"
-        )
+        lines += _WHOLE_MONTHS if mark.summary else _SENT_AGAIN
     return lines
 
 
