@@ -17,8 +17,8 @@ from publisher.judge import Fit
 from publisher.ledger.base import Hold, Known, Ledger, TargetState
 from publisher.model.job import JobRecord
 from publisher.model.message import LEFT_OUT
-from publisher.model.months import AcceptedChange, month_window
-from publisher.model.row_keys import month_number, month_number_of, sync_host, year_and_month
+from publisher.model.months import AcceptedChange, month_name, month_window
+from publisher.model.row_keys import column, month_number, month_number_of, sync_host
 from publisher.model.selection import Window
 from publisher.model.when import month_of
 from publisher.portal import EVERY_HOST
@@ -47,6 +47,7 @@ class Compared:
     pending: int
     told: int | None
     portal: int | None
+    purged: int  # delivered, and not in the database any more: `cleanup` takes rows away on purpose
     repairs: tuple[str, ...]
 
     @property
@@ -61,8 +62,7 @@ class Compared:
 
     @property
     def month_name(self) -> str:
-        year, month = year_and_month(self.month)
-        return f"{year}-{month:02}"
+        return month_name(self.month)
 
 
 @dataclass(slots=True)
@@ -114,7 +114,9 @@ def _check(
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
     rows = []
+    trouble = _of_months(target, state, ledger, first)
     places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})} if at[0] >= first}
+    places |= {(month, "") for month in trouble if all(month != at[0] for at in places)}
     start = (state.start or 0) if state else 0
     for at in sorted(places):
         found = seen.get(at, _Seen())
@@ -134,12 +136,44 @@ def _check(
             pending=found.pending,
             told=counts.told.get(at) if target.sync else None,
             portal=None if by_host is None else by_host.get(at, 0),
+            purged=0 if at[0] in trouble else max(delivered - found.delivered - found.restarted, 0),
             repairs=(),
         )
-        rows.append(replace(compared, repairs=tuple(_repairs(target, compared, found, before_us=before_us))))
+        repairs = tuple(_repairs(target, compared, found, before_us=before_us, known_trouble=at[0] in trouble))
+        rows.append(replace(compared, repairs=(*trouble.get(at[0], ()), *repairs)))
     yield from rows
     if portal is not None and by_host is None:
         yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
+
+
+def _of_months(
+    target: TargetSettings, state: TargetState | None, ledger: Ledger, first: int
+) -> dict[int, Sequence[str]]:
+    """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
+    held = {month for month in (state.held if state else ()) if month >= first}
+    ours = column(target.policy.site)
+    found: dict[int, Sequence[str]] = {}
+    totals = {one.month for one in ledger.months(target.name) if one.accepted_digest}
+    for month in sorted({month for month, _ in ledger.counts(target.name).delivered} | totals | held):
+        if month < first:
+            continue
+        sites = {total.key.site for total, _ in ledger.summary_keys(target.name, month)}
+        sites |= {group.site for group in ledger.accepted(target.name, month)}
+        others = sorted(site for site in sites if column(site) != ours)
+        name = month_name(month)
+        again = f"republish --from {name} --to {name}"
+        if target.summary:
+            again = "publish --force"
+        troubles = []
+        if month in held:
+            troubles.append(f"held back: publisher {again} --target {target.name} says why, and what to do")
+        if others:
+            troubles.append(
+                f"rows stand under site {', '.join(others)}: publisher {again} --target {target.name} says what to do"
+            )
+        if troubles:
+            found[month] = troubles
+    return found
 
 
 def _whole_months(
@@ -159,6 +193,7 @@ def _whole_months(
             quarantined=sum(row.quarantined for row in here),
             pending=sum(row.pending for row in here),
             told=None,
+            purged=sum(row.purged for row in here),
             portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
             repairs=(),
         )
@@ -205,7 +240,8 @@ def _seen_in_the_database(
             for at in _places(target, job, earlier.get(key, ())):
                 seen.setdefault(at, _Seen()).restarted += 1
             fit = judge.judge(job, key, None, None)
-            if not isinstance(fit, Fit) and key not in held:
+            unwanted = not isinstance(fit, Fit) and key not in held
+            if unwanted and key not in known:
                 continue
             # A single record stays in the month in which it was delivered; totals are to follow their jobs.
             stays = key in known and not target.summary
@@ -215,7 +251,7 @@ def _seen_in_the_database(
             except Unfit:
                 continue
             here = seen.setdefault(at, _Seen())
-            here.database += 1
+            here.database += not unwanted
             if key in known and known[key].fingerprint != LEFT_OUT:
                 here.delivered += known[key].settled
                 here.pending += not known[key].settled
@@ -238,10 +274,13 @@ def _places(target: TargetSettings, job: JobRecord, runs: Iterable[Known]) -> li
         return []
 
 
-def _repairs(target: TargetSettings, row: Compared, found: _Seen, *, before_us: bool) -> Iterable[str]:
+def _repairs(
+    target: TargetSettings, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool
+) -> Iterable[str]:
     """The command that mends each difference of a row. `before_us`: the month ended before the target's start.
 
-    Of such a month, what we have nothing of is another publisher's, who told the count too.
+    Of such a month, what we have nothing of is another publisher's, who told the count too. `known_trouble`: why its counts
+    differ is said of the whole month.
     """
     window = f"--from {row.month_name} --to {row.month_name}"
     if row.pending:
@@ -249,8 +288,7 @@ def _repairs(target: TargetSettings, row: Compared, found: _Seen, *, before_us: 
         yield f"{row.pending} not delivered: publisher {again} --target {target.name}"
     if found.held:
         yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
-    delivered = found.delivered + found.restarted
-    if delivered > row.delivered or (target.summary and delivered != row.delivered and not row.pending):
+    if found.delivered + found.restarted > row.delivered and not known_trouble:
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
     theirs = before_us and not row.delivered
     if target.sync and (row.told or 0) != row.due and (row.told is not None or not theirs):

@@ -36,16 +36,20 @@ def check_rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
             *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
             "-" if row.told is None else f"{row.told:,}",
             "-" if row.portal is None else f"{row.portal:,}",
-            _difference(row),
+            "; ".join(_differences(row)),
         )
         for row in compared
     ]
 
 
-def _difference(row: Compared) -> str:
-    """What to do, or why there is nothing to do where more was delivered than the database has."""
-    told = "; ".join(row.repairs) or "none"
-    return f"{told}; {row.restarted:,} delivered before a restart count too" if row.restarted else told
+def _differences(row: Compared) -> list[str]:
+    """What to do, and why there is nothing to do where database and ledger have other numbers."""
+    found = list(row.repairs) or ["none"]
+    if row.restarted:
+        found.append(f"{row.restarted:,} delivered before a restart count too")
+    if row.purged:
+        found.append(f"{row.purged:,} purged at the CE")
+    return found
 
 
 def check_json(
@@ -68,6 +72,7 @@ def check_json(
                 "pending": row.pending,
                 "told": row.told,
                 "portal": row.portal,
+                "purged": row.purged,
                 "repairs": list(row.repairs),
             }
             for row in compared

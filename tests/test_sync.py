@@ -142,6 +142,50 @@ def test_a_planted_difference_of_one_job_is_found_named_and_mended(site: SiteUnd
     assert check(site).status == 0
 
 
+def test_rows_that_cleanup_took_are_no_difference(site: SiteUnderTest) -> None:
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 12))
+    assert site.publish().status == 0
+    with sqlite3.connect(site.database()) as connection:
+        connection.execute("DELETE FROM AAR WHERE RecordID IN (SELECT RecordID FROM AAR ORDER BY EndTime LIMIT 5)")
+    connection.close()
+    run = check(site)
+    assert (run.status, run.json["exit"]) == (0, 0)
+    assert sum(row["purged"] for row in run.json["rows"]) == 5
+    assert not [row for row in run.json["rows"] if row["repairs"]]
+    shown = site.run("sync", "--check")
+    assert shown.status == 0
+    assert "purged at the CE" in " ".join(shown.out.split())
+
+
+def test_jobs_that_are_not_wanted_any_more_are_not_called_purged(site: SiteUnderTest) -> None:
+    fill(site, [replace(job, status="failed") for job in jobs_of(SEPTEMBER, OCTOBER, 4)])
+    assert site.publish().status == 0
+    site.config["records"]["statuses"] = ["completed"]
+    site.save()
+    assert [row["purged"] for row in check(site).json["rows"] if row["purged"]] == []
+
+
+def test_rows_under_another_site_and_months_held_back_are_differences(site: SiteUnderTest) -> None:
+    site.config["site"] = "WRONG-SITE"
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 12))
+    assert site.publish().status == 0
+    assert check(site).status == 0
+    site.config["site"] = "EXAMPLE-SITE"
+    site.save()
+    summary = "summary" in site.config["targets"]["egi"]["format"]
+    wrong = check(site)
+    assert wrong.status == 65
+    assert all("rows stand under site WRONG-SITE: publisher" in row["repairs"][0] for row in wrong.json["rows"])
+    assert site.publish().status == (65 if summary else 0)
+    assert ("held back: publisher publish --force --target egi" in check(site).out) is summary
+    (advised,) = {repair for row in check(site).json["rows"] for repair in row["repairs"] if "WRONG-SITE" in repair}
+    command = advised.partition(": publisher ")[2].partition(" says")[0].split()
+    yes = [] if summary else ["--yes"]
+    assert site.run(*command, *yes).status == 65
+    assert site.run(*command, *yes, "--accept-key-change").status == 0
+    assert not [row for row in check(site).json["rows"] if "WRONG-SITE" in " ".join(row["repairs"])]
+
+
 def test_a_lost_count_is_found_and_told_again(site: SiteUnderTest) -> None:
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
     assert site.publish().status == 0

@@ -13,13 +13,13 @@ from publisher.model.months import AcceptedChange
 from publisher.model.summary_keys import KeyTotal, SummaryKey
 
 _ADD = """
-INSERT INTO summary_key (target, month, digest, said, jobs, wall_s, cpu_s, policy)
-VALUES (:target, :month, :digest, :said, :jobs, :wall_s, :cpu_s, :policy)
+INSERT INTO summary_key (target, month, digest, said, site, jobs, wall_s, cpu_s, policy)
+VALUES (:target, :month, :digest, :said, :site, :jobs, :wall_s, :cpu_s, :policy)
 ON CONFLICT (target, month, digest) DO UPDATE SET
     jobs = jobs + excluded.jobs, wall_s = wall_s + excluded.wall_s, cpu_s = cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
 _KEYS = """
-SELECT month, digest, said, jobs, wall_s, cpu_s, policy FROM summary_key WHERE target = :target AND month = :month"""
+SELECT month, digest, said, jobs, wall_s, cpu_s, policy, site FROM summary_key WHERE target = :target AND month = :month"""
 
 _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
 
@@ -48,7 +48,10 @@ def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> 
     return [
         (
             KeyTotal(
-                key=SummaryKey(month=row[0], digest=row[1], text=row[2]), jobs=row[3], wall_s=row[4], cpu_s=row[5]
+                key=SummaryKey(month=row[0], digest=row[1], text=row[2], site=row[7]),
+                jobs=row[3],
+                wall_s=row[4],
+                cpu_s=row[5],
             ),
             row[6],
         )
@@ -63,7 +66,9 @@ def accepted_changes(connection: sqlite3.Connection, target: int | None) -> list
             month=month,
             accepted_at=datetime.fromtimestamp(accepted_at, UTC),
             rows=tuple(
-                KeyTotal(key=SummaryKey(month=month, digest=b"", text=text), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s)
+                KeyTotal(
+                    key=SummaryKey(month=month, digest=b"", text=text, site=""), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s
+                )
                 for text, jobs, wall_s, cpu_s in json.loads(stale)
             ),
             lost_jobs=lost_jobs,
@@ -98,6 +103,7 @@ def _write(connection: sqlite3.Connection, target: int, totals: Iterable[KeyTota
                 "month": total.key.month,
                 "digest": total.key.digest,
                 "said": total.key.text,
+                "site": total.key.site,
                 "jobs": total.jobs,
                 "wall_s": total.wall_s,
                 "cpu_s": total.cpu_s,

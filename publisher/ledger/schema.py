@@ -160,7 +160,8 @@ CREATE TABLE summary_key (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,
     digest BLOB NOT NULL,                   -- of the key under which the receiver adds single records up
-    said   TEXT NOT NULL,                   -- the key for people
+    said   TEXT NOT NULL,                   -- the key for people, without the site
+    site   TEXT NOT NULL,
     jobs   INTEGER NOT NULL,
     wall_s INTEGER NOT NULL,
     cpu_s  INTEGER NOT NULL,

@@ -68,7 +68,7 @@ def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
         f"user {group.user or 'None'}, SubmitHost {group.submit_host or 'None'}, {group.infrastructure}, {level}, "
         f"{group.node_count} nodes, {group.cpu_count} processors"
     )
-    key = SummaryKey(month=month_number_of(group.year, group.month), digest=b"", text=text)
+    key = SummaryKey(month=month_number_of(group.year, group.month), digest=b"", text=text, site=group.site)
     return KeyTotal(key=key, jobs=group.jobs, wall_s=group.wall_s, cpu_s=group.cpu_s)
 
 

@@ -22,11 +22,15 @@ _SAYS_SEVERAL: Final = frozenset({"apel-job-0.4"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryKey:
-    """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people."""
+    """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people.
+
+    The text leaves the site out, because all rows of a ticket share theirs.
+    """
 
     month: int
     digest: bytes
     text: str
+    site: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,11 @@ def _key(job: PublishedJob, month: int, nodes: int, cores: int, several: bool) -
     level = " ".join(f"{one.kind} {one.text}" for one in told[:1]) or "no benchmark"
     texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
     parts = (month, tuple(map(column, texts)), level, nodes, cores)
-    _, user, vo, group, role, host, infrastructure = (said(text) or "None" for text in texts)
+    site, user, vo, group, role, host, infrastructure = (said(text) or "None" for text in texts)
     return SummaryKey(
         month=month,
         digest=blake2b(repr(parts).encode(), digest_size=8).digest(),
+        site=site,
         text=f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}, "
         f"{nodes} nodes, {cores} processors",
     )
