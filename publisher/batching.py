@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,9 +24,12 @@ _CHANGED: Final = 2_000  # runs that changed after delivery and wait to be looke
 
 
 class Emptied(Protocol):
-    """Asked for the rows at the receiver that lose their last jobs when so many changed runs of a month go out again."""
+    """Asked for the rows at the receiver that lose their last jobs when changed runs of a month go out again.
 
-    def __call__(self, month: int, runs: int, now: datetime) -> Sequence[KeyTotal]: ...
+    `runs`: so many of each row, by its digest.
+    """
+
+    def __call__(self, month: int, runs: Mapping[bytes, int], now: datetime) -> Sequence[KeyTotal]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,8 @@ class JobBatches:
         for record in changed.values():
             months.setdefault(month_number(record.entry.ended_at), []).append(record)
         for month, records in months.items():
-            if stale := guard.emptied(month, len(records), now):
+            runs = Counter(record.summary_key.digest for record in records if record.summary_key is not None)
+            if stale := guard.emptied(month, runs, now):
                 self._held[month] = HeldMonth(month=month, stale=tuple(stale), lost_jobs=0)
                 self._open += [OpenRow(row=record.job.row, finished_seen_at=None) for record in records]
                 continue

@@ -30,12 +30,14 @@ HostMonth = tuple[int, str]
 class Made:
     """What the jobs of a window make: rows by month, and jobs by month and submit host.
 
-    `again` are those of them, by month, that were delivered before.
+    `again` are those of them, by month, that were delivered before, and `again_by_row` by the digest of their row, without
+    runs that stand in no row of the accounting data any more.
     """
 
     rows: Mapping[int, Sequence[KeyTotal]]
     hosts: Mapping[HostMonth, int]
     again: Mapping[int, int]
+    again_by_row: Mapping[bytes, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class _Making:
         self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._hosts: Counter[HostMonth] = Counter()
         self._again: Counter[int] = Counter()
+        self._again_by_row: Counter[bytes] = Counter()
 
     def add(self, jobs: Sequence[JobRecord]) -> None:
         """Jobs that ended in the window."""
@@ -103,7 +106,9 @@ class _Making:
             if key in known or not (self._delivered or key in held):
                 fit = self._judge.judge(job, key, _settled(known.get(key)), None)
                 # Also if it is on its way once more.
-                self._count(fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known)
+                row = self._count(fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known)
+                if row is not None and key in known:
+                    self._again_by_row[row.digest] += 1
             self._add_earlier(job, others.get(key, ()))
 
     def add_restarted(self, jobs: Sequence[JobRecord]) -> None:
@@ -111,7 +116,9 @@ class _Making:
         ids = [job.key for job in jobs]
         known, others = self._ledger.known(self._target, ids), self._ledger.other_runs(self._target, ids)
         for job, key in zip(jobs, ids, strict=True):
-            self._add_earlier(job, [*others.get(key, ()), *([known[key]] if key in known else ())])
+            self._add_earlier(job, others.get(key, ()))
+            for row in self._add_earlier(job, [known[key]] if key in known else []):
+                self._again_by_row[row.digest] += 1
 
     def lacks_some(self) -> bool:
         """Whether more was delivered in the window than was found in it."""
@@ -124,26 +131,29 @@ class _Making:
         rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
         for row, (jobs, wall_s, cpu_s) in self._sums.items():
             rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
-        return Made(rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again))
+        return Made(
+            rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again), again_by_row=dict(self._again_by_row)
+        )
 
     def _covers(self, month: int) -> bool:
         start = month_window(month).start
         return start is not None and start in self._window
 
-    def _add_earlier(self, job: JobRecord, runs: Iterable[Known]) -> None:
-        """Runs of the job that were delivered in the window. What they used is not known any more."""
-        for run in runs:
-            if run.ended_at in self._window:
-                fit = self._judge.judge(replace(job, ended_at=run.ended_at), job.key, None, None)
-                self._count(fit, 0, 0, again=True)
+    def _add_earlier(self, job: JobRecord, runs: Iterable[Known]) -> list[SummaryKey]:
+        """Runs of the job that were delivered in the window; gives their rows. What they used is not known any more."""
+        there = [run for run in runs if run.ended_at in self._window]
+        fits = [self._judge.judge(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
+        rows = [self._count(fit, 0, 0, again=True) for fit in fits]
+        return [row for row in rows if row is not None]
 
-    def _count(self, fit: Fit | SkippedJob | PassedOver, wall_s: int, cpu_s: int, *, again: bool) -> None:
+    def _count(self, fit: Fit | SkippedJob | PassedOver, wall_s: int, cpu_s: int, *, again: bool) -> SummaryKey | None:
+        """Gives its row; None for a job that makes none."""
         if not isinstance(fit, Fit):
-            return
+            return None
         try:
             row = self._keys.of(fit.published)
         except Unfit:
-            return  # it ended in no month: it is set aside, and makes nothing
+            return None  # it ended in no month: it is set aside, and makes nothing
         here = self._sums[row]
         here[0] += 1
         here[1] += wall_s
@@ -151,6 +161,7 @@ class _Making:
         month = month_number(fit.entry.ended_at)
         self._hosts[month, sync_host(fit.published.where.spelt_host)] += 1
         self._again[month] += again
+        return row
 
 
 def stale(ledger: Ledger, target: str, month: int, would_be: Made) -> tuple[KeyTotal, ...]:
@@ -180,20 +191,34 @@ def lost(
 
 
 def emptied(
-    wanted: Wanted, moved: int, month: int, source: Source, ledger: Ledger, now: datetime, policy_digest: str
+    wanted: Wanted,
+    changed: Mapping[bytes, int],
+    month: int,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    policy_digest: str,
 ) -> tuple[KeyTotal, ...]:
-    """Rows of a month that lose their last jobs when so many of its runs, which changed, are sent again.
+    """Rows of a month that lose their last jobs when runs of it that changed are sent again: so many of each row, by digest.
 
     What made a row under an earlier policy is still there: such a row is emptied only when it has no more jobs than these.
+    And a row that no job makes any more may have lost them without us: A-REX restarted a job, which has another LocalJobID
+    since, and the record of its first run stays by right. So no row is emptied where runs that are gone from the accounting
+    data make up for all of them, and no row of the changed runs has more jobs than were delivered in it.
     Raises: SourceError.
     """
     would_be = made(wanted, month_window(month), source, ledger, now)
-    said_by = {total.key.digest: digest for total, digest in ledger.summary_keys(wanted.target, month)}
-    return tuple(
-        total
-        for total in stale(ledger, wanted.target, month, would_be)
-        if said_by[total.key.digest] == policy_digest or total.jobs <= moved
-    )
+    keys = ledger.summary_keys(wanted.target, month)
+    rows = stale(ledger, wanted.target, month, would_be)
+    delivered = sum(jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month)
+    gone = delivered - sum(would_be.again_by_row.values())
+    were = {total.key.digest: total.jobs for total, _ in keys}
+    came = any(would_be.again_by_row.get(row, 0) > were.get(row, 0) for row in changed)
+    if not came and sum(total.jobs for total in rows) <= gone:
+        return ()
+    said_by = {total.key.digest: digest for total, digest in keys}
+    moved = sum(changed.values())
+    return tuple(total for total in rows if said_by[total.key.digest] == policy_digest or total.jobs <= moved)
 
 
 def _settled(known: Known | None) -> Known | None:

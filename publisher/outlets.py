@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -112,7 +112,13 @@ def _sent_as_totals(aim: Aim, ledger: Ledger) -> dict[int, HeldMonth]:
 
 
 def _emptied(
-    aim: Aim, source: Source, ledger: Ledger, clock: Callable[[], datetime], month: int, runs: int, now: datetime
+    aim: Aim,
+    source: Source,
+    ledger: Ledger,
+    clock: Callable[[], datetime],
+    month: int,
+    runs: Mapping[bytes, int],
+    now: datetime,
 ) -> tuple[KeyTotal, ...]:
     """Rows that changed runs would leave behind at the receiver, unless that is accepted."""
     wanted = key_guard.Wanted(target=aim.name, format=aim.format.name, selection=aim.selection, policy=aim.policy)

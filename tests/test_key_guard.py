@@ -181,6 +181,25 @@ def test_a_changed_job_whose_row_keeps_others_goes_out(world: World) -> None:
     assert not world.wrong_months()
 
 
+def test_a_first_run_that_stays_by_right_holds_nobody(world: World) -> None:
+    """A job was restarted under another LocalJobId, with other cores: what its first run used stays counted."""
+    alike = [replace(JOBS[0], job_id=f"alike{at}", local_job_id=f"9{at}", cpus=4) for at in range(3)]
+    world.finish([*alike, replace(JOBS[0], job_id="again", local_job_id="95", cpus=7)])
+    assert done(world.publish()).exit_status == 0
+    world.finish_again("again", local_job_id="96", cpus=9)
+    assert done(world.publish()).exit_status == 0
+    world.finish_again("alike1", wall_s=77)
+    world.pass_time(2)
+    corrected = done(world.publish())
+    assert (corrected.exit_status, corrected.held) == (0, ())
+    assert 77 in {row["WallDuration"] for row in world.receiver.tables.rows("JobRecords")}
+    ((jobs, _, _),) = [totals for totals in world.receiver.totals().values() if totals[0]]
+    assert jobs == 5
+    world.finish_again("again", cpus=11)
+    world.pass_time(2)
+    assert done(world.publish()).held, "of its second run nothing else makes the row"
+
+
 def test_a_round_that_holds_something_back_is_no_success(world: World) -> None:
     world.config["targets"]["egi"]["format"] = "apel-summary-0.2"
     world.finish(JOBS)
