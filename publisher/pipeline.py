@@ -372,7 +372,7 @@ class Round:
         self._collisions.taken(fit)
         self._taken += 1
         self._arex_default += fit.published.benchmark.arex_default
-        if odd := apel_warnings(fit.published):
+        if odd := apel_warnings(fit.published, summed=isinstance(self._aim.format, SummaryFormat)):
             self._warnings.update(odd)
         return None
 

@@ -168,8 +168,14 @@ def test_names_of_people_and_places_arrive() -> None:
 # What cannot stand in a text message
 
 
-@pytest.mark.parametrize("field", ["user", "local_id", "endpoint"])
-@pytest.mark.parametrize("text", ["50 %% done", "Content-Type: application/pkcs7-mime"])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("local_id", "50 %% done"),
+        ("endpoint", "50 %% done"),
+        *((field, "Content-Type: application/pkcs7-mime") for field in ("user", "local_id", "endpoint")),
+    ],
+)
 def test_a_key_that_would_sink_the_message_is_set_aside_by_name(field: str, text: str) -> None:
     with pytest.raises(Unfit) as caught:
         one_row(make_job(**{field: text}))
@@ -181,6 +187,16 @@ def test_a_key_that_would_sink_the_message_is_set_aside_by_name(field: str, text
 )
 def test_a_text_without_weight_is_left_out_instead(field: str, key: str) -> None:
     assert one_row(make_job(**{field: "50 %% done"}))[key] == "None"
+
+
+@pytest.mark.parametrize(("user", "sent"), [("/CN=50 %% done", "/CN=50 %25%25 done"), ("/CN=%%%", "/CN=%25%25%")])
+def test_a_user_whose_name_holds_the_end_of_a_record_arrives_percent_escaped(user: str, sent: str) -> None:
+    assert one_row(make_job(user=user))["GlobalUserName"] == sent
+
+
+def test_what_no_key_depends_on_is_cut_or_left_out() -> None:
+    row = one_row(make_job(queue="q" * 101, local_user="u" * 256))
+    assert (row["Queue"], row["LocalUserId"]) == ("q" * 100, "None")
 
 
 @pytest.mark.parametrize("text", ["none", "NULL", "None "])

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from publisher.formats import apel_text
-from publisher.formats.apel_text import Kind, Line, levels, whole, written
+from publisher.formats.apel_text import Kind, Line, levels, text_user, whole, written
 from publisher.formats.base import Frame
 from publisher.formats.fields import Of
 from publisher.formats.xml import Fragments
@@ -23,10 +23,13 @@ from publisher.model.policy import PublishedJob, Where
 from publisher.model.quality import (
     BENCHMARK_RULES,
     INT_MAX,
+    QUEUE_CHARACTERS,
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
     Rule,
+    apel_local_user,
+    apel_queue,
     latest_end,
     require,
     require_run,
@@ -55,14 +58,14 @@ LINES: Final = (
     # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync must not have it
     Line(key="SubmitHostType", of=Of.WHERE, value=_submit_host_type),
     Line(key="MachineName", of=Of.WHERE, value=lambda where: where.machine_name, spare=True),
-    Line(key="Queue", of=Of.WHERE, value=lambda where: where.queue, limit=100, spare=True),
+    Line(key="Queue", of=Of.WHERE, value=lambda where: apel_queue(where.queue), limit=QUEUE_CHARACTERS, spare=True),
     Line(key="InfrastructureDescription", of=Of.WHERE, value=lambda where: where.description, limit=100, spare=True),
     # Absent it would be stored as neither grid nor local
     Line(key="InfrastructureType", of=Of.WHERE, value=lambda where: where.infrastructure, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
     Line(key="LocalJobId", value=lambda job: job.local_id, mandatory=True),
-    Line(key="LocalUserId", value=lambda job: job.local_user, spare=True),
-    Line(key="GlobalUserName", of=Of.WHO, value=lambda who: who.user),
+    Line(key="LocalUserId", value=lambda job: apel_local_user(job.local_user), spare=True),
+    Line(key="GlobalUserName", of=Of.WHO, value=lambda who: text_user(who.user)),
     # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
     Line(key="FQAN", of=Of.WHO, value=lambda who: who.apel_fqan()),
     Line(key="VO", of=Of.WHO, value=lambda who: who.vo),

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from publisher.errors import Unfit
 from publisher.formats import apel_text
-from publisher.formats.apel_text import BIGINT_MAX, Kind, Line, levels, require_value, whole, written
+from publisher.formats.apel_text import BIGINT_MAX, Kind, Line, levels, require_value, text_user, whole, written
 from publisher.formats.base import Frame
 from publisher.formats.xml import Fragments
 from publisher.model.benchmark import AppliedBenchmark
@@ -40,7 +40,7 @@ _WHO_AND_WHERE: Final = (
     Line(key="Site", value=lambda group: group.site, mandatory=True),
     whole("Month", lambda group: group.month, limit=12),
     whole("Year", lambda group: group.year, limit=9999),
-    Line(key="GlobalUserName", value=lambda group: group.user),
+    Line(key="GlobalUserName", value=lambda group: text_user(group.user)),
     Line(key="VO", value=lambda group: group.vo),
     Line(key="VOGroup", value=lambda group: group.vo_group),
     Line(key="VORole", value=lambda group: group.role),
@@ -201,7 +201,7 @@ def create(name: str) -> ApelSummary:
 def _admit_user(who: Who) -> str:
     require(_SUMMED_WHO_RULES, who)
     for key, text in (
-        ("GlobalUserName", who.user),
+        ("GlobalUserName", text_user(who.user)),
         ("VO", who.vo),
         ("VOGroup", who.spelt_group),
         ("VORole", who.spelt_role),

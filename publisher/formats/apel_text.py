@@ -92,6 +92,11 @@ def require_value(key: str, text: str, limit: int) -> None:
     require_text(key, text)
 
 
+def text_user(user: str) -> str:
+    """A user's name in a text message, where `%%` ends a record: percent-escaped, as A-REX writes it."""
+    return user.replace("%%", "%25%25")
+
+
 def frame(header: str) -> Frame:
     """The frame of a message; a record ends with its last line's end."""
     return Frame(head=f"{header}\n".encode("ascii"), separator=CLOSING, tail=CLOSING)

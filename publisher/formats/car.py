@@ -25,7 +25,7 @@ from publisher.model.benchmark import KINDS, AppliedBenchmark
 from publisher.model.hosts import is_domain_name
 from publisher.model.job import Side
 from publisher.model.policy import PublishedJob, Where, Who
-from publisher.model.quality import YEAR_9999, latest_end, require_run
+from publisher.model.quality import YEAR_9999, apel_local_user, apel_queue, latest_end, require_run
 from publisher.model.text import ascii_text, receiver_key
 
 NAMESPACE: Final = "http://eu-emi.eu/namespaces/2012/11/computerecord"
@@ -53,7 +53,11 @@ def _domain(host: str) -> str:
 
 
 def _local_user(user: str) -> str:
-    return _key(user) or "nobody"
+    return escape_ascii(apel_local_user(user)) or "nobody"
+
+
+def _queue(queue: str) -> str:
+    return escape_ascii(apel_queue(queue))
 
 
 def _status(status: str) -> str:
@@ -104,6 +108,7 @@ _LOOKS: Final[Looks] = {
     escape_ascii: TEXT,
     _key: TEXT,
     _local_user: TEXT,
+    _queue: TEXT,
     _nothing: NOTHING,
     _positive: POSITIVE,
     _domain: DOMAIN,
@@ -189,7 +194,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     # Local jobs too: the batch server then, because APEL sums per SubmitHost
     Field(row="21", name="SubmitHost", of=Of.WHERE, value=lambda where: where.submit_host, write=_key),
     # An empty one is a valid string, and what A-REX has for jobs that never reached a queue
-    Field(row="22", name="Queue", of=Of.WHERE, value=lambda where: where.queue, write=_key,
+    Field(row="22", name="Queue", of=Of.WHERE, value=lambda where: where.queue, write=_queue,
           attributes=(("description", "execution"),), mandatory=True),
     Field(row="23", name="Site", of=Of.WHERE, value=lambda where: where.site, write=_key,
           attributes=(("type", "gocdb"),), mandatory=True, looks=_GIVEN),

@@ -117,8 +117,8 @@ FIELDS: Final[tuple[Field, ...]] = (
           mandatory=True, hangs_on=("where.machine_name",), looks=DOMAIN),
     Field(row="group 2", name="SubmitHost", value=lambda job: sgas.submit_host(job.client_host),
           write=escape_unicode, looks=f"{DOMAIN}|{_ADDRESS}"),
-    Field(row="group 2", name="Queue", value=lambda job: job.where.queue, write=escape_unicode, hangs_on=("where.queue",),
-          looks=at_most(200)),
+    Field(row="group 2", name="Queue", value=lambda job: sgas.queue(job.where.queue), write=escape_unicode,
+          hangs_on=("where.queue",), looks=at_most(200)),
     Field(row="group 2", name="ProjectName", value=lambda job: sgas.projects(job.projects), write=escape_unicode,
           each=True, hangs_on=("projects",), looks=at_most(200)),
     # SGAS keeps the last one only: the primary alone

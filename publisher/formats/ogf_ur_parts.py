@@ -65,7 +65,7 @@ def user_identity(job: PublishedJob) -> str:
 
     jura-ng sends `user:group` as the local user where it knows a group; here it is the user alone.
     """
-    return _element("LocalUserId", escape_unicode(job.local_user)) + _global_identities(job.who)
+    return _element("LocalUserId", escape_unicode(sgas.local_user(job.local_user))) + _global_identities(job.who)
 
 
 def allocated_gpus(count: int | None) -> str:

@@ -16,6 +16,7 @@ from publisher.model.identity import IdentityMode
 from publisher.model.job import Epoch
 from publisher.model.origin import Origin
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.quality import QUEUE_CHARACTERS, apel_local_user, apel_queue
 from publisher.model.when import iso
 
 _AS_IT_IS: Final = "as it is"
@@ -87,13 +88,13 @@ def _for_apel(job: PublishedJob, *, summary: bool) -> Iterator[tuple[str, str]]:
     yield "GlobalJobId", run.job_id
     yield "LocalJobId", job.local_id
     yield "FQAN", who.apel_fqan()
-    yield "LocalUserId", job.local_user
+    yield "LocalUserId", job.local_user if apel_local_user(job.local_user) else ""
     yield "LocalGroup", job.local_group
     yield "JobName", job.job_name
     yield "Status", run.status
     yield "ExitStatus", _number(run.exit_code)
     yield "MachineName", where.machine_name
-    yield "Queue", where.queue
+    yield "Queue", where.queue if len(where.queue) <= QUEUE_CHARACTERS else apel_queue(where.queue)
     yield "InfrastructureDescription", where.description
     yield "MemoryReal", _number(run.memory_kib, " KiB")
     yield "MemoryVirtual", _number(run.virtual_memory_kib, " KiB")
@@ -109,7 +110,7 @@ def _for_sgas(job: PublishedJob) -> Iterator[tuple[str, str]]:
     yield "GlobalJobId", run.job_id
     yield "LocalJobId", sgas.local_id(job)
     yield "GlobalUserName", who.user
-    yield "LocalUserId", job.local_user
+    yield "LocalUserId", sgas.local_user(job.local_user)
     yield "VO", who.vo
     attributes = sgas.vo_attributes(who)
     yield "VOGroup", ", ".join(dict.fromkeys(group for group, _ in attributes))
@@ -130,7 +131,7 @@ def _for_sgas(job: PublishedJob) -> Iterator[tuple[str, str]]:
     yield "Network", _number(sgas.positive(run.stage_in_bytes, run.stage_out_bytes), " bytes")
     yield "MachineName", where.machine_name
     yield "SubmitHost", sgas.submit_host(job.client_host)
-    yield "Queue", where.queue
+    yield "Queue", sgas.queue(where.queue)
     yield "ProjectName", ", ".join(sgas.projects(job.projects))
     yield "Host", "".join(map(sgas.host, run.hosts[:1]))
     yield "GPUs", _number(run.gpu_count)

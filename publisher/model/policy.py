@@ -137,6 +137,11 @@ class PublishedJob:
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
 
+    @property
+    def start_is_derived(self) -> bool:
+        """It lies its wall time before the end, because nothing that is known of the job does."""
+        return self.job.submitted_at > self.ended_at and self.started_at != self.job.started_at
+
     # What betrays a person beside the name. Formats take it from here, never from the job.
 
     @property
@@ -243,6 +248,10 @@ class RecordPolicy:
 
     def start_origin(self, job: JobRecord) -> Origin:
         """Which time of a job is its StartTime, and why."""
+        if job.submitted_at > job.ended_at and not self._starts_with_run(job):
+            return Origin(
+                name="StartTime", rule="end less wall time: it was submitted after its end", source="ended_at, wall_s"
+            )
         if self.start_time is StartTime.SUBMISSION:
             return Origin(name="StartTime", rule="records.start_time: submission", source="submitted_at")
         if job.started_at is None:
@@ -252,9 +261,14 @@ class RecordPolicy:
         return Origin(name="StartTime", rule="records.start_time: run", source="started_at")
 
     def _start(self, job: JobRecord) -> Epoch:
-        if self.start_time is StartTime.RUN and job.started_at is not None and job.started_at <= job.ended_at:
+        if job.started_at is not None and self._starts_with_run(job):
             return job.started_at
-        return job.submitted_at
+        if job.submitted_at <= job.ended_at:
+            return job.submitted_at
+        return Epoch(max(0, job.ended_at - max(0, job.wall_s)))
+
+    def _starts_with_run(self, job: JobRecord) -> bool:
+        return self.start_time is StartTime.RUN and job.started_at is not None and job.started_at <= job.ended_at
 
     def _user(self, job: JobRecord) -> Who:
         ruled = (job.local_user, job.local_group, job.queue, job.projects, job.attributes) if self.vo_rules else ()

@@ -25,6 +25,9 @@ INT_MAX: Final = 2_147_483_647
 YEAR_9999: Final = 253_402_300_799  # its last second
 # The server allows two days by its own clock; one of them is for clocks that differ.
 AHEAD_S: Final = 86_400
+# What the server keeps of texts that are in no key: longer ones are cut or left out (4.1).
+QUEUE_CHARACTERS: Final = 100
+LOCAL_USER_CHARACTERS: Final = 255
 # Texts that the server takes for "not given", in any case.
 NOT_GIVEN: Final = frozenset(("", "none", "null"))
 
@@ -45,6 +48,17 @@ class Run:
 
     job: PublishedJob
     latest_end: int
+
+
+def apel_queue(queue: str) -> str:
+    """As it is sent: cut to what the server keeps."""
+    return ascii_text(queue)[:QUEUE_CHARACTERS].rstrip()
+
+
+def apel_local_user(user: str) -> str:
+    """As it is sent: none in place of one that is too long, which would be somebody else if it were cut."""
+    text = ascii_text(user)
+    return text if len(text) <= LOCAL_USER_CHARACTERS else ""
 
 
 def latest_end(now: datetime) -> int:
@@ -92,31 +106,37 @@ def require_run(job: PublishedJob, latest_end: int) -> None:
         and 0 <= (run.node_count or 0) <= INT_MAX
         and len(local_id) <= 255
         and local_id.lower() not in NOT_GIVEN
-        and (len(job.local_user) <= 255 and job.local_user.isascii())
     ):
         require(RUN_RULES, Run(job, latest_end))
 
 
-def apel_warnings(job: PublishedJob) -> tuple[str, ...]:
-    """Names of what APEL takes but an administrator should know; never a reason to set a job aside."""
+def apel_warnings(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...]:
+    """Names of what APEL takes but an administrator should know; never a reason to set a job aside.
+
+    `summed`: without what totals do not say of a job.
+    """
     run = job.job
     if (
         run.cpu_count
         and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * run.cpu_count
         and job.started_at > 0
-        and job.where.queue.isalnum()
+        and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
+        and (job.where.queue.isalnum() and job.where.queue.isascii() and len(job.where.queue) <= QUEUE_CHARACTERS)
         and job.where.queue.lower() not in NOT_GIVEN
+        and (len(job.local_user) <= LOCAL_USER_CHARACTERS and job.local_user.isascii())
     ):
         return ()  # nine of ten jobs, without asking the table
-    return tuple(rule.name for rule in WARNINGS if rule.check(job))
+    unsaid = _NOT_IN_TOTALS if summed else ()
+    return tuple(rule.name for rule in WARNINGS if rule.name not in unsaid and rule.check(job))
 
 
 def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
-    """Those that all jobs have which differ from this one in their ends and in what they used."""
-    return tuple(rule.name for rule in WARNINGS if rule.name != CPU_OVER_WALL and rule.check(job))
+    """Those of totals that all jobs have which differ from this one in their ends and in what they used."""
+    return tuple(name for name in apel_warnings(job, summed=True) if name != CPU_OVER_WALL)
 
 
 CPU_OVER_WALL: Final = "cpu-over-wall"
+_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
 _MESSAGE: Final = "the whole message: the loader rejects it"
 _DATABASE: Final = "the whole message: the database refuses the value (a lax server cuts it silently)"
 _HALF_LOADED: Final = "the whole message, and its neighbours: a CAR message is left half loaded"
@@ -163,8 +183,6 @@ RUN_RULES: Final[tuple[Rule[Run], ...]] = (
         ),
     ),
     _length("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
-    # 4.1: LocalUserId
-    _length("local-user-too-long", "local user", 255, lambda run: run.job.local_user),
     # 4.1: durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     Rule(name="cpu-out-of-range", receiver="apel", protects=_DATABASE, check=lambda run: _cpu(run.job)),
@@ -216,9 +234,8 @@ WHERE_RULES: Final[tuple[Rule[Where], ...]] = (
         check=lambda where: f"site {where.site!r} means none to APEL" if _not_given(where.site) else "",
     ),
     _length("site-too-long", "site", 255, lambda where: where.site),
-    # 4.1: SubmitHost 255, Queue 100, InfrastructureDescription 100
+    # 4.1: SubmitHost 255, InfrastructureDescription 100
     _length("submit-host-too-long", "submit host", 255, lambda where: where.submit_host),
-    _length("queue-too-long", "queue", 100, lambda where: where.queue),
     _length("description-too-long", "infrastructure description", 100, lambda where: where.description),
     # record-format facts, section 2, row 8; anything else is neither grid nor local at the server
     Rule(
@@ -312,12 +329,21 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
         protects="nothing; reports by queue miss the job",
         check=lambda job: "the queue is not known" if _not_given(job.where.queue) else "",
     ),
+    _length("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
+    _length("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
+    # 4.7: a start after the end would reject the message; model/policy.py takes the end less the wall time
+    Rule(
+        name="start-after-end",
+        receiver="apel",
+        protects="the start time in the portal, which is worked out",
+        check=lambda job: f"start and submission are after the end {job.ended_at}" if job.start_is_derived else "",
+    ),
     # 4.7: start 0 loads
     Rule(
         name="start-unknown",
         receiver="apel",
         protects="the start time in the portal: 1970",
-        check=lambda job: "" if job.started_at > 0 else "the start time is 0",
+        check=lambda job: "" if job.started_at > 0 or job.start_is_derived else "the start time is 0",
     ),
 )
 

@@ -23,8 +23,6 @@ _FOR_EVER: Final = "the reports for ever: a later copy of the record is discarde
 
 RECORD_ID_CHARACTERS: Final = 1_000
 STATUS_CHARACTERS: Final = 100
-LOCAL_USER_CHARACTERS: Final = 100
-QUEUE_CHARACTERS: Final = 200
 NAME_CHARACTERS: Final = 1_000
 
 
@@ -67,7 +65,7 @@ def require_sgas_run(job: PublishedJob, latest_end: int) -> None:
         and len(run.job_id) + len(run.endpoint) + len(job.record_id) < RECORD_ID_CHARACTERS
         and (run.endpoint.isascii() and run.endpoint.isprintable())
         and (run.status.isalpha() and len(run.status) <= STATUS_CHARACTERS)
-        and (run.status.isascii() and len(job.local_user) <= LOCAL_USER_CHARACTERS)
+        and run.status.isascii()
     ):
         require(SGAS_RUN_RULES, Run(job, latest_end))
 
@@ -125,7 +123,6 @@ SGAS_RUN_RULES: Final[tuple[Rule[Run], ...]] = (
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
-    _length("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda run: run.job.local_user),
     # section 7: WallDuration, UserTime, KernelTime and Processors are int4; their sum, CpuDuration, is int8
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
@@ -167,7 +164,6 @@ SGAS_WHERE_RULES: Final[tuple[Rule[Where], ...]] = (
             "set records.machine_name"
         ),
     ),
-    _length("queue-too-long", "queue", QUEUE_CHARACTERS, lambda where: where.queue),
 )
 
 SGAS_WHO_RULES: Final[tuple[Rule[Who], ...]] = (
@@ -207,6 +203,12 @@ MENDS: Final[tuple[Mend, ...]] = (
     Mend(name="job-name-cut", protects=_BATCH,
          check=lambda job: "" if len(xml_text(job.job_name)) <= sgas.JOB_NAME_CHARACTERS
          else f"cut to {sgas.JOB_NAME_CHARACTERS} characters"),
+    Mend(name="queue-cut", protects=_BATCH,
+         check=lambda job: "" if len(xml_text(job.where.queue)) <= sgas.QUEUE_CHARACTERS
+         else f"cut to {sgas.QUEUE_CHARACTERS} characters"),
+    Mend(name="local-user-left-out", protects=_BATCH,
+         check=lambda job: "" if len(xml_text(job.local_user)) <= sgas.LOCAL_USER_CHARACTERS
+         else f"it has over {sgas.LOCAL_USER_CHARACTERS} characters"),
     Mend(name="charge-left-out", protects=_BATCH,
          check=lambda job: f"{job.charge.text} is no 32-bit number" if job.charge and not sgas.charge(job.charge) else ""),
     Mend(name="charge-fraction", protects="nothing: the server cuts it",

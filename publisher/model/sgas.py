@@ -29,6 +29,8 @@ INDEXED_BYTES: Final = 2_600
 LOCAL_ID_CHARACTERS: Final = 40
 HOST_CHARACTERS: Final = 200
 JOB_NAME_CHARACTERS: Final = 1_000
+QUEUE_CHARACTERS: Final = 200
+LOCAL_USER_CHARACTERS: Final = 100
 VO_ATTRIBUTE_CHARACTERS: Final = 100
 PROJECT_CHARACTERS: Final = 200
 RUNTIME_ENVIRONMENT_CHARACTERS: Final = 512
@@ -75,6 +77,15 @@ def job_name(text: str) -> str:
     return xml_text(text)[:JOB_NAME_CHARACTERS].rstrip()
 
 
+def queue(text: str) -> str:
+    return xml_text(text)[:QUEUE_CHARACTERS].rstrip()
+
+
+def local_user(text: str) -> str:
+    """None in place of one that is too long, which would be somebody else if it were cut."""
+    return text if len(xml_text(text)) <= LOCAL_USER_CHARACTERS else ""
+
+
 def charge(charged: Charge | None) -> Charge | None:
     """None for one that the server's column, a whole number of 32 bits, has no room for. It cuts fractions itself."""
     return charged if charged is not None and abs(charged.amount) <= INT4_MAX else None
@@ -107,7 +118,7 @@ def positive(*counts: int | None) -> int | None:
 
 def start_time(job: PublishedJob) -> Epoch | None:
     """None for a start that is unknown or after the end: reports would show a run that never was."""
-    return job.started_at if 0 < job.started_at <= job.ended_at else None
+    return job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
 
 
 def known_time(moment: int | None) -> int | None:
