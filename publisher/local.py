@@ -27,7 +27,8 @@ def stats(arguments: argparse.Namespace, site: Site) -> int:
         raise UsageError("--by makes a table of the totals: without --output")
     if arguments.csv and arguments.output == "json":
         raise UsageError("--csv and --output json contradict each other")
-    for line in [*_windows(wanted), *statistics.strange_names(site, wanted)]:
+    statistics.refuse_strange_names(site, wanted)
+    for line in _windows(wanted):
         terminal.notice(line)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
@@ -106,7 +107,8 @@ def export_columns() -> int:
 
 def export(arguments: argparse.Namespace, site: Site) -> int:
     wanted = _filter(arguments, site.surroundings.clock())
-    for line in [*_windows(wanted), *statistics.strange_names(site, wanted)]:
+    statistics.refuse_strange_names(site, wanted)
+    for line in _windows(wanted):
         terminal.notice(line)
     report = terminal.CountingReport(
         sys.stderr, monotonic=time.monotonic, quiet=arguments.quiet or arguments.output is None, what="rows of jobs"

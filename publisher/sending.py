@@ -155,8 +155,15 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
         raise UsageError("--portal is for --check")
     chosen = commands.choose(site.settings, arguments.target)
     targets = [target for target in chosen if arguments.target or arguments.check or target.sync]
+    if not targets:
+        names = " or ".join(f"`--target {target.name}`" for target in chosen if _goes_to_apel(target))
+        raise UsageError(
+            f"no target has `sync: true`; set it in the configuration, or name one: {names}"
+            if names
+            else "counts are for APEL, and no target goes there"
+        )
     if not arguments.check:
-        if elsewhere := [target.name for target in targets if target.type == "sgas" or target.format == "ogf-ur"]:
+        if elsewhere := [target.name for target in targets if not _goes_to_apel(target)]:
             raise UsageError(f"counts are for APEL: not for {', '.join(elsewhere)}")
         report = _progress(arguments)
         try:
@@ -185,6 +192,10 @@ def sync(arguments: argparse.Namespace, site: Site) -> int:
         for line in [*results_sync.shadow_lines(shadows), *notes]:
             terminal.print_line(line, sys.stdout)
     return status
+
+
+def _goes_to_apel(target: TargetSettings) -> bool:
+    return target.type != "sgas" and target.format != "ogf-ur"
 
 
 def _months(text: str) -> int:

@@ -11,6 +11,7 @@ from publisher.errors import UsageError
 from publisher.model.job import JobId
 from publisher.model.job_sheet import JobSheet
 from publisher.model.local_stats import GROUPINGS, JobFilter, Tally
+from publisher.model.text import arex_unescape
 from publisher.sources.accounts import Accounts, NameKind, accounts_plugin
 from publisher.wiring import Site
 
@@ -23,6 +24,8 @@ NAMES: Final[Mapping[str, NameKind]] = {
     "endpoints": NameKind.INTERFACE,
 }
 """What `complete` can be asked for besides `jobs`."""
+# A site where no job was in one of these may ask for it all the same.
+_STATES: Final = frozenset(("completed", "failed", "aborted", "in-progress"))
 _COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 
 
@@ -43,8 +46,8 @@ def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
             yield from (job.job_id for job in page.jobs)
 
 
-def strange_names(site: Site, wanted: JobFilter) -> list[str]:
-    """A line for each name of a filter that no job ever had: misspelt, or yet to come. Raises: SourceError."""
+def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
+    """Raises: UsageError with a line for each name of a filter that no job ever had; SourceError."""
     asked = {
         NameKind.VO: wanted.vos,
         NameKind.USER: wanted.users,
@@ -56,8 +59,11 @@ def strange_names(site: Site, wanted: JobFilter) -> list[str]:
     with closing(_accounts(site)) as accounts:
         for kind, names in asked.items():
             known = accounts.names(kind) if names else frozenset()
-            lines += [_strange(kind, name, known) for name in sorted(names) if name and name not in known]
-    return lines
+            known |= _STATES if kind is NameKind.STATE else frozenset()
+            strange = (name for name in sorted(names) if name and not {name, arex_unescape(name)} & known)
+            lines += [_strange(kind, name, known) for name in strange]
+    if lines:
+        raise UsageError("\n".join(lines))
 
 
 def beginning(site: Site, kind: str, text: str) -> list[str]:
@@ -84,8 +90,11 @@ def job(site: Site, job_id: JobId) -> tuple[JobSheet, str]:
 
 def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
     near = get_close_matches(name, known, n=1) or sorted(one for one in known if name.lower() in one.lower())[:1]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"the accounting data knows no {kind} {name!r}{hint}"
+    words = next((words for words, each in NAMES.items() if each is kind), "")
+    listed = (
+        f"`publisher complete {words}` lists those that it knows" if words else f"there are {', '.join(sorted(known))}"
+    )
+    return f"the accounting data knows no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
 
 
 def _accounts(site: Site) -> Accounts:

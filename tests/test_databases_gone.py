@@ -284,6 +284,21 @@ def test_trace_says_that_it_cannot_tell(site: SiteUnderTest, gone: Path) -> None
     assert str(gone) in traced.err
 
 
+def test_trace_of_a_job_that_is_known_nowhere_is_64(site: SiteUnderTest) -> None:
+    with site.arex() as arex:
+        arex.write(JOBS[0])
+        arex.accept(JOBS[1])
+    site.publish()
+    for output in ((), ("--json",)):
+        unknown = site.run("trace", "nobody-knows-this-job", *output)
+        assert (unknown.status, unknown.out) == (64, "")
+        assert "neither in the ledger nor in the accounting data" in unknown.err
+    assert site.run("trace", JOBS[0].job_id).status == 0
+    running = site.run("trace", JOBS[1].job_id)
+    assert running.status == 0
+    assert "has not finished" in running.out
+
+
 def test_the_metric(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     watched = WatchedSite(site)

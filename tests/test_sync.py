@@ -96,12 +96,20 @@ def test_the_command_tells_the_last_months_or_all(site: SiteUnderTest) -> None:
     fill(site, [*old, *jobs])
     assert site.publish().status == 0
     assert told(site) == ({}, 0)
-    assert site.run("sync", "--json").json["targets"] == {}, "only targets with sync: true, unless one is named"
+    nothing = site.run("sync", "--json")
+    assert (nothing.status, nothing.out) == (64, "")
+    assert "`sync: true`" in nothing.err
+    assert "`--target egi`" in nothing.err
     assert site.run("sync", "--json", "--target", "egi").status == 0
     assert told(site)[0] == true_counts(jobs)
     assert site.run("sync", "--json", "--target", "egi", "--months", "all").status == 0
     assert told(site)[0] == true_counts([*old, *jobs])
     assert site.run("sync", "--months", "none").status == 64
+    site.config["targets"]["other"] = site.config["targets"]["egi"] | {"sync": True, "topic": "other"}
+    site.save()
+    assert set(site.run("sync", "--json").json["targets"]) == {"other"}, (
+        "only targets with sync: true, unless one is named"
+    )
 
 
 def test_the_takeover_month_counts_what_another_publisher_delivered(site: SiteUnderTest) -> None:
