@@ -39,6 +39,7 @@ class Taken:
 
     jobs: int = 0
     arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
     left: list[RowRef] = field(default_factory=list)
 
@@ -186,7 +187,9 @@ class AlikeCounter:
         self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
         jobs = len(lot.runs)
         taken.jobs += jobs
-        taken.arex_default += jobs * fit.published.benchmark.arex_default
+        if fit.published.benchmark.arex_default and any(lot.walls):
+            taken.arex_default += sum(map(bool, lot.walls))
+            taken.arex_default_wall_s[lot.example.queue] += sum(lot.walls)
         for name in speaker.warnings:
             taken.warnings[name] += jobs
         if over_wall := lot.over_wall():

@@ -27,7 +27,8 @@ class Outcome:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    arex_default_benchmarks: int = 0
+    arex_default_benchmarks: int = 0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
+    arex_default_wall_s: Mapping[str, int] = field(default_factory=dict)  # theirs, by queue
     warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
     held: tuple[HeldMonth, ...] = ()
     # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
@@ -46,7 +47,8 @@ def concluded(
     tally: Tally,
     *,
     held: Sequence[HeldMonth],
-    arex_default: int,
+    arex_default: int = 0,
+    arex_default_wall_s: Mapping[str, int] | None = None,
     warnings: Mapping[str, int] | None = None,
 ) -> Outcome:
     """The outcome of a round that came to its end, or to a receipt that ended it."""
@@ -71,6 +73,7 @@ def concluded(
         shed=tally.shed,
         kept=tally.kept,
         arex_default_benchmarks=arex_default,
+        arex_default_wall_s=dict(sorted((arex_default_wall_s or {}).items())),
         warnings=dict(sorted((warnings or {}).items())),
         held=tuple(held),
         gone={month_name(month): jobs for month, jobs in sorted(tally.gone.items())},
@@ -151,6 +154,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         shed=one.shed + other.shed,
         kept=one.kept + other.kept,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
+        arex_default_wall_s=dict(Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)),
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         missing=one.missing + other.missing,

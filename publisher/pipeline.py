@@ -76,6 +76,7 @@ class Round:
         self._wait = wait
         self._taken = 0
         self._arex_default = 0
+        self._arex_default_wall_s: Counter[str] = Counter()
         self._warnings: Counter[str] = Counter()
         self._quiet_pages = 0
         self._aside_waiting = 0
@@ -351,6 +352,7 @@ class Round:
     def _add(self, taken: Taken) -> None:
         self._taken += taken.jobs
         self._arex_default += taken.arex_default
+        self._arex_default_wall_s.update(taken.arex_default_wall_s)
         self._warnings.update(taken.warnings)
 
     def _take(
@@ -371,7 +373,10 @@ class Round:
             return set_aside(fit.published.job, unfit)
         self._collisions.taken(fit)
         self._taken += 1
-        self._arex_default += fit.published.benchmark.arex_default
+        job = fit.published.job
+        if fit.published.benchmark.arex_default and job.wall_s:
+            self._arex_default += 1
+            self._arex_default_wall_s[job.queue] += job.wall_s
         if odd := apel_warnings(fit.published, summed=isinstance(self._aim.format, SummaryFormat)):
             self._warnings.update(odd)
         return None
@@ -396,5 +401,6 @@ class Round:
             self._dispatch.tally,
             held=self._held,
             arex_default=self._arex_default,
+            arex_default_wall_s=self._arex_default_wall_s,
             warnings=self._warnings,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from publisher.commands import TargetStatus, Traced, exit_status
 from publisher.ledger.base import Quarantined
+from publisher.model.benchmark import wall_said
 from publisher.model.job import Epoch, job_key
 from publisher.model.lost import LostJobs
 from publisher.model.months import HeldMonth, gone_lines
@@ -30,6 +31,8 @@ def publish_json(outcomes: Sequence[Outcome]) -> Json:
                 "shed": outcome.shed,
                 "kept": outcome.kept,
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
+                "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
+                "arex_default_queues": sorted(outcome.arex_default_wall_s),
                 "warnings": dict(outcome.warnings),
                 "outcome": outcome.outcome,
                 "reason": outcome.reason or None,
@@ -121,9 +124,10 @@ def publish_notes(outcome: Outcome) -> list[str]:
         )
     notes += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
     if outcome.arex_default_benchmarks:
+        which = f"{outcome.arex_default_benchmarks:,} records with {wall_said(outcome.arex_default_wall_s)}"
         notes.append(
-            f"{outcome.target}: {outcome.arex_default_benchmarks} records carry HEPSPEC:1.0, which A-REX writes where no "
-            "benchmark is configured; set one in arc.conf, or records.distrust_default with records.benchmark here"
+            f"{outcome.target}: {which} carry HEPSPEC:1.0, which A-REX writes where no benchmark is configured; set one in "
+            "arc.conf, or records.distrust_default with records.benchmark here"
         )
     return notes
 

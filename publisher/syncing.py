@@ -118,7 +118,7 @@ def tell(
                 dispatch.send_outstanding()
         except Stopped as stopped:
             receipt = stopped.receipt
-    return concluded(target.name, receipt, dispatch.tally, held=(), arex_default=0)
+    return concluded(target.name, receipt, dispatch.tally, held=())
 
 
 def to_tell(counts: HostCounts) -> dict[HostMonth, int]:

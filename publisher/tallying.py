@@ -39,6 +39,7 @@ class Usage:
     users: dict[str, Used] = field(default_factory=dict)
     projects: dict[str, Used] = field(default_factory=dict)
     benchmarks: dict[str, Used] = field(default_factory=dict)
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
     days: dict[int, Used] = field(default_factory=dict)
     wall_core_s_by_vo: Counter[tuple[int, str]] = field(default_factory=Counter)
     waits: dict[str, Durations] = field(default_factory=dict)  # by queue
@@ -58,6 +59,7 @@ class _Said:
 
     vo: str
     user: str
+    arex_default: bool
     benchmark: str  # '' for none
     weight: tuple[str, int] | None  # its type, and 1000 times its value
     hosts: tuple[str | None, ...]  # the submit host to each target; None where it does not want them
@@ -117,6 +119,8 @@ class Tally:
             (usage.benchmarks, said.benchmark),
         ):
             _of(sums, name).add(group, said.weight)
+        if said.arex_default and group.wall_s:
+            usage.arex_default_wall_s[example.queue] += group.wall_s
         if day not in usage.days:
             usage.days[day] = Used()
         usage.days[day].add(group, said.weight)
@@ -141,6 +145,7 @@ class Tally:
         return _Said(
             vo=published.who.vo,
             user=published.who.user,
+            arex_default=published.benchmark.arex_default,
             benchmark="" if main is None else f"{main.kind} {main.text}",
             weight=None if main is None else (main.kind, int(main.value * 1000)),
             hosts=tuple(self._host(at, job) for at in range(len(self._targets))),

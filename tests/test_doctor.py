@@ -351,8 +351,8 @@ def benchmark_unknown_for_a_queue(clinic: Clinic) -> Planted:
 
 def benchmark_of_arex(clinic: Clinic) -> Planted:
     (job,) = generate(9, 1, NOW - timedelta(hours=5), NOW - timedelta(hours=2))
-    clinic.write(replace(job, queue="gpu", benchmark="HEPSPEC:1.0"))
-    return warning("benchmarks", "into jobs of the queue gpu", "distrust_default: true")
+    clinic.write(replace(job, queue="gpu", benchmark="HEPSPEC:1.0", wall_s=5400))
+    return warning("benchmarks", "into jobs with 1.5 h of wall time in the queue gpu", "distrust_default: true")
 
 
 def job_that_breaks_a_rule(clinic: Clinic) -> Planted:

@@ -231,11 +231,31 @@ def test_a_missing_benchmark_is_set_aside_and_goes_out_once_configured(site: Sit
     assert_received(site, *batch)
 
 
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_arex_default_benchmark_is_told_where_wall_time_is_lost(site: SiteUnderTest, form: str) -> None:
+    site.config["targets"]["egi"]["format"] = form
+    one, two, *others = [replace(job, benchmark="HEPSPEC:1.0", wall_s=0) for job in jobs(40)]
+    fill(site, replace(one, wall_s=5400, queue="b"), replace(two, wall_s=1800, queue="a"), *others)
+    run = site.run("publish")
+    assert "egi: 2 records with 2.0 h of wall time in the queues a, b carry HEPSPEC:1.0" in run.out
+    assert f"{len(others) + 2}" not in run.out.partition("carry HEPSPEC")[0].rpartition("egi:")[2]
+
+
+def test_jobs_without_wall_time_are_not_worth_a_note_about_their_benchmark(site: SiteUnderTest) -> None:
+    fill(site, *(replace(job, benchmark="HEPSPEC:1.0", wall_s=0) for job in jobs(4)))
+    run = site.run("publish")
+    assert run.status == 0
+    assert "HEPSPEC" not in run.out
+
+
 def test_arex_default_benchmark_is_sent_counted_and_reported(site: SiteUnderTest) -> None:
-    batch = [replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)]
+    batch = [replace(job, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs(4)]
     fill(site, *batch)
     run = site.publish()
-    assert run.json["targets"]["egi"]["arex_default_benchmarks"] == 4
+    told = run.json["targets"]["egi"]
+    assert told["arex_default_benchmarks"] == 4
+    assert told["arex_default_wall_s"] == 4 * 3600
+    assert told["arex_default_queues"] == ["long"]
     assert {(row["ServiceLevelType"], float(row["ServiceLevel"])) for row in site.received()} == {("HEPSPEC", 1.0)}
 
 

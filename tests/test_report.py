@@ -158,9 +158,10 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
     }
     assert "1 jobs have values that cannot be read" in told.page
     assert f"{truth.one('sum(coreless)')} jobs have an unknown number; each counts as one core" in told.page
-    carry = truth.one("count(*)", "benchmark = 'HEPSPEC:1.0'")
-    assert carry
-    assert f"{carry} jobs carry HEPSPEC:1.0" in told.page
+    lost_s = truth.one("sum(wall)", "benchmark = 'HEPSPEC:1.0'")
+    assert lost_s
+    assert f"{lost_s / 3600:,.1f} h of wall time in the queue" in told.page
+    assert "carry HEPSPEC:1.0" in told.page
 
 
 # Waiting times

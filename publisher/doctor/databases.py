@@ -15,6 +15,7 @@ from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.errors import CredentialError, LedgerError, SourceError, Unfit
 from publisher.formats import job_format, summary_format
 from publisher.missing import missing_databases
+from publisher.model.benchmark import wall_said
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.selection import Window
 from publisher.model.when import Month, epoch
@@ -138,7 +139,7 @@ class _Fates:
     looked_at: int = 0
     queues: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)  # queues with jobs that lack a benchmark
-    default: set[str] = field(default_factory=set)  # queues with A-REX's HEPSPEC:1.0
+    default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
     machines: set[str] = field(default_factory=set)  # MachineName
     rules: Counter[str] = field(default_factory=Counter)
 
@@ -172,8 +173,8 @@ def _benchmarks(target: TargetSettings, fates: _Fates) -> Finding:
         queues = join(sorted(fates.bare))
         found = f"none, or none that can be read, for jobs of the queue {queues} (among {fates.among})"
         return question.warning(found, _ADVICE_BENCHMARKS)
-    if fates.default:
-        found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs of the queue {join(sorted(fates.default))}"
+    if fates.default_wall_s:
+        found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs with {wall_said(fates.default_wall_s)}"
         return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
     if unset:
         found = (
@@ -244,8 +245,8 @@ def _judged(target: TargetSettings, jobs: Sequence[JobRecord], now: datetime) ->
             if not selection.wants_vo(published.who.vo):
                 continue
             fates.machines.add(published.where.machine_name)
-            if published.benchmark.arex_default:
-                fates.default.add(job.queue)
+            if published.benchmark.arex_default and job.wall_s > 0:
+                fates.default_wall_s[job.queue] += job.wall_s
             render(published, now)
         except Unfit as unfit:
             fates.rules[unfit.rule] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from fnmatch import fnmatchcase
@@ -39,6 +40,12 @@ class Benchmark:
 _JURA_KINDS: Final = frozenset(KINDS.values())
 AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
 """What A-REX writes into a job where the site configured no benchmark."""
+
+
+def wall_said(wall_s: Mapping[str, int]) -> str:
+    """Wall time by queue, for people."""
+    queues = ", ".join(sorted(queue or "(none)" for queue in wall_s))
+    return f"{sum(wall_s.values()) / 3600:,.1f} h of wall time in the queue{'s'[: len(wall_s) > 1]} {queues}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

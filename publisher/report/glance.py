@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from publisher.model.benchmark import AREX_DEFAULT
+from publisher.model.benchmark import wall_said
 from publisher.report.columns import hours_text, minutes_text, share_text
 from publisher.report.delivery_tables import verdict
 from publisher.reporting import Report, TargetReport
@@ -107,8 +107,11 @@ def _of_jobs(report: Report) -> Iterator[Finding]:
     if usage.total.without_benchmark:
         says = f"{usage.total.without_benchmark:,} jobs have none; they are in no scaled number"
         yield Finding(about="Benchmark", says=says, bad=True)
-    if (default := usage.benchmarks.get(f"{AREX_DEFAULT.kind} {AREX_DEFAULT.text}")) is not None:
-        says = f"{default.jobs:,} jobs carry HEPSPEC:1.0, which A-REX writes where none is configured: they count too little"
+    if usage.arex_default_wall_s:
+        says = (
+            f"jobs with {wall_said(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
+            "configured: they count too little"
+        )
         yield Finding(about="Benchmark", says=says, bad=True)
     if usage.total.cores_unknown:
         says = f"{usage.total.cores_unknown:,} jobs have an unknown number; each counts as one core"
