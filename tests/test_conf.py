@@ -119,6 +119,46 @@ def test_services_are_hardened(name: str) -> None:
     assert "MemoryDenyWriteExecute" not in found
 
 
+IMPORT_UNIT = "publisher-import.service"
+DOCUMENTS = (*CONF.parent.glob("*.md"), *(CONF.parent / "man").iterdir(), *CONF.iterdir())
+
+
+def drop_in(text: str) -> list[str]:
+    """The lines of a drop-in that makes a round wait for the import."""
+    (found,) = re.findall(rf"(\[Unit\]\n(?:[# ]*\w+={re.escape(IMPORT_UNIT)}\n)+)", text)
+    return [line.strip("# ") for line in found.splitlines()]
+
+
+def test_an_import_comes_before_each_round_and_its_failure_stops_none() -> None:
+    name = f"{IMPORT_UNIT}.example"
+    words = publisher_words(only(name, "ExecStart"))
+    assert words is not None
+    assert cli.parser().parse_args(words).command == "import"
+    wanted = ["[Unit]", f"Wants={IMPORT_UNIT}", f"After={IMPORT_UNIT}"]
+    assert drop_in((CONF / name).read_text()) == drop_in((CONF.parent / "README.md").read_text()) == wanted
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_document_lets_an_import_stop_a_round(path: Path) -> None:
+    """One bad line (65) or one damaged archive (66) would end publishing."""
+    text = path.read_text(errors="replace").replace("\\", "")
+    assert not re.search(r"ExecStartPre=(?:/|\S*publisher)", text)
+    assert not re.search(r"publisher import [^\n]*&&", text)
+    assert not re.search(rf"(?:Requires|BindsTo)={IMPORT_UNIT}", text)
+
+
+def test_systemd_finds_nothing_wrong_with_an_import_before_each_round(units: list[Path], tmp_path: Path) -> None:
+    made = tmp_path / IMPORT_UNIT
+    example = (CONF / f"{IMPORT_UNIT}.example").read_text()
+    made.write_text(example.replace("=/usr/bin/publisher ", "=/bin/sh "))
+    (tmp_path / "publisher.service.d").mkdir()
+    (tmp_path / "publisher.service.d" / "import.conf").write_text("\n".join(drop_in(example)) + "\n")
+    (service,) = [path for path in units if path.name == "publisher.service"]
+    done = systemd_analyze("verify", "--man=no", str(service), str(made))
+    said = [line for line in done.stderr.splitlines() if "publisher" in line]
+    assert (said, done.returncode) == ([], 0), done.stderr
+
+
 def test_a_timer_starts_a_service_that_there_is() -> None:
     for name in UNITS:
         if name.endswith(".timer"):
