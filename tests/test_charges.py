@@ -112,9 +112,42 @@ def test_the_original_s_decimals_have_28_places_and_round_half_even() -> None:
     assert isinstance(value("1/3*0.5"), float)
 
 
-def test_a_whole_number_of_the_original_is_refused_when_it_has_no_room() -> None:
-    with pytest.raises(FormulaError, match=r"32 bits.*write 3000000000\.0 \(position 12\)"):
-        Formula.read("NumNodes + 3000000000", Compat.HEAPPE)
+@pytest.mark.parametrize(
+    ("formula", "result"),
+    [
+        ("3000000000", "3000000000"),
+        ("NumNodes + 3000000000", "3000000002"),
+        ("-2147483648", "-2147483648"),
+        ("3000000000 * 100", "300000000000"),
+        ("3000000000 / 4", "750000000"),
+        ("7000000001 % 1000", "1"),
+        ("-7000000003 % 1000", "-3"),
+        ("9223372036854775807 - 9223372036854775806", "1"),
+        ("9223372036854775808 / 1e10", "922337203.6854776"),
+        ("3000000000 * 0.5", "1500000000"),
+        (".1 + .2", "0.30000000000000004"),
+        ("0.1 + 0.2", "0.3"),
+    ],
+)
+def test_whole_literals_beyond_32_bits_are_reckoned_as_in_the_original(formula: str, result: str) -> None:
+    assert Decimal(amount_text(heappe(formula).amount(ORACLE_JOB))) == Decimal(result)
+
+
+@pytest.mark.parametrize(
+    ("formula", "reason"),
+    [
+        ("9223372036854775807 + 1", "more than 64 bits is an error in the original"),
+        ("3000000000 * 9000000000", "more than 64 bits is an error in the original"),
+        ("9223372036854775808 % 2", "% of a fraction is an error in the original"),
+        (".5/0", "the result is not a finite number"),
+    ],
+)
+def test_of_64_bits_what_is_an_error_in_the_original_is_no_charge(formula: str, reason: str) -> None:
+    with pytest.raises(NoResult, match=reason):
+        heappe(formula).amount(ORACLE_JOB)
+
+
+def test_a_decimal_of_the_original_is_refused_when_it_has_no_room() -> None:
     with pytest.raises(FormulaError, match=r"96 bits is an error in the original \(position 3\)"):
         Formula.read("1-99999999999999999999999999999.0", Compat.HEAPPE)
     assert Formula.read("NumNodes + 3000000000").quantities == ("NumNodes",)

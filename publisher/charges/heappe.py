@@ -1,8 +1,9 @@
-"""Formulas as HEAppE reckons them: whole numbers of 32 bits, decimals of 96, binary floats, each in its own place.
+"""Formulas as HEAppE reckons them: whole numbers of 32 or 64 bits, decimals of 96, binary floats, each in its own place.
 
 HEAppE puts the text of each value into the formula and hands it to a data table of .NET. So a whole number stays whole, a
 literal with a point is decimal, and a division of whole numbers is binary: 1/0 is infinite there, 1.0/0 an error, and
-100000*100000 too. Spec: other-sources facts, 3.1, whose oracle values are in the tests.
+100000*100000 too. A whole literal without room in 32 bits has 64 or else is binary, as is one that begins with a point.
+Spec: other-sources facts, 3.1, whose oracle values are in the tests.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ Value = int | Decimal | float
 
 DAY_S: Final = 86_400
 _INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
 _LARGEST: Final = 2**96 - 1  # of a decimal, without its point
 _PLACES: Final = 28
 _WHOLE: Final = re.compile(r"-?[0-9]+")
 _CONTEXT: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 _ERROR: Final = "an error in the original"
+
+
+class Long(int):
+    """A whole number of 64 bits: a literal beyond 32, and what is reckoned with one."""
 
 
 class HeappeArithmetic:
@@ -33,19 +39,29 @@ class HeappeArithmetic:
         return read(text)
 
     def negative(self, value: Value) -> Value:
-        return whole(-value) if isinstance(value, int) else -value
+        return _whole(-value, value) if isinstance(value, int) else -value
 
     def operation(self, sign: str) -> Callable[[Value, Value], Value]:
         return {"+": _sum, "-": _difference, "*": _product, "/": _quotient, "%": _remainder}[sign]
 
 
 def read(text: str) -> Value:
-    """A number as the text of a formula has it: whole, decimal with a point, binary with an exponent. Raises: NoResult."""
+    """A number as the text of a formula has it: whole, decimal with a point, binary with an exponent or a point in front.
+
+    Raises: NoResult.
+    """
     if _WHOLE.fullmatch(text):
-        return whole(int(text))
-    if "e" in text.lower():
+        return literal(int(text))
+    if "e" in text.lower() or text.startswith("."):
         return float(text)
     return _decimal(Decimal(text))
+
+
+def literal(number: int) -> Value:
+    """A whole number in the text of a formula."""
+    if number in _INT32:
+        return number
+    return Long(number) if number in _INT64 else float(number)
 
 
 def duration(seconds: int, unit_s: int) -> Value:
@@ -61,7 +77,7 @@ def _sum(left: Value, right: Value) -> Value:
     if isinstance(left, float) or isinstance(right, float):
         return float(left) + float(right)
     if isinstance(left, int) and isinstance(right, int):
-        return whole(left + right)
+        return _whole(left + right, left, right)
     return _decimal(_CONTEXT.add(Decimal(left), Decimal(right)))
 
 
@@ -69,7 +85,7 @@ def _difference(left: Value, right: Value) -> Value:
     if isinstance(left, float) or isinstance(right, float):
         return float(left) - float(right)
     if isinstance(left, int) and isinstance(right, int):
-        return whole(left - right)
+        return _whole(left - right, left, right)
     return _decimal(_CONTEXT.subtract(Decimal(left), Decimal(right)))
 
 
@@ -77,7 +93,7 @@ def _product(left: Value, right: Value) -> Value:
     if isinstance(left, float) or isinstance(right, float):
         return float(left) * float(right)
     if isinstance(left, int) and isinstance(right, int):
-        return whole(left * right)
+        return _whole(left * right, left, right)
     return _decimal(_CONTEXT.multiply(Decimal(left), Decimal(right)))
 
 
@@ -104,11 +120,16 @@ def _remainder(left: Value, right: Value) -> Value:
         raise NoResult(f"% of a fraction is {_ERROR}")
     if not right:
         raise NoResult("division by zero")
-    return int(math.copysign(abs(left) % abs(right), left))
+    rest = abs(left) % abs(right)
+    return _whole(-rest if left < 0 else rest, left, right)
 
 
-def whole(number: int) -> int:
-    """The number, where it has 32 bits. Raises: NoResult."""
+def _whole(number: int, *operands: int) -> int:
+    """What comes of whole numbers, of 64 bits where one of them is. Raises: NoResult where it has no room."""
+    if any(isinstance(each, Long) for each in operands):
+        if number not in _INT64:
+            raise NoResult(f"the result is too large: a whole number of more than 64 bits is {_ERROR}")
+        return Long(number)
     if number not in _INT32:
         raise NoResult(f"a whole number of more than 32 bits is {_ERROR}")
     return number

@@ -111,4 +111,4 @@ def heappe_value(measure: Measure, taken: int, unit_s: int) -> heappe.Value:
         case Measure.MOMENT | Measure.MEMORY:
             return 0
         case _:
-            return heappe.whole(taken)
+            return heappe.literal(taken)

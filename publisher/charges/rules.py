@@ -81,8 +81,7 @@ class Formula:
                 try:
                     heappe.read(number.text)
                 except NoResult as refused:
-                    instead = f"; write {number.text}.0" if number.text.isdigit() else ""
-                    raise FormulaError(f"{refused}{instead}", text, number.at) from refused
+                    raise FormulaError(str(refused), text, number.at) from refused
         return cls(text, tree)
 
     @property
