@@ -18,11 +18,24 @@ def check_or_show(arguments: argparse.Namespace, site: Site) -> int:
     if arguments.action == "show":
         sys.stdout.write(config.show(settings))
     else:
+        _check_importers(site)
         names = ", ".join(target.name for target in settings.targets)
         terminal.print_line(f"{arguments.config}: good; targets: {names}", sys.stdout)
         for said in _overlaps(site):
             terminal.print_line(f"note: {said}", sys.stdout)
     return 0
+
+
+def _check_importers(site: Site) -> None:
+    """That importers could start: their map files can be read. Raises: ConfigError with all that is wrong."""
+    problems: list[str] = []
+    for name in site.settings.importers:
+        try:
+            site.importer(name)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _overlaps(site: Site) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from publisher.importers import BESIDE_STATE
 from publisher.importers.base import ImportReport, Watch, unwatched
 from publisher.wiring import Site
 
-_BESIDE_STATE = "imported.db"
 _ABORTED = "aborted"
 
 
@@ -20,7 +20,7 @@ def import_accounting(
     Raises: ConfigError, UsageError, LedgerError, Busy. Trouble with single files is in the report.
     """
     importer = site.importer(name)
-    into = database or site.settings.state.with_name(_BESIDE_STATE)
+    into = database or site.settings.state.with_name(BESIDE_STATE)
     report = importer.run(paths, into, site.surroundings.clock(), watch)
     without = [target.name for target in site.settings.targets if _ABORTED not in target.records.statuses]
     if report.imported and report.aborted and without:

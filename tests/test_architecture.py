@@ -140,7 +140,7 @@ ROOMS: dict[str, set[str]] = {
     "doctor": {
         *("errors", "model", "doctor", "config", "formats", "ledger.base", "sources.base", "commands", "wiring"),
         *("delivery.base", "delivery.credential_check", "delivery.trust_check", "delivery.reach"),
-        *("arc_conf", "arc_conf.values", "missing"),
+        *("arc_conf", "arc_conf.values", "missing", "importers", "importers.arc_jobs", "sources.local_time"),
     },
     "results_nagios": {"errors", "commands"},
     "results_doctor": {"doctor", "results_nagios"},
@@ -154,7 +154,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "model", "statistics", "results_stats", "results_job", "terminal", "wiring"),
         *("exporting", "results_export", "retiring", "whole_file"),
     },
-    "importing": {"errors", "importers.base", "wiring"},
+    "importing": {"importers", "errors", "importers.base", "wiring"},
     "tallying": {"errors", "model", "config"},
     "reporting": {
         *("model", "config", "ledger.base", "ledger.charge_base", "ledger.history_base"),

@@ -295,6 +295,42 @@ def database_gone(clinic: Clinic) -> Planted:
     )
 
 
+def imported_database_missing(clinic: Clinic) -> Planted:
+    clinic.site.config["importers"] = {"gridengine": {"cluster": "sge.example.org"}}
+    clinic.site.config["source"] = {"type": "arex", "databases": [str(clinic.site.state.with_name("imported.db"))]}
+    return failure(66, "database", "imported.db: there is no such file", "`publisher import`", "benchmarks")
+
+
+def map_file_missing(clinic: Clinic) -> Planted:
+    clinic.site.config["importers"] = {"gridengine": {"cluster": "sge.example.org", "user_map": "gone.map"}}
+    return failure(78, "map files", "importers.gridengine.user_map", "correct the path")
+
+
+def database_of_arc_missing(clinic: Clinic) -> Planted:
+    gone = str(clinic.root / "gone" / "accounting_v2.db")
+    clinic.site.config["importers"] = {"sonar": {"cluster": "fox.example.org", "arc_databases": [gone]}}
+    return failure(66, "arc_databases", f"{gone}: there is no such file", "correct arc_databases")
+
+
+def zone_misspelt(clinic: Clinic) -> Planted:
+    clinic.site.config["source"]["time_zone"] = "Europe/Olso"
+    return failure(
+        78, "configuration", "source.time_zone: 'Europe/Olso' is no time zone", "did you mean 'Europe/Oslo'?"
+    )
+
+
+def zone_of_the_host(clinic: Clinic) -> Planted:
+    del clinic.site.config["source"]["time_zone"]
+    clinic.monkeypatch.setenv("TZ", "Europe/Helsinki")
+    return warning("time zone", "the zone of this host is taken: the environment's TZ, Europe/Helsinki", "Europe/Oslo")
+
+
+def zone_of_the_host_wrong(clinic: Clinic) -> Planted:
+    del clinic.site.config["source"]["time_zone"]
+    clinic.monkeypatch.setenv("TZ", "CET-1CEST")
+    return failure(78, "database", "no time zone 'CET-1CEST'", "source.time_zone", "time zone", "benchmarks")
+
+
 def database_damaged(clinic: Clinic) -> Planted:
     make_damaged(clinic.site.database())
     return failure(66, "database", "accounting_v2.db", "restore a backup", "benchmarks")

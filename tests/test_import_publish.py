@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -150,6 +151,19 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert site.run("import", "gridengine", str(path), "--database", str(other)).status == 0
 
 
+def test_a_bad_line_and_a_damaged_archive_leave_everything_else_to_publish(site: SiteUnderTest) -> None:
+    """What the unit of the import does before each round: it fails, and the round goes on."""
+    common = site.folder / "common"
+    common.mkdir()
+    write(common / "accounting.1.gz", [gzip.compress(colon(replace(ANY, job=1)))[:-20]])
+    write(common / "accounting", [colon(replace(ANY, job=2)), b"torn\n", colon(replace(ANY, job=3))])
+    for expected in (2, 0):  # the second time too it is 66, and everything is there
+        run = site.run("import", "gridengine", "--json", str(common))
+        assert (run.status, run.json["imported"]) == (66, expected)
+        assert site.publish().json["targets"]["egi"]["records"] == expected
+    assert sorted(row["LocalJobId"] for row in site.received(with_openssl=False)) == ["2", "3"]
+
+
 def test_json_counts_every_line_once(site: SiteUnderTest) -> None:
     lines = [*map(colon, entries(9, 200)), b"torn\n", colon(ANY), colon(ANY)]
     found = bring_in(site, write(site.folder / "accounting", lines))
@@ -184,6 +198,19 @@ def test_the_block_is_checked_with_the_rest(keys: dict[str, Any], complaint: str
     run = site.run("config", "check")
     assert run.status == 78
     assert complaint in run.err
+
+
+def test_map_files_that_cannot_be_read_are_found_by_the_check(site: SiteUnderTest) -> None:
+    bring_in(site, write(site.folder / "accounting", [jsonl(ANY)]))
+    (site.folder / "wrong.map").write_text("ada\n")
+    site.config["importers"]["gridengine"] |= {"user_map": "gone.map"}
+    site.config["importers"]["sonar"] = {"cluster": "fox.example.org", "user_map": "wrong.map"}
+    site.save()
+    run = site.run("config", "check")
+    assert run.status == 78
+    assert f"importers.gridengine.user_map: {site.folder}/gone.map cannot be read: No such file or directory" in run.err
+    assert f"{site.folder}/wrong.map:1: write a word and what it stands for" in run.err
+    assert site.publish().json["targets"]["egi"]["records"] == 1  # what is there does not wait for a map
 
 
 def test_an_importer_that_is_not_there_is_told(site: SiteUnderTest) -> None:

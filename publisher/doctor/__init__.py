@@ -1,7 +1,8 @@
 """Doctor: everything that can keep records from going out, looked at before it does. Sends no record and writes nothing.
 
 `findings.py` is the noun; each other file asks about one part: `settings.py` the configuration, `databases.py` the source,
-`state.py` the state, `services.py` certificate, CAs and services, `machine.py` the host. A new check is a function there.
+`imports.py` the importers, `state.py` the state, `services.py` certificate, CAs and services, `machine.py` the host. A new
+check is a function there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from publisher.commands import choose
 from publisher.doctor.databases import check_databases, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, Measure, State, broken_configuration
+from publisher.doctor.imports import check_importers
 from publisher.doctor.machine import Host, check_machine
 from publisher.doctor.services import check_identity, check_services
 from publisher.doctor.settings import check_settings
@@ -39,6 +41,7 @@ def examine(site: Site, host: Host, *, targets: Sequence[str], begins: Callable[
 
     note("the configuration", check_settings(site.settings, chosen))
     note("the accounting data", check_databases(site, chosen))
+    note("the importers", check_importers(site))
     note("the state directory", check_directory(site.settings.state, host.free_bytes))
     note("the ledger", check_ledger(site, chosen))
     note("the databases that were read before", check_known_databases(site, chosen))

@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from publisher.config import TargetSettings
 from publisher.delivery.credential_check import foreign_machines
 from publisher.doctor.findings import Finding, Question, join, not_asked
-from publisher.errors import CredentialError, LedgerError, SourceError, Unfit
+from publisher.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.formats import job_format, summary_format
+from publisher.importers import BESIDE_STATE
 from publisher.missing import missing_databases
 from publisher.model.benchmark import wall_said
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.selection import Window
 from publisher.model.when import Month, epoch
 from publisher.sources.base import Source, SourceFacts
+from publisher.sources.local_time import zone_of_host
 from publisher.wiring import Site
 
 _MONTHS: Final = 6
@@ -33,6 +35,7 @@ _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database opti
 
 def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
     question = Question("database", "source", "every job that is published is read from there")
+    yield from _zone(site)
     now = site.surroundings.clock()
     try:
         with closing(site.source()) as source:
@@ -44,10 +47,27 @@ def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[F
             yield _months(source, now)
             yield _future(source, now)
             yield from _newest(site, source, targets, now)
-    except SourceError as error:
+    except (SourceError, ConfigError) as error:
         yield question.error(error, "see that A-REX's accounting is on ([arex] in arc.conf), and look at that file")
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
+
+
+def _zone(site: Site) -> Iterator[Finding]:
+    """Events stand there as local time without a zone. Imported jobs have no events."""
+    options: Any = site.settings.source.options
+    imported = {str(site.settings.state.with_name(BESIDE_STATE))} if site.settings.importers else set()
+    if not hasattr(options, "time_zone") or (options.control_dir is None and set(options.databases) <= imported):
+        return
+    question = Question("time zone", "source", "A-REX writes local times, and another zone moves every start by hours")
+    if options.time_zone:
+        yield question.ok(options.time_zone)
+        return
+    taken = zone_of_host(site.surroundings.environment)
+    yield question.warning(
+        f"source.time_zone is not set, so the zone of this host is taken: {taken}",
+        "write source.time_zone, the zone in which the CE runs, such as Europe/Oslo",
+    )
 
 
 def check_known_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
@@ -58,7 +78,7 @@ def check_known_databases(site: Site, targets: Sequence[TargetSettings]) -> Iter
             missing = {
                 one.file: one.reason for target in targets for one in missing_databases(target.name, source, ledger)
             }
-    except (LedgerError, SourceError):
+    except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
     for reason in missing.values():
         yield question.error(SourceError(reason), "bring it back, or retire it")

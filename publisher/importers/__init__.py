@@ -17,6 +17,7 @@ IMPORTERS: Final[Mapping[str, str]] = {
     "sonar": "publisher.importers.sonar",
 }
 
+BESIDE_STATE: Final = "imported.db"  # the database that they write by default
 # What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
 BY_INTERFACE: Final[Mapping[str, str]] = {"gridengine": "gridengine", "slurm": "sonar"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from publisher.errors import SourceError, UsageError
-from publisher.sources.sqlite_readonly import CopyShelf, ReadOnlyFile
+from publisher.sources.sqlite_readonly import CopyShelf, ReadOnlyFile, check_readable
 
 PUBLISHED: Final = "an ARC CE publishes it"
 WAIT_S: Final = 86_400
@@ -37,6 +38,7 @@ class ArcJobs:
         self._files: list[ReadOnlyFile] = []
         try:
             for path in databases:
+                check_arc_database(path)
                 self._files.append(ReadOnlyFile(str(path), self._shelf))
         except BaseException:
             self.close()
@@ -62,6 +64,15 @@ class ArcJobs:
                 for number, submitted, ended in file.ask(_spans(file.path, numbers[start : start + _AT_ONCE])):
                     spans[number].append((submitted, ended))
         return [any(_overlap(span, start, end) for span in spans[number]) for number, start, end in runs]
+
+
+def check_arc_database(path: Path) -> None:
+    """Raises: SourceError when it cannot be read."""
+    if not path.parent.exists() or (os.access(path.parent, os.X_OK) and not path.exists()):
+        raise SourceError(
+            f"{path}: there is no such file; correct arc_databases of the importer, or take it out if no ARC CE is there"
+        )
+    check_readable(str(path))
 
 
 def _spans(path: str, numbers: Sequence[str]) -> Callable[[sqlite3.Connection], list[Run]]:

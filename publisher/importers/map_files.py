@@ -20,7 +20,9 @@ def read_map(path: Path, key: str) -> dict[str, str]:
             content = file.read(_MOST_BYTES + 1)
         text = content.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{key}: {path} cannot be read: {error.strerror or error}; correct the path, or let this user read it"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{key}: {path} is not UTF-8: {error}; save it as UTF-8") from error
     if len(content) > _MOST_BYTES:

@@ -26,8 +26,8 @@ from publisher.sources.arex_database import (
 from publisher.sources.arex_rows import Asked, Row
 from publisher.sources.arex_values import anchor_text
 from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, SourceFacts
-from publisher.sources.local_time import LocalTime, local_zone
-from publisher.sources.sqlite_readonly import CopyShelf, check_readable, no_such_file
+from publisher.sources.local_time import LocalTime, check_zone, local_zone
+from publisher.sources.sqlite_readonly import CopyShelf, check_readable
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -59,7 +59,8 @@ class Options:
     time_zone: str = field(
         default="",
         metadata={
-            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host"
+            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host",
+            "check": check_zone,
         },
     )
     hold_off_s: int = field(
@@ -348,7 +349,10 @@ def _matching(name: str) -> Sequence[str] | Absent:
     if _is_there(name):
         return [name]
     if not glob.has_magic(name):
-        return Absent(patterns=(name,), reason=no_such_file(name))
+        return Absent(
+            patterns=(name,),
+            reason=f"{name}: there is no such file; correct source.databases, or run the `publisher import` that is to make it",
+        )
     matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
     if matching:
         return matching

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from publisher.errors import ConfigError
 from publisher.model.job import Epoch
@@ -87,6 +88,33 @@ def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
             return UTC
         return _from_file(path) if told.startswith("/") else _named(told, "the environment's TZ")
     return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
+
+
+def zone_of_host(environment: Mapping[str, str]) -> str:
+    """Which zone is taken where none is configured, for people."""
+    told = environment.get("TZ")
+    if told is not None:
+        return f"the environment's TZ, {told or 'UTC'}"
+    if not _HOST_ZONE.exists():
+        return f"UTC, because there is no {_HOST_ZONE}"
+    target = str(_HOST_ZONE.resolve())
+    return f"{_HOST_ZONE}, {target.rpartition('/zoneinfo/')[2]}" if "/zoneinfo/" in target else str(_HOST_ZONE)
+
+
+def check_zone(name: str) -> str | None:
+    """What is wrong with the name of a zone; '' is the host's."""
+    try:
+        if name:
+            _named(name, "")
+    except ConfigError:
+        near = get_close_matches(name, available_timezones(), n=1)
+        meant = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "write one such as Europe/Oslo (and install tzdata if it is missing)"
+        )
+        return f"{name!r} is no time zone; {meant}"
+    return None
 
 
 def _named(name: str, origin: str) -> tzinfo:

@@ -221,7 +221,7 @@ def check_readable(path: str) -> None:
     try:
         found = os.stat(path)
     except FileNotFoundError as error:
-        raise SourceError(no_such_file(path)) from error
+        raise SourceError(f"{path}: there is no such file; correct source.control_dir or source.databases") from error
     except PermissionError as error:
         raise SourceError(
             f"{path}: its directory may not be searched by user {os.geteuid()}; add this user to the group of the "
@@ -233,10 +233,6 @@ def check_readable(path: str) -> None:
         raise SourceError(f"{path}: is not a regular file; name an accounting database")
     if not os.access(path, os.R_OK, effective_ids=True):
         raise SourceError(f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group")
-
-
-def no_such_file(path: str) -> str:
-    return f"{path}: there is no such file; correct source.control_dir or source.databases"
 
 
 def file_marks(path: str) -> Marks:

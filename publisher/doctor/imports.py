@@ -1,0 +1,40 @@
+"""The importers: what each of them needs beside the files that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from publisher.doctor.findings import Finding, Question
+from publisher.errors import ConfigError, SourceError
+from publisher.importers.arc_jobs import check_arc_database
+from publisher.wiring import Site
+
+
+def check_importers(site: Site) -> Iterator[Finding]:
+    for name in site.settings.importers:
+        yield _maps(site, name)
+        yield from _arc_databases(site, name)
+
+
+def _maps(site: Site, name: str) -> Finding:
+    question = Question("map files", name, "without them nothing is imported")
+    try:
+        site.importer(name)
+    except ConfigError as error:
+        return question.error(error, f"see importers.{name} in publisher.yaml(5)")
+    return question.ok("all that are named can be read")
+
+
+def _arc_databases(site: Site, name: str) -> Iterator[Finding]:
+    options: Any = site.settings.importers[name]
+    question = Question(
+        "arc_databases", name, "without them nothing is imported, because jobs of the CEs would count twice"
+    )
+    for path in options.arc_databases:
+        try:
+            check_arc_database(path)
+        except SourceError as error:
+            yield question.error(error, f"see importers.{name}.arc_databases in publisher.yaml(5)")
+        else:
+            yield question.ok(str(path))
