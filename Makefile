@@ -7,7 +7,7 @@ SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-long fuzz soak faults lint bench packages deb rpm check-packages clean
+.PHONY: demo test test-pythons test-long fuzz soak faults lint bench packages deb rpm check-packages clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -20,6 +20,9 @@ demo: $(VENV)/.ready  ## the main job, start to end, on loopback
 
 test: $(VENV)/.ready  ## all tests but the long ones
 	$(BIN)/pytest -m "not long"
+
+test-pythons:  ## those that open databases, connections and processes, on every other Python that is here
+	.ci/pythons
 
 test-long: $(VENV)/.ready  ## the tests that take minutes: among them random walks of more than 10,000 steps
 	$(BIN)/pytest -m long --dist load

@@ -64,9 +64,14 @@ def open_file_to_read(path: Path) -> sqlite3.Connection:
     """
     if is_there(path):
         connection = open_ledger_file(path, read_only=True)
-        with translated(path):
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                return connection
+        try:
+            with translated(path):
+                (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        if tables:
+            return connection
         connection.close()
     return open_in_memory()
 

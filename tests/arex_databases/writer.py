@@ -44,15 +44,22 @@ class Writer:
         if not path.exists():
             tables.create(path, schema=schema or 2, journal=journal, optimized=optimized)
         self.connection = sqlite3.connect(path, isolation_level=None, timeout=30)
-        self.connection.execute("PRAGMA synchronous = OFF")
-        self.connection.execute("PRAGMA foreign_keys = OFF")
-        self.schema = tables.schema_of(self.connection)
-        if schema not in (None, self.schema):
+        try:
+            self.schema = self._prepare(path, schema)
+        except BaseException:
             self.connection.close()
-            raise ValueError(f"{path} has schema {self.schema}, not {schema}")
+            raise
         self._spelling = Spelling(schema=self.schema, zone=ZoneInfo(zone), distort=distort, nodes_key=nodes_key)
         self._ids: dict[tuple[str, tuple[str, ...]], int] = {}
         self._torn: dict[str, int] = {}
+
+    def _prepare(self, path: Path, wanted: Schema | None) -> Schema:
+        self.connection.execute("PRAGMA synchronous = OFF")
+        self.connection.execute("PRAGMA foreign_keys = OFF")
+        found = tables.schema_of(self.connection)
+        if wanted not in (None, found):
+            raise ValueError(f"{path} has schema {found}, not {wanted}")
+        return found
 
     def __enter__(self) -> Self:
         return self

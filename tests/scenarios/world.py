@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -39,6 +40,7 @@ FORMATS: Final = (
 )
 _ID: Final = re.compile(r"\b\d{8}[/-]\d{14}-[0-9a-f]{16}\b|\b\d{14}-[0-9a-f]{16}\b")
 _DIGEST: Final = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{40}\b")
+_FREE: Final = re.compile(r"\b[\d,]+ MiB free\b")
 _MAIN: Final[Callable[[], Any]] = next(iter(entry_points(group="console_scripts", name="publisher"))).load()
 
 
@@ -85,12 +87,9 @@ class World:
         self._places = {
             str(self.folder): "FOLDER",
             str(shared.folder): "SHARED",
-            f"localhost:{self.ams.port}": "AMS",
-            f"localhost:{self.ams.auth_port}": "AUTHN",
-            f"localhost:{self.sgas.url.split(':')[2].split('/')[0]}": "SGAS",
-            str(self.ams.port): "AMS-PORT",
-            str(self.ams.auth_port): "AUTHN-PORT",
-            self.sgas.url.split(":")[2].split("/")[0]: "SGAS-PORT",
+            self.ams.url.removeprefix("https://"): "AMS",
+            self.ams.auth_url.removeprefix("https://"): "AUTHN",
+            urlsplit(self.sgas.url).netloc: "SGAS",
         }
         self.config: dict[str, Any] = {
             "site": "EXAMPLE-SITE",
@@ -220,6 +219,7 @@ class World:
     def _normalised(self, text: str) -> str:
         for place, word in self._places.items():
             text = text.replace(place, word)
+        text = _FREE.sub("... MiB free", text)
         return _DIGEST.sub(self._numbered("digest"), _ID.sub(self._numbered("id"), text))
 
     def _numbered(self, kind: str) -> Callable[[re.Match[str]], str]:
