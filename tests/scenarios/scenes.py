@@ -184,7 +184,8 @@ def trouble(world: World) -> None:
     for other in sgas:
         world.sgas.faults.push(other)
         _two_rounds(world, nordic)
-    world.ask("publish", "--force", "--json")
+    for target in (car, nordic):  # side by side their lines would mix
+        world.ask("publish", "--force", "--target", target, "--json")
     questions.look(world, [])
 
 
