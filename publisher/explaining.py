@@ -18,10 +18,10 @@ from publisher.importers import BY_INTERFACE
 from publisher.importers.base import ImportRule
 from publisher.importers.origins import Origin, origin_of
 from publisher.judge import Changed, is_unchanged
-from publisher.ledger.base import Hold, Known, Ledger, MessageState, Quarantined
+from publisher.ledger.base import Hold, Known, Ledger, Quarantined
 from publisher.model.charge import CHARGED_FORMATS
 from publisher.model.explanation import ExplainedValue, explained
-from publisher.model.job import JOB_DIGEST_BYTES, JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
 from publisher.model.message import LEFT_OUT
 from publisher.model.policy import PublishedJob
 from publisher.model.quality import WARNINGS
@@ -295,17 +295,12 @@ def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
 
 def _beside(bench: _Bench, job: JobRecord) -> str:
     """What is to be said of runs of the job under other LocalJobIDs; '' where none was delivered."""
-    own = job.key[JOB_DIGEST_BYTES:]
-    others = {
-        delivery.run
-        for delivery in bench.ledger.trace(job.job_id)
-        if delivery.target == bench.target.name
-        and delivery.run != own
-        and delivery.state in (MessageState.SENT, MessageState.COUNTED)
-    }
-    if not others:
+    if not bench.ledger.other_runs(bench.target.name, [job.key]):
         return ""
-    return "; A-REX restarted the job: an earlier run, under another local job id, counts beside this one"
+    restarted = "; A-REX restarted the job after a run under another local job id was delivered"
+    if fate_of_changed(bench.target) is Changed.KEEP:
+        return f"{restarted}, and the receiver keeps one record for each job, that of its first run"
+    return f"{restarted}, which counts beside this one"
 
 
 def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:

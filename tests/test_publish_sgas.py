@@ -661,5 +661,8 @@ def test_two_runs_of_a_job_are_one_row_as_trace_shows(site: SgasSite) -> None:
     assert site.publish().status == 0
     assert_rows(site, [job])
     one, other = site.traced(job)
+    assert "keeps one record for each job, that of its first run" in site.run("explain", job.job_id).out.replace(
+        "\n", " "
+    )
     assert one["run"] != other["run"]
     assert one["row_id"] == other["row_id"] == site.row_id(job)

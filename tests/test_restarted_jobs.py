@@ -6,7 +6,10 @@ A run under another LocalJobID used resources of its own: it counts beside the o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ import pytest
 
 from publisher import explaining
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-from publisher.model.job import JobId
+from publisher.ledger import stretches
+from publisher.ledger.moves import open_ledger
+from publisher.model.job import Epoch, JobId, JobKey, job_key
+from publisher.model.message import LEFT_OUT
+from publisher.model.progress import Progress
 from tests import spring_2028
 from tests.arex_databases import SampleJob
 from tests.pki import Credential
@@ -141,3 +148,38 @@ def test_two_runs_and_a_correction_in_one_month(world: World) -> None:
     assert done(world.sync()).exit_status == 0
     assert world.receiver.totals()[2028, 3][0] == len(JOBS) + 1
     assert world.differences() == []
+
+
+@pytest.mark.parametrize("fresh", [1, 50, 10_000])
+def test_other_runs_are_found_wherever_their_entries_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: int
+) -> None:
+    """Among the fresh ones, in one stretch, across leaves and in several stretches."""
+    monkeypatch.setattr(stretches, "FRESH_ENTRIES", fresh)
+    with closing(open_ledger(tmp_path / "publishing.db")) as ledger:
+        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=NOW)
+        runs = {job_key(f"job{number}", str(run)): Epoch(ENDED + run) for run in range(3) for number in range(400)}
+        left_out = job_key("job7", "9")
+        for some in batched({**runs, left_out: Epoch(ENDED + 9)}.items(), 60):
+            ledger.count(
+                "egi",
+                {key: (end, LEFT_OUT if key == left_out else 5) for key, end in some},
+                {},
+                dirty={},
+                clean=(),
+                by_settings=(),
+                progress=Progress(),
+                basis="",
+                policy_digest="",
+                now=NOW,
+            )
+        asked = [job_key(f"job{number}", "1") for number in (0, 7, 399)] + [job_key("job5", "new"), job_key("none", "")]
+        found = ledger.other_runs("egi", asked)
+        ends = {key: sorted(run.ended_at - ENDED for run in others) for key, others in found.items()}
+    assert ends == {**{key: [0, 2] for key in asked[:3]}, asked[3]: [0, 1, 2]}
+
+
+def batched(runs: Iterable[tuple[JobKey, Epoch]], size: int) -> Iterator[list[tuple[JobKey, Epoch]]]:
+    left = iter(runs)
+    while some := list(islice(left, size)):
+        yield some

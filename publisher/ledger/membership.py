@@ -83,6 +83,17 @@ def latest(leaf: bytes, key: JobKey) -> Membership | None:
     return None if at < 0 else unpack(leaf[at : at + ENTRY_BYTES])
 
 
+def of_job(leaf: bytes, digest: bytes) -> list[bytes]:
+    """The packed entries of a job's runs."""
+    found = []
+    at = leaf.find(digest)
+    while at >= 0:
+        if at % ENTRY_BYTES == 0:
+            found.append(leaf[at : at + ENTRY_BYTES])
+        at = leaf.find(digest, at + 1)
+    return found
+
+
 def leaves(in_order: Iterable[bytes]) -> Iterator[bytes]:
     """Entries in order, one or more to a piece, cut into full leaves."""
     rest = b""

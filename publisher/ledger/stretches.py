@@ -12,7 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from publisher.ledger.absence import Absence
-from publisher.ledger.membership import ENTRY_BYTES, KEY_BYTES, Membership, ceiling, entries, latest, leaves, unpack
+from publisher.ledger.membership import (
+    ENTRY_BYTES,
+    KEY_BYTES,
+    Membership,
+    ceiling,
+    entries,
+    latest,
+    leaves,
+    of_job,
+    unpack,
+)
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey
 
 FRESH_ENTRIES: Final = 32_768  # as many are kept in memory; then they become a stretch
@@ -70,7 +80,7 @@ def of_jobs(
     """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
     found: dict[bytes, dict[JobKey, Membership]] = {key[:JOB_DIGEST_BYTES]: {} for key in keys}
     numbers = connection.execute(_STRETCHES, {"target": target}).fetchall()
-    for digest, runs in found.items():
+    for digest, runs in sorted(found.items()):  # so that neighbouring leaves are read one after the other
         for stretch, _ in numbers:
             for entry in _of_job(connection, stretch, digest):
                 _keep_latest(runs, entry)
@@ -104,8 +114,7 @@ def _of_job(connection: sqlite3.Connection, stretch: int, digest: bytes) -> list
     found: list[bytes] = []
     row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(digest)[:KEY_BYTES]}).fetchone()
     while row:
-        if digest in row[2]:
-            found += [entry for entry in entries(row[2]) if entry.startswith(digest)]
+        found += of_job(row[2], digest)
         if row[1] < digest:
             break
         row = connection.execute(_LEAF_BEFORE, {"stretch": stretch, "first": row[1], "id": row[0]}).fetchone()
