@@ -305,7 +305,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
 
 def _not_due(state: TargetState | None, target: TargetSettings, now: datetime) -> str | None:
     """Why a target waits; None when it is due. A clock that went back makes it due."""
-    if state is None or state.last_success is None or state.prepared or state.in_doubt:
+    if state is None or state.last_success is None or state.is_behind:
         return None
     due = target.due_after(state.last_success)
     if target.cron is None:

@@ -1,7 +1,8 @@
 """From a batch to a settled message: written down, handed over, settled; cut in two, shed or set aside when it must be.
 
-Whatever happens between two of these steps, the next round finds the message outstanding and sends the same bytes under
-the same id.
+A message that may have been stored is sent again by the next round, the same bytes under the same id: one whose answer was
+lost, and one of a process that ended on the way. Whatever was certainly not stored is given up at the end of the round, so
+that the next one reads, judges and renders its jobs anew, under the configuration that holds then.
 
 While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
 written down only when the one before is settled, so there is one outstanding at most.
@@ -15,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
+from types import TracebackType
 from typing import Final, Protocol
 
 from publisher.beside import Beside
 from publisher.delivery.base import Receipt, Transport, Verdict
-from publisher.errors import Rejected
+from publisher.errors import CredentialError, LedgerError, Rejected
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat, lighter
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
@@ -27,7 +29,7 @@ from publisher.making import Made, make
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, MessageId, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
-from publisher.model.progress import Progress
+from publisher.model.progress import Progress, WindowMark
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
 _CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
@@ -71,7 +73,7 @@ class Tally:
 
 
 class Dispatch:
-    """Sends a target's messages, strictly one after the other."""
+    """Sends a target's messages, strictly one after the other. To be left as a context: then what was not sent is given up."""
 
     def __init__(
         self,
@@ -106,7 +108,21 @@ class Dispatch:
         self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
         self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
         self._flying: tuple[Message, Beside[Receipt]] | None = None
+        self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
+        self._behind: dict[str, WindowMark | None] = {}  # an errand, and where it stood before what is not settled
         self.tally = Tally()
+
+    def __enter__(self) -> Dispatch:
+        """Nobody knows what became of a message that an earlier process left."""
+        self._ledger.leave_in_doubt(self._target)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give up what was certainly not stored. A ledger that failed is left alone: then everything is in doubt."""
+        if not isinstance(error, LedgerError):
+            self._ledger.give_up(self._target, self._handed_over, self._behind)
 
     def payload_limit(self) -> int:
         """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
@@ -154,7 +170,7 @@ class Dispatch:
         """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
             message = outstanding.message
-            self._came_of(message, self._transport.deliver(message, self._clock()), outstanding)
+            self._came_of(message, self._deliver(message, self._clock()), outstanding)
 
     def conclude(self) -> None:
         """Records refused for no clear reason, and nothing got through since: then the target is to blame.
@@ -201,9 +217,19 @@ class Dispatch:
                 return
             payload = self._format.frame.join([record.content for record in batch.records])
             message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
+        if (mark := batch.progress.window_mark) and not self._behind:
+            self._behind[mark.errand] = self._ledger.errand(self._target, mark.errand)
         self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
         self._watcher.message_prepared(message)
-        self._flying = message, Beside(partial(self._transport.deliver, message, self._clock()))
+        self._flying = message, Beside(partial(self._deliver, message, self._clock()))
+
+    def _deliver(self, message: Message, now: datetime) -> Receipt:
+        self._handed_over.add(message.id)
+        try:
+            return self._transport.deliver(message, now)
+        except CredentialError:  # raised before anything is sent
+            self._handed_over.discard(message.id)
+            raise
 
     def _without(self, batch: Batch, made: Made) -> Batch:
         """The batch without the records that failed; they are set aside."""
@@ -223,6 +249,8 @@ class Dispatch:
         (message, flying), self._flying = self._flying, None
         if not self._came_of(message, flying.result(), None):
             self.send_outstanding()
+        if not self._suspects:
+            self._behind.clear()
 
     # Handing over
 
@@ -232,19 +260,19 @@ class Dispatch:
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
         self._count_attempts(receipt)
+        if receipt.verdict is Verdict.IN_DOUBT or receipt.doubt:  # of several attempts, one may have been stored
+            self._ledger.in_doubt(message, receipt.reason)
+        elif receipt.verdict is not Verdict.DELIVERED:
+            self._handed_over.discard(message.id)
         match receipt.verdict:
             case Verdict.DELIVERED:
                 self._ledger.sent(message, remote_id=receipt.remote_id, row_ids=receipt.row_ids, now=self._clock())
+                self._handed_over.discard(message.id)
                 self.tally.messages += 1
                 self.tally.records += message.records
                 self._watcher.message_settled(message, receipt)
                 return self._clear_suspects()
-            case Verdict.IN_DOUBT:
-                self._ledger.in_doubt(message, receipt.reason)
-                raise Stopped(receipt)
-            case Verdict.RETRY_LATER | Verdict.STOP_TARGET:
-                if receipt.doubt:  # an earlier attempt of this run may have been stored
-                    self._ledger.in_doubt(message, receipt.reason)
+            case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
                 raise Stopped(receipt)
             case Verdict.TOO_LARGE | Verdict.REFUSED:
                 self._narrow(outstanding or self._written_down(message), receipt)
@@ -314,7 +342,7 @@ class Dispatch:
             last = one
             passed.add(one.message.id)
         if last is not None:
-            self._came_of(last.message, self._transport.deliver(last.message, self._clock()), last)
+            self._came_of(last.message, self._deliver(last.message, self._clock()), last)
         self.conclude()
 
     def _clear_suspects(self) -> bool:

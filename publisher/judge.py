@@ -66,6 +66,7 @@ class Judge:
         """The job to publish, the job to set aside, or neither."""
         if not self.selection.wants(job):
             return PassedOver(left_quarantine=held is not None)
+        known = self._in_this_form(known)
         if known is None and held is not None and self._may_be_stored(held):
             # Before it was refused alone, its message may have arrived all the same: under the end time that was sent, what
             # goes out now replaces it.
@@ -111,7 +112,13 @@ class Judge:
 
     def is_delivered(self, known: Known, ended_at: Epoch, fingerprint: int) -> bool:
         same = known.fingerprint == fingerprint and known.ended_at == ended_at
-        return same and known.settled and not self.again
+        return same and known.settled and not self.again and self._in_this_form(known) is not None
+
+    def _in_this_form(self, known: Known | None) -> Known | None:
+        """None for what was only counted, for totals of a format of before that did not arrive: one by one it is new."""
+        if known is not None and known.only_counted and self.changed is not Changed.RECOUNT:
+            return None
+        return known
 
     def _may_be_stored(self, held: Quarantined) -> bool:
         return self.changed is Changed.REPLACE and held.job.rule in _SENT_ONCE

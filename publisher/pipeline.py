@@ -57,7 +57,7 @@ class Observer(Watcher, Protocol):
 
 
 class Round:
-    """One regular round of one target: first what is outstanding, then everything not yet delivered."""
+    """One regular round of one target: first what is in doubt, then everything not yet delivered."""
 
     def __init__(
         self,
@@ -162,10 +162,11 @@ class Round:
             # The regular round counts what ended since the target's start; the same jobs make the month here.
             judge = self._judge(replace(self._aim.selection.window, start=state.start), again=True)
             try:
-                self._dispatch.send_outstanding()
-                outlet = self._outlet(judge)
-                if isinstance(outlet, MonthTotals):
-                    outlet.send_again(month, now)
+                with self._dispatch:
+                    self._dispatch.send_outstanding()
+                    outlet = self._outlet(judge)
+                    if isinstance(outlet, MonthTotals):
+                        outlet.send_again(month, now)
                 if errand and not self._held:
                     self._note_month(month, errand)
             except Stopped as stopped:
@@ -180,15 +181,16 @@ class Round:
         self._ledger.note(self._aim.name, Progress(window_mark=mark), self._aim.policy_digest, self._clock())
 
     def send_outstanding(self) -> Outcome:
-        """Send what is written down without a receipt, and nothing new.
+        """Send what is in doubt, and nothing new.
 
         Raises: PublisherError for whatever ends it before it has begun.
         """
         with self._ledger.working_on(self._aim.name, self._patience()):
             self._observer.round_begins(self._begin(self._clock()), sweep=False)
             try:
-                self._dispatch.send_outstanding()
-                self._dispatch.conclude()
+                with self._dispatch:
+                    self._dispatch.send_outstanding()
+                    self._dispatch.conclude()
             except Stopped as stopped:
                 return self._outcome(stopped.receipt)
         return self._outcome(None)
@@ -218,6 +220,8 @@ class Round:
         """Once a day, after a change of what is wanted, when the clock went back, or when rows were renumbered."""
         if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
             return True
+        if self._totals_were_left(state):
+            return True
         cursors = [self._ledger.cursor(self._aim.name, database) for database in self._source.databases()]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
 
@@ -235,6 +239,12 @@ class Round:
             self._ledger.retire_database(target, file, now)
         return found.missing
 
+    def _totals_were_left(self, state: TargetState) -> bool:
+        """Whether jobs were counted for totals that never arrived, in a format of before: now they go one by one."""
+        if isinstance(self._aim.format, SummaryFormat) or state.checked_digest == self._aim.policy_digest:
+            return False
+        return any(month.digest != month.accepted_digest for month in self._ledger.months(self._aim.name))
+
     def _new_dispatch(self, state: TargetState) -> Dispatch:
         return Dispatch(
             target=self._aim.name,
@@ -251,17 +261,18 @@ class Round:
 
     def _travel(self, reading: Reading, judge: Judge, limit: int | None, now: datetime) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did."""
-        try:
-            self._dispatch.send_outstanding()
-            outlet = self._outlet(judge)
-            with collisions(self._aim, self._source, self._ledger) as self._collisions:
-                self._read(reading, judge, outlet, limit, now)
-            outlet.conclude(now)
-        except Stopped as stopped:
-            return self._dispatch.land(stopped.receipt)
-        except Exception:
-            self._dispatch.land(None)
-            raise
+        with self._dispatch:
+            try:
+                self._dispatch.send_outstanding()
+                outlet = self._outlet(judge)
+                with collisions(self._aim, self._source, self._ledger) as self._collisions:
+                    self._read(reading, judge, outlet, limit, now)
+                outlet.conclude(now)
+            except Stopped as stopped:
+                return self._dispatch.land(stopped.receipt)
+            except Exception:
+                self._dispatch.land(None)
+                raise
         return None
 
     def _read(self, reading: Reading, judge: Judge, outlet: Outlet, limit: int | None, now: datetime) -> None:

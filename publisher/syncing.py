@@ -109,13 +109,14 @@ def tell(
         )
         receipt: Receipt | None = None
         try:
-            dispatch.send_outstanding()
-            if not missing_databases(target.name, source, ledger):  # else they would be too few
-                _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
-            counts = recent(to_tell(ledger.counts(target.name)), now, months)
-            if counts:  # a target without a round has none, and is not in the ledger
-                ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+            with dispatch:
                 dispatch.send_outstanding()
+                if not missing_databases(target.name, source, ledger):  # else they would be too few
+                    _look_before_us(target, source, ledger, now, f"{aim.selection_digest}-{aim.policy_digest}")
+                counts = recent(to_tell(ledger.counts(target.name)), now, months)
+                if counts:  # a target without a round has none, and is not in the ledger
+                    ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+                    dispatch.send_outstanding()
         except Stopped as stopped:
             receipt = stopped.receipt
     return concluded(target.name, receipt, dispatch.tally, held=())

@@ -29,8 +29,8 @@ def impatient() -> bool:
 
 
 class MessageState(StrEnum):
-    PREPARED = "prepared"  # written down; perhaps sent, if a crash came between
-    IN_DOUBT = "in doubt"  # sent, and the answer was lost
+    PREPARED = "prepared"  # written down by the process that holds the target's lock, to be sent or given up
+    IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it came
     SENT = "sent"  # accepted by the receiver
     REJECTED = "rejected"  # refused for good; its records are in quarantine
     COUNTED = "counted"  # jobs added to their months; the months' messages follow
@@ -46,16 +46,23 @@ class Hold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A run that the ledger knows: delivered (`settled`) or in an outstanding message."""
+    """A run that the ledger knows: delivered (`settled`) or in an outstanding message.
+
+    `only_counted`: into a month whose totals the receiver has not accepted as they are now.
+    """
 
     ended_at: Epoch
     fingerprint: int
     settled: bool
+    only_counted: bool = False
 
 
 @per_job(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """One record of an outstanding message: enough to cut the message in two, or to set the record aside."""
+    """One record of an outstanding message: enough to cut the message in two, to set the record aside, or to give it up.
+
+    `group` is the place of a summary's row among those of its month, from 1; 0 for other records.
+    """
 
     row: RowRef
     job_id: JobId
@@ -65,6 +72,7 @@ class Carried:
     content_bytes: int
     first_time: bool
     submit_host: str = ""  # as sync spells it
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,13 @@ class TargetState:
     quarantined: int
     messages: int
     held: tuple[int, ...]  # months that the last round held back
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last round left something that it should have sent, so that the next one need not wait."""
+        if self.last_success is None or self.prepared or self.in_doubt:
+            return True
+        return self.last_round is not None and self.last_round > self.last_success
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +172,8 @@ class MonthState:
     accepted_digest: str
     accepted_format: str  # '' before the first
     on_its_way: bool
+    sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of the month
+    sending_jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +269,10 @@ class Ledger(Protocol):
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         """The groups that the receiver accepted last."""
+        ...
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that outstanding messages were made of, in the order that `Carried.group` numbers."""
         ...
 
     def counts(self, target: str) -> HostCounts: ...
@@ -362,8 +383,20 @@ class Ledger(Protocol):
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
 
+    def leave_in_doubt(self, target: str) -> None:
+        """Every prepared message may have been stored: the process that wrote it down ended before it knew."""
+        ...
+
+    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+        """Undo what writing the prepared messages down did, besides these: they were not stored.
+
+        Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is an errand that
+        goes on from there (None: from its beginning). Only for messages that this process wrote down.
+        """
+        ...
+
     def split(self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[Carried]]], narrowing: bool) -> None:
-        """Replace an outstanding message by its halves, in order, at its place in the queue."""
+        """Replace an outstanding message by its halves, in order, at its place in the queue, in doubt if it was."""
         ...
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:

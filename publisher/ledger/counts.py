@@ -105,6 +105,12 @@ def adopt(connection: sqlite3.Connection, target: int, hosts: Mapping[HostMonth,
     )
 
 
+def take_back(connection: sqlite3.Connection, message: int) -> None:
+    """A message of counts was never sent. Nothing happens to one of another kind."""
+    connection.execute("DELETE FROM sync_count WHERE message = ? AND told IS NULL", (message,))
+    connection.execute("UPDATE sync_count SET telling = NULL, message = NULL WHERE message = ?", (message,))
+
+
 def heard(connection: sqlite3.Connection, message: int, now: int) -> bool:
     """A message of counts was accepted. False for a message of another kind."""
     if not is_sync(connection, message):

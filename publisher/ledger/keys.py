@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from publisher.model.job import JobKey
 from publisher.model.message import Rendered
 from publisher.model.months import AcceptedChange
 from publisher.model.summary_keys import KeyTotal, SummaryKey
@@ -18,14 +20,64 @@ VALUES (:target, :month, :digest, :said, :site, :jobs, :wall_s, :cpu_s, :policy)
 ON CONFLICT (target, month, digest) DO UPDATE SET
     jobs = jobs + excluded.jobs, wall_s = wall_s + excluded.wall_s, cpu_s = cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
+_SAID_BY = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
+_TAKE_AWAY = """
+UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s,
+    policy = coalesce(:policy, policy)
+WHERE target = :target AND month = :month AND digest = :digest"""
+_FORGET = "DELETE FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
 _KEYS = """
 SELECT month, digest, said, jobs, wall_s, cpu_s, policy, site FROM summary_key WHERE target = :target AND month = :month"""
 
 _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
 
 
-def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What a message's records added: enough to take it away again. `before` are the policies of the keys that were there."""
+
+    records: Sequence[Rendered]
+    before: Mapping[bytes, str]
+
+
+def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> Addition:
     """The keys of a message's records. Only jobs that go out for the first time add to what is under them."""
+    before: dict[bytes, str] = {}
+    totals = _totals(records)
+    for total in totals:
+        at = {"target": target, "month": total.key.month, "digest": total.key.digest}
+        if row := connection.execute(_SAID_BY, at).fetchone():
+            before[total.key.digest] = row[0]
+    _write(connection, target, totals, policy_digest)
+    return Addition(records=records, before=before)
+
+
+def take_away(
+    connection: sqlite3.Connection, target: int, additions: Sequence[Addition], runs: Collection[JobKey]
+) -> None:
+    """What these runs added, in whichever of the messages they were, was never sent."""
+    for added in reversed(additions):
+        gone = [record for record in added.records if record.entry.key in runs]
+        left = {total.key.digest for total in _totals([one for one in added.records if one.entry.key not in runs])}
+        for total in _totals(gone):
+            digest = total.key.digest
+            known = digest in left or digest in added.before
+            connection.execute(
+                _TAKE_AWAY if known else _FORGET,
+                {
+                    "target": target,
+                    "month": total.key.month,
+                    "digest": digest,
+                    "jobs": total.jobs,
+                    "wall_s": total.wall_s,
+                    "cpu_s": total.cpu_s,
+                    "policy": None if digest in left else added.before.get(digest),
+                },
+            )
+
+
+def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:
+    """What records that go out for the first time come to, by key; nothing under a key of others."""
     said: dict[bytes, SummaryKey] = {}  # by digest, which is of the month too: to hash whole keys takes 0.3 µs a record
     sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
     for record in records:
@@ -37,10 +89,7 @@ def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered]
                 here[0] += 1
                 here[1] += record.job.wall_s
                 here[2] += record.job.cpu_user_s + record.job.cpu_kernel_s
-    totals = [
-        KeyTotal(key=said[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
-    ]
-    _write(connection, target, totals, policy_digest)
+    return [KeyTotal(key=said[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()]
 
 
 def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:

@@ -6,17 +6,19 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from publisher.ledger import month_text
-from publisher.ledger.base import MonthState
+from publisher.ledger.base import Carried, MonthState
+from publisher.model.job import Epoch
 from publisher.model.months import LeftMonth
-from publisher.model.row_keys import sync_host
+from publisher.model.row_keys import month_number, sync_host
 from publisher.model.summary import SummaryGroup
 
 _MONTHS = """
 SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accepted_format,
-       sending IS NOT NULL, moved, by_settings
+       sending IS NOT NULL, moved, by_settings, sending_digest, sending_jobs
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
@@ -47,6 +49,11 @@ UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_
     accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
     sending = NULL, sending_digest = NULL
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
+_SENDING_NOW = "SELECT sending, accepted, sending_digest FROM month WHERE target = :target AND month = :month"
+_ACCEPT_PART = """
+UPDATE month SET accepted = :accepted, accepted_digest = :digest, accepted_jobs = coalesce(accepted_jobs, 0),
+    accepted_format = (SELECT format FROM message WHERE id = :message)
+WHERE target = :target AND month = :month"""
 _ADOPT = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
                    accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
@@ -57,7 +64,9 @@ ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted
 _EMPTIED = """
 UPDATE month SET accepted = counted, accepted_digest = digest, accepted_jobs = 0, accepted_hosts = hosts
 WHERE target = :target AND month = :month AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
-_GIVE_UP = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
+_NO_MORE = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
+_NOT_WHOLE = "UPDATE month SET sending_digest = NULL WHERE target = :target AND month = :month"
+_NOT_ACCEPTED = "SELECT month FROM month WHERE target = :target AND digest IS NOT accepted_digest"
 _TOTALS = """
 UPDATE target SET
     delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target)
@@ -80,6 +89,8 @@ def states(connection: sqlite3.Connection, target: int | None) -> list[MonthStat
             on_its_way=bool(row[8]),
             moved=row[9],
             by_settings=bool(row[10]),
+            sending_digest=row[11] or "",
+            sending_jobs=(row[12] or 0) if row[8] else 0,
         )
         for row in connection.execute(_MONTHS, {"target": target})
     ]
@@ -183,15 +194,72 @@ def forget(connection: sqlite3.Connection, target: int, months: Collection[int])
     connection.execute(_TOTALS, {"target": target})
 
 
-def settle(connection: sqlite3.Connection, target: int, message: int, now: datetime, *, accepted: bool) -> bool:
-    """After a message of months was settled: a month is accepted with its last one. False for other messages."""
-    months = months_of(connection, message)
+def sending(connection: sqlite3.Connection, target: int | None, month: int) -> tuple[SummaryGroup, ...]:
+    """The groups that messages on their way were made of."""
+    row = connection.execute(_SENDING_NOW, {"target": target, "month": month}).fetchone()
+    return month_text.decode(row[0]) if row else ()
+
+
+def not_accepted(connection: sqlite3.Connection, target: int) -> list[int]:
+    """Months of which something was counted that the receiver has not accepted."""
+    return [month for (month,) in connection.execute(_NOT_ACCEPTED, {"target": target})]
+
+
+def arrived(
+    connection: sqlite3.Connection, target: int, message: int, records: Sequence[Carried], now: datetime
+) -> list[int]:
+    """After a message of months was accepted; gives those that are accepted whole, with the last of their messages.
+
+    Of the others the rows that arrived are known to be at the receiver, whatever becomes of the rest.
+    """
+    whole = []
+    for month in months_of(connection, message):
+        at = {"target": target, "month": month}
+        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
+        groups, accepted, digest = connection.execute(_SENDING_NOW, at).fetchone()
+        if digest is not None and not is_out:
+            connection.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
+            whole.append(month)
+            continue
+        places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
+        new = [group for place, group in enumerate(month_text.decode(groups)) if place in places]
+        if new:
+            text = month_text.encode(joined(month_text.decode(accepted), new))
+            part = f"part {month_text.digest(text)}"  # never that of our own: the rest is sent whatever it says
+            connection.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
+        if not is_out:
+            connection.execute(_NO_MORE, at)
+    return whole
+
+
+def take_back(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+    """A message of these months, which is no longer outstanding, did not arrive: they were not sent whole."""
     for month in months:
-        if not accepted:
-            connection.execute(_GIVE_UP, {"target": target, "month": month})
-        elif not connection.execute(_STILL_OUT, {"target": target, "month": month}).fetchone()[0]:
-            last = {"target": target, "month": month, "now": int(now.timestamp()), "message": message}
-            connection.execute(_ACCEPT, last)
-    if months:
-        connection.execute(_TOTALS, {"target": target})
-    return bool(months)
+        at = {"target": target, "month": month}
+        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
+        connection.execute(_NOT_WHOLE if is_out else _NO_MORE, at)
+
+
+def count_delivered(connection: sqlite3.Connection, target: int) -> None:
+    """How many jobs the target's records carry, after what the receiver accepted of its months changed."""
+    connection.execute(_TOTALS, {"target": target})
+
+
+def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> list[SummaryGroup]:
+    """The rows at the receiver after some more arrived, which replace those of the same key."""
+    replaced = {_row(group) for group in new}
+    return [*(group for group in accepted if _row(group) not in replaced), *new]
+
+
+def _row(group: SummaryGroup) -> SummaryGroup:
+    """What tells a row from others, without what is added up in it."""
+    return replace(
+        group,
+        earliest_end=Epoch(0),
+        latest_end=Epoch(0),
+        wall_s=0,
+        cpu_s=0,
+        normalised_wall_micro=0,
+        normalised_cpu_micro=0,
+        jobs=0,
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -17,15 +19,17 @@ from publisher.ledger.base import Carried, Hold, MonthMessage, Outstanding, Sync
 from publisher.ledger.months import forget as forget_months
 from publisher.ledger.outbox_text import carried_text, rendered_text
 from publisher.ledger.sqlite import LedgerQuestions
-from publisher.model.job import Epoch, JobKey, SkippedJob
+from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
 from publisher.model.message import LEFT_OUT, Message, MessageId, Rendered, Values
 from publisher.model.months import LeftMonth
 from publisher.model.parcel import LearntLimit
-from publisher.model.progress import Progress
+from publisher.model.progress import Progress, WindowMark
 from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 
+_DOUBT = "SELECT state, reason FROM message WHERE id = ?"
+_SET_DOUBT = "UPDATE message SET state = ?, reason = ? WHERE id = ?"
 _REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
@@ -34,6 +38,10 @@ ON CONFLICT (name) DO UPDATE SET
     swept = CASE WHEN selection_digest = excluded.selection_digest AND start_rule = excluded.start_rule
                  THEN swept END,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
+_PREPARED = "SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"
+_LEAVE_IN_DOUBT = """
+UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
+WHERE target = :target AND state < 2 AND state = 0"""
 _UNSETTLED = "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
 _DELIVERED = """
 UPDATE target SET delivered = delivered + :records, last_end = max(coalesce(last_end, 0), :last_end) WHERE id = :target"""
@@ -78,11 +86,11 @@ class SqliteLedger(LedgerQuestions):
             number = rows.enter(self._connection, target, message, text, place=None, narrowing=False)
             packed = rows.remember(self._connection, target, number, [record.entry for record in records])
             rows.advance(self._connection, target, progress, policy_digest, message.made_at)
-            rows.leave_quarantine(self._connection, target, arrival.keys)
-            keys.add(self._connection, target, records, policy_digest)
+            added = keys.add(self._connection, target, records, policy_digest)
             counts.look_before_again(self._connection, target, [ended_at for ended_at, _ in arrival.first])
         stretches.add_fresh(self._fresh_of(target), packed)
         self._on_its_way = number, message.id, arrival
+        self._additions.setdefault(target, []).append(added)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         number = self._known_number(target)
@@ -134,11 +142,9 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             for month in whole:
                 months.send(self._connection, number, month)
-            # What was sent of them as single records before is part of the totals now.
-            keys.replace(self._connection, number, dict.fromkeys(whole, ()), "")
-            counts.replace(self._connection, number, whole, {})
+            places: Counter[int] = Counter()
             for one in messages:
-                text = carried_text(one.records)
+                text = carried_text(_numbered(one.records, places))
                 entered = rows.enter(self._connection, number, one.message, text, place=None, narrowing=False)
                 months.link(self._connection, number, entered, one.months)
 
@@ -208,11 +214,12 @@ class SqliteLedger(LedgerQuestions):
             if found is None:
                 return
             number = int(found[0])
+            if months.months_of(self._connection, number):
+                self._months_sent(target, number, remote_id, now)
+                return
             arrival = self._arrival(number, message.id)
             rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
-            if months.settle(self._connection, target, number, now, accepted=True):
-                rows.leave_quarantine(self._connection, target, arrival.keys)
-                return
+            rows.leave_quarantine(self._connection, target, arrival.keys)
             if counts.heard(self._connection, number, rows.epoch(now)):
                 self._connection.execute("UPDATE target SET last_sync = ? WHERE id = ?", (rows.epoch(now), target))
                 return
@@ -220,7 +227,19 @@ class SqliteLedger(LedgerQuestions):
             self._connection.execute(
                 _DELIVERED, {"target": target, "records": len(arrival.first), "last_end": arrival.last_end}
             )
+            if not self._connection.execute(_PREPARED, {"target": target}).fetchone():
+                self._additions.pop(target, None)
         self._add_or_compact(target)
+
+    def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
+        records = rows.outbox_records(self._connection, number)
+        rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=None)
+        whole = months.arrived(self._connection, target, number, records, now)
+        # What was sent of them as single records before is part of the totals now.
+        keys.replace(self._connection, target, dict.fromkeys(whole, ()), "")
+        counts.replace(self._connection, target, whole, {})
+        months.count_delivered(self._connection, target)
+        rows.leave_quarantine(self._connection, target, arrivals.of_carried(records).keys)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._atomic():
@@ -228,6 +247,45 @@ class SqliteLedger(LedgerQuestions):
                 "UPDATE message SET state = 1, reason = :reason WHERE target = :target AND message_id = :id AND state < 2",
                 {"reason": reason, "target": self._known_number(message.target), "id": message.id},
             )
+
+    def leave_in_doubt(self, target: str) -> None:
+        found = {"target": self._number(target)}
+        with self._reading():
+            is_any = self._connection.execute(_PREPARED, found).fetchone()
+        if is_any:
+            with self._atomic():
+                self._connection.execute(_LEAVE_IN_DOUBT, found)
+
+    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+        number = self._number(target)
+        with self._reading():
+            prepared = self._connection.execute(_PREPARED, {"target": number}).fetchall()
+        given_up = [message for message, message_id in prepared if message_id not in besides]
+        if number is None or not given_up:
+            return
+        runs: set[JobKey] = set()
+        with self._atomic():
+            for message in given_up:
+                runs |= self._take_back(number, message)
+            keys.take_away(self._connection, number, self._additions.get(number, ()), runs)
+            rows.go_back(self._connection, number, behind)
+        self._fresh.pop(number, None)
+        self._additions.pop(number, None)
+
+    def _take_back(self, target: int, message: int) -> set[JobKey]:
+        """Undo what writing a message down did; gives its runs."""
+        records = rows.outbox_records(self._connection, message)
+        of_months = months.months_of(self._connection, message)
+        self._delete(message)
+        months.take_back(self._connection, target, of_months)
+        counts.take_back(self._connection, message)
+        rows.open_again(self._connection, target, records)
+        return {job_key(record.job_id, record.local_id) for record in records}
+
+    def _delete(self, message: int) -> None:
+        rows.forget(self._connection, message)
+        self._connection.execute("DELETE FROM month_message WHERE message = ?", (message,))
+        self._connection.execute("DELETE FROM message WHERE id = ?", (message,))
 
     def split(self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[Carried]]], narrowing: bool) -> None:
         target = self._known_number(whole.message.target)
@@ -240,13 +298,13 @@ class SqliteLedger(LedgerQuestions):
             ).fetchone()
             of_months = months.months_of(self._connection, whole.number)
             of_counts = counts.is_sync(self._connection, whole.number)
-            rows.forget(self._connection, whole.number)
-            self._connection.execute("DELETE FROM month_message WHERE message = ?", (whole.number,))
-            self._connection.execute("DELETE FROM message WHERE id = ?", (whole.number,))
+            state, reason = self._connection.execute(_DOUBT, (whole.number,)).fetchone()
+            self._delete(whole.number)
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 text = carried_text(records)
                 number = rows.enter(self._connection, target, message, text, place=where, narrowing=narrowing)
+                self._connection.execute(_SET_DOUBT, (state, reason, number))
                 if of_counts:
                     hosts = [(month_number(record.ended_at), record.submit_host) for record in records]
                     counts.move(self._connection, whole.number, number, hosts)
@@ -261,7 +319,7 @@ class SqliteLedger(LedgerQuestions):
         with self._atomic():
             rows.forget(self._connection, whole.number)
             rows.settle(self._connection, whole.number, _REJECTED, now, reason=reason)
-            months.settle(self._connection, target, whole.number, now, accepted=False)
+            months.take_back(self._connection, target, months.months_of(self._connection, whole.number))
             rows.set_aside(
                 self._connection,
                 target,
@@ -346,6 +404,16 @@ class SqliteLedger(LedgerQuestions):
 
     def _atomic(self) -> AbstractContextManager[None]:
         return sqlite_file.atomic(self._connection, self._path)
+
+
+def _numbered(records: Sequence[Carried], places: Counter[int]) -> list[Carried]:
+    """Rows of months, each with its place in its month; `places` counts on from message to message."""
+    numbered = []
+    for record in records:
+        month = month_number(record.ended_at)
+        places[month] += 1
+        numbered.append(replace(record, group=places[month]))
+    return numbered
 
 
 def open_ledger(path: Path) -> SqliteLedger:

@@ -18,7 +18,10 @@ def carried_text(records: Sequence[Carried]) -> str:
     """The records of an outstanding message, as `outbox.records` keeps them."""
     return _ENCODER.encode(
         [
-            _line(one.row, one.job_id, one.local_id, one, one.content_bytes, one.first_time, one.submit_host)
+            (
+                *_line(one.row, one.job_id, one.local_id, one, one.content_bytes, one.first_time, one.submit_host),
+                *([one.group] if one.group else ()),
+            )
             for one in records
         ]
     )
@@ -65,7 +68,7 @@ def carried_from(text: str) -> tuple[Carried, ...]:
 
 
 def _carried(line: Sequence[object]) -> Carried:
-    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host = line
+    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host, *group = line
     return Carried(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
         job_id=JobId(str(job_id)),
@@ -75,4 +78,5 @@ def _carried(line: Sequence[object]) -> Carried:
         content_bytes=int(str(content_bytes)),
         first_time=bool(first_time),
         submit_host=str(submit_host),
+        group=int(str(group[0])) if group else 0,
     )

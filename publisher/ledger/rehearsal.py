@@ -25,11 +25,13 @@ from publisher.ledger.base import (
     TargetState,
     impatient,
 )
+from publisher.ledger.months import joined
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import Message, MessageId, Rendered, Values
 from publisher.model.months import AcceptedChange, LeftMonth
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, Progress, WindowMark
+from publisher.model.row_keys import month_number
 from publisher.model.summary import SummaryGroup
 from publisher.model.summary_keys import KeyTotal
 
@@ -46,6 +48,7 @@ class RehearsalLedger:
         self._moved: Counter[tuple[str, int]] = Counter()
         self._waiting: list[Outstanding] = []
         self._adopted: dict[tuple[str, int], LeftMonth] = {}
+        self._arrived: dict[tuple[str, int], list[Carried]] = {}  # of months whose messages are in doubt
 
     def target(self, target: str) -> TargetState | None:
         return self._asked.target(target)
@@ -102,7 +105,7 @@ class RehearsalLedger:
 
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
-        states = {state.month: state for state in self._asked.months(target)}
+        states = {state.month: self._with_arrived(target, state) for state in self._asked.months(target)}
         for month, (groups, basis) in counted.items():
             text = month_text.encode(groups)
             before = states.get(month, _nothing_of(month))
@@ -132,13 +135,29 @@ class RehearsalLedger:
             for month in sorted(states)
         ]
 
+    def _with_arrived(self, target: str, state: MonthState) -> MonthState:
+        """A month after those of its messages that are in doubt were "sent"."""
+        if (target, state.month) not in self._arrived:
+            return state
+        if not state.sending_digest:
+            return replace(state, accepted_digest="part")
+        return replace(state, accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
+
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})
         return counted[month][0] if month in counted else self._asked.counted(target, month)
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         left = self._adopted.get((target, month))
-        return left.groups if left is not None else self._asked.accepted(target, month)
+        if left is not None:
+            return left.groups
+        accepted = self._asked.accepted(target, month)
+        places = {record.group - 1 for record in self._arrived.get((target, month), ())}
+        new = [group for place, group in enumerate(self._asked.sending(target, month)) if place in places]
+        return joined(accepted, new)
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        return self._asked.sending(target, month)
 
     def count(
         self,
@@ -250,9 +269,21 @@ class RehearsalLedger:
         pass
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+        first = self._asked.outstanding(message.target, self._sent)
+        if first is not None and first.message.id == message.id:
+            for record in first.records:
+                if record.group:
+                    at = message.target, month_number(record.ended_at)
+                    self._arrived.setdefault(at, []).append(record)
         self._sent.add(message.id)
 
     def in_doubt(self, message: Message, reason: str) -> None:
+        pass
+
+    def leave_in_doubt(self, target: str) -> None:
+        pass
+
+    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
         pass
 
     def split(self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[Carried]]], narrowing: bool) -> None:

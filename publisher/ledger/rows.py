@@ -11,7 +11,7 @@ from publisher.ledger.membership import pack_all
 from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JobKey, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Values
-from publisher.model.progress import Progress
+from publisher.model.progress import Progress, WindowMark
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
 _ENTER_MESSAGE = """
@@ -51,6 +51,10 @@ _ERRAND = """
 INSERT INTO errand (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
 ON CONFLICT (target, name) DO UPDATE SET
     ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
+_OPEN_AGAIN = """
+INSERT INTO open_row (target, file, record_id)
+SELECT target, file, :record_id FROM reading WHERE target = :target AND file = :file AND record_id >= :record_id
+ON CONFLICT (target, file, record_id) DO NOTHING"""
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
@@ -145,18 +149,39 @@ def advance(connection: sqlite3.Connection, target: int, progress: Progress, pol
     )
     execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
     if mark := progress.window_mark:
-        connection.execute(
-            _ERRAND,
-            {
-                "target": target,
-                "name": mark.errand,
-                "ended_at": mark.ended_at,
-                "file": mark.row.database,
-                "record_id": mark.row.record_id,
-            },
-        )
+        _go_on_from(connection, target, mark)
     leave_quarantine(connection, target, progress.left_quarantine)
     set_aside(connection, target, progress.skipped, policy_digest, now)
+
+
+def _go_on_from(connection: sqlite3.Connection, target: int, mark: WindowMark) -> None:
+    connection.execute(
+        _ERRAND,
+        {
+            "target": target,
+            "name": mark.errand,
+            "ended_at": mark.ended_at,
+            "file": mark.row.database,
+            "record_id": mark.row.record_id,
+        },
+    )
+
+
+def go_back(connection: sqlite3.Connection, target: int, behind: Mapping[str, WindowMark | None]) -> None:
+    """Errands go on from these places, None for the beginning."""
+    for name, mark in behind.items():
+        if mark is None:
+            connection.execute("DELETE FROM errand WHERE target = ? AND name = ?", (target, name))
+        else:
+            _go_on_from(connection, target, mark)
+
+
+def open_again(connection: sqlite3.Connection, target: int, records: Iterable[Carried]) -> None:
+    """Rows that are to be looked at again. Those beyond what was read will be met anyway."""
+    connection.executemany(
+        _OPEN_AGAIN,
+        [{"target": target, "file": one.row.database, "record_id": one.row.record_id} for one in records],
+    )
 
 
 def set_aside(
@@ -217,6 +242,7 @@ def accept(
 
 
 def forget(connection: sqlite3.Connection, number: int) -> None:
+    """A message's runs and what was to be sent of it. Its own row stays."""
     connection.execute("DELETE FROM fresh WHERE message = ?", (number,))
     connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
 

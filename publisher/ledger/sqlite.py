@@ -30,7 +30,7 @@ from publisher.ledger.membership import KEY_BYTES, unpack
 from publisher.ledger.outbox_text import carried_from
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import LEFT_OUT, Message, MessageId
-from publisher.model.months import AcceptedChange
+from publisher.model.months import AcceptedChange, month_window
 from publisher.model.parcel import LearntLimit
 from publisher.model.progress import Cursor, OpenRow, WindowMark
 from publisher.model.row_keys import month_number
@@ -45,6 +45,7 @@ STATES: Final = (
     MessageState.COUNTED,
 )
 
+_SETTLED: Final = (MessageState.SENT, MessageState.COUNTED)
 _TARGET = "SELECT id FROM target WHERE name = :name"
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
 _STATE = """
@@ -96,6 +97,7 @@ class LedgerQuestions:
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
         self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
+        self._additions: dict[int, list[keys.Addition]] = {}  # by target, of messages that are not settled
         self._absences: dict[int, Absence] = {}  # by target, of what this process wrote
 
     def target(self, target: str) -> TargetState | None:
@@ -130,9 +132,16 @@ class LedgerQuestions:
             found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
             others = [key for key in keys if key not in found] if found else keys
             found |= stretches.look_up(self._connection, number, others, self._absences.get(number))
-            settled = {one: self._is_settled(one) for one in {membership.message for membership in found.values()}}
+            states = {one: self._state_of(one) for one in {membership.message for membership in found.values()}}
+            counted = {one for one, state in states.items() if state is MessageState.COUNTED}
+            windows = list(map(month_window, months.not_accepted(self._connection, number))) if counted else []
             return {
-                key: Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=settled[one.message])
+                key: Known(
+                    ended_at=one.ended_at,
+                    fingerprint=one.fingerprint,
+                    settled=states[one.message] in _SETTLED,
+                    only_counted=one.message in counted and any(one.ended_at in window for window in windows),
+                )
                 for key, one in found.items()
             }
 
@@ -249,6 +258,10 @@ class LedgerQuestions:
         with self._reading():
             return months.content(self._connection, self._number(target), month)[1]
 
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.sending(self._connection, self._number(target), month)
+
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         with self._reading():
             return keys.of_month(self._connection, self._number(target), month)
@@ -322,9 +335,8 @@ class LedgerQuestions:
             self._fresh[number] = stretches.fresh_entries(self._connection, number)
         return self._fresh[number]
 
-    def _is_settled(self, message: int) -> bool:
-        row = self._connection.execute(_MESSAGE_STATE, {"id": message}).fetchone()
-        return STATES[row[0]] in (MessageState.SENT, MessageState.COUNTED)
+    def _state_of(self, message: int) -> MessageState:
+        return STATES[self._connection.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
 
     def _reading(self) -> AbstractContextManager[None]:
         return sqlite_file.translated(self._path)

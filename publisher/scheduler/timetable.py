@@ -17,7 +17,7 @@ def next_due(target: TargetSettings, state: TargetState | None, now: datetime) -
 
     A last success in the future is of a clock that went back since, and does not count.
     """
-    if state is None or state.last_success is None or state.prepared or state.in_doubt:
+    if state is None or state.last_success is None or state.is_behind:
         return None
     due = target.due_after(state.last_success)
     return due if state.last_success <= now < due else None
