@@ -12,7 +12,7 @@ from tests.walk_faults import NARROWED, PASSED, UNCLEAR
 Rows = tuple[tuple[str, str, tuple[str, ...]], ...]
 
 REACTIONS: Final = {
-    75: "tries again after a while; then the next round does, with the same message",
+    75: "tries again after a while; then the next round does, with the same message where it may have been stored",
     76: "stops this target and shows the answer",
     77: "stops this target and says who may do what; goes on by itself once the right is given",
     78: "stops this target and names the key of the configuration",

@@ -21,7 +21,7 @@ Rows = tuple[tuple[str, str, tuple[str, ...]], ...]
 AMS: Final[Rows] = (
     (
         "authn: our certificate refused by a TLS alert, at the handshake or late",
-        "permanent, 77: file, subject, issuer, end; the queue stays",
+        "permanent, 77: file, subject, issuer, end; the jobs wait",
         (
             "test_delivery_ams::test_authn_refuses_the_certificate_in_tls",
             "test_https::test_our_certificate_refused_in_the_handshake",
@@ -30,7 +30,7 @@ AMS: Final[Rows] = (
     ),
     (
         "authn 400, 403, 404, 422",
-        "permanent: its words, both spellings of the DN, a hint; the queue stays",
+        "permanent: its words, both spellings of the DN, a hint; the jobs wait",
         (
             "test_faults_over_tls::test_a_refusal_of_authn_stops_the_target",
             "test_delivery_ams::test_authn_says_no",
