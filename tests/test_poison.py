@@ -51,10 +51,10 @@ def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
 
 
 def leave_outstanding(site: SiteUnderTest, *command: str) -> None:
-    """The command writes its message down, and nobody takes it."""
+    """The command writes its message down, nobody takes it, and it may have arrived."""
     site.config["targets"]["egi"] |= {"attempts": 1}
     site.save()
-    site.fake.faults.always(Fault.status(503))
+    site.fake.faults.always(Fault.drop_without_storing())
     assert site.run(*command).status == 75
     site.fake.faults.clear()
 

@@ -37,7 +37,7 @@ ON CONFLICT (target, month) DO UPDATE SET dirty = 1, moved = moved + excluded.mo
 _CLEAN = "UPDATE month SET dirty = 0, moved = 0 WHERE target = :target AND month = :month"
 _SENDING = """
 UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts,
-    sending_end = last_end, by_settings = 0
+    sending_end = last_end
 WHERE target = :target AND month = :month"""
 _LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
 _MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
@@ -47,7 +47,7 @@ SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_me
 _ACCEPT = """
 UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
     accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
-    sending = NULL, sending_digest = NULL
+    sending = NULL, sending_digest = NULL, by_settings = 0
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
 _SENDING_NOW = "SELECT sending, accepted, sending_digest FROM month WHERE target = :target AND month = :month"
 _ACCEPT_PART = """
