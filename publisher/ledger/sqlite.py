@@ -155,7 +155,7 @@ class LedgerQuestions:
                 key: [
                     Known(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=True)
                     for other, one in by_job.get(key[:JOB_DIGEST_BYTES], {}).items()
-                    if other != key and one.fingerprint != LEFT_OUT and self._is_settled(one.message)
+                    if other != key and one.fingerprint != LEFT_OUT and self._state_of(one.message) in _SETTLED
                 ]
                 for key in keys
             }
