@@ -90,6 +90,9 @@ class World:
             self.ams.url.removeprefix("https://"): "AMS",
             self.ams.auth_url.removeprefix("https://"): "AUTHN",
             urlsplit(self.sgas.url).netloc: "SGAS",
+            f"port {self.ams.port} ": "port AMS ",
+            f"port {self.ams.auth_port} ": "port AUTHN ",
+            f"port {urlsplit(self.sgas.url).port} ": "port SGAS ",
         }
         self.config: dict[str, Any] = {
             "site": "EXAMPLE-SITE",
