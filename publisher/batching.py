@@ -120,7 +120,7 @@ class JobBatches:
                         self._ship(batch)
                 except Unfit as unfit:
                     aside = set_aside(record.job, unfit)
-                    self._dispatch.count_aside(aside)
+                    self._dispatch.set_aside(aside)
                     self._packer.mark(Progress(skipped=(aside,)))
 
     def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:
@@ -132,7 +132,7 @@ class JobBatches:
             if less is None:
                 raise
             batches = self._packer.add(replace(record, content=less), place)
-            self._dispatch.count_shed(record.job.job_id, unfit.reason)
+            self._dispatch.shed(record.entry.key, record.job.job_id, unfit.reason)
             return batches
 
     def _ship(self, batch: Batch) -> None:

@@ -137,6 +137,7 @@ class AlikeCounter:
             database = lot.example.row.database
             left = self._take(lot, known, held.keys(), taken, now)
             taken.left += [RowRef(database=database, record_id=record_id) for record_id in left]
+        self._totals.remark(taken.arex_default, taken.arex_default_wall_s, taken.warnings)
         return taken
 
     def _lots(self, alike: Alike) -> Iterator[_Lot]:

@@ -11,13 +11,13 @@ written down only when the one before is settled, so there is one outstanding at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.beside import Beside
 from publisher.delivery.base import Receipt, Transport, Verdict
@@ -26,8 +26,8 @@ from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, Sync
 from publisher.judge import set_aside
 from publisher.ledger.base import Carried, Ledger, Outstanding
 from publisher.making import Made, make
-from publisher.model.job import JobId, SkippedJob
-from publisher.model.message import Message, MessageId, message_id, message_of
+from publisher.model.job import JobId, JobKey, SkippedJob, job_key
+from publisher.model.message import Message, MessageId, Rendered, message_id, message_of
 from publisher.model.parcel import TOO_LARGE, Batch, LearntLimit
 from publisher.model.progress import Progress, WindowMark
 
@@ -59,7 +59,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """What went out in a round."""
+    """What was sent in a round, and what was written down."""
 
     messages: int = 0
     records: int = 0
@@ -67,9 +67,21 @@ class Tally:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their months.
+    arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
+    warnings: Counter[str] = field(default_factory=Counter)  # jobs, as above, that look odd, by rule
     # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
     gone: dict[int, int] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
+
+
+class _Remark(NamedTuple):
+    """What is odd about a job."""
+
+    queue: str
+    arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
+    warnings: tuple[str, ...]
 
 
 class Dispatch:
@@ -107,9 +119,13 @@ class Dispatch:
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self._vouched = False  # the target took something since it last refused a whole batch for no clear reason
         self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
-        self._flying: tuple[Message, Beside[Receipt]] | None = None
+        self._flying: tuple[Message, Sequence[Rendered], Beside[Receipt]] | None = None
         self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
         self._behind: dict[str, WindowMark | None] = {}  # an errand, and where it stood before what is not settled
+        self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
+        self._lighter: set[JobKey] = set()  # made lighter, and not delivered yet
+        self._remarks: dict[JobKey, _Remark] = {}  # on jobs that are not delivered or counted yet
+        self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
         self.tally = Tally()
 
     def __enter__(self) -> Dispatch:
@@ -142,7 +158,7 @@ class Dispatch:
         """
         if not batch.records:
             self._settle()
-            self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
+            self.note(batch.progress)
             return
         check = self._is_to_be_checked()
         self._batches += 1
@@ -190,13 +206,61 @@ class Dispatch:
             )
         )
 
-    def count_shed(self, job_id: JobId, reason: str) -> None:
-        self.tally.shed += 1
+    def shed(self, key: JobKey, job_id: JobId, reason: str) -> None:
+        """A record was made lighter; it counts when it is delivered."""
+        self._lighter.add(key)
         self._watcher.record_shed(self._target, job_id, reason)
 
-    def count_aside(self, job: SkippedJob) -> None:
+    def set_aside(self, job: SkippedJob) -> None:
+        """A job is set aside anew; it counts when the progress that says so is written down."""
+        self._news[job.key] = job
+
+    def written_down(self, progress: Progress) -> None:
+        """The ledger has this progress."""
+        for job in progress.skipped:
+            if (new := self._news.pop(job.key, None)) is not None:
+                self._count_aside(new)
+
+    def remark(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
+        """What is odd about a job; it counts when the job is delivered, or counted into its month."""
+        if arex_default_wall_s or warnings:
+            self._remarks[key] = _Remark(queue, arex_default_wall_s, warnings)
+
+    def remark_together(
+        self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
+    ) -> None:
+        """The same of jobs that are alike; they count with the next that are counted into their months."""
+        self._together.append((arex_default, arex_default_wall_s, warnings))
+
+    def count_remarks(self, keys: Iterable[JobKey]) -> None:
+        """These jobs were delivered, or counted into their months."""
+        while self._together:
+            arex_default, wall_s, warnings = self._together.pop()
+            self.tally.arex_default += arex_default
+            self.tally.arex_default_wall_s.update(wall_s)
+            self.tally.warnings.update(warnings)
+        if not (self._remarks or self._lighter):
+            return
+        for key in keys:
+            if (remark := self._remarks.pop(key, None)) is not None:
+                self._count_remark(remark)
+            if key in self._lighter:
+                self._lighter.discard(key)
+                self.tally.shed += 1
+
+    def _count_remark(self, remark: _Remark) -> None:
+        if remark.arex_default_wall_s:
+            self.tally.arex_default += 1
+            self.tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
+        self.tally.warnings.update(remark.warnings)
+
+    def _count_aside(self, job: SkippedJob) -> None:
         self.tally.quarantined += 1
         self._watcher.job_set_aside(self._target, job)
+
+    def note(self, progress: Progress) -> None:
+        self._ledger.note(self._target, progress, self._policy_digest, self._clock())
+        self.written_down(progress)
 
     # On the way
 
@@ -213,15 +277,16 @@ class Dispatch:
             self._found_faults = True  # one got past the rules: look at every message of this round from now on
             batch = self._without(batch, made)
             if not batch.records:
-                self._ledger.note(self._target, batch.progress, self._policy_digest, self._clock())
+                self.note(batch.progress)
                 return
             payload = self._format.frame.join([record.content for record in batch.records])
             message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
         if (mark := batch.progress.window_mark) and not self._behind:
             self._behind[mark.errand] = self._ledger.errand(self._target, mark.errand)
         self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
+        self.written_down(batch.progress)
         self._watcher.message_prepared(message)
-        self._flying = message, Beside(partial(self._deliver, message, self._clock()))
+        self._flying = message, batch.records, Beside(partial(self._deliver, message, self._clock()))
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
@@ -236,7 +301,7 @@ class Dispatch:
         faulty = {record.entry.key for record, _ in made.faults}
         aside = [set_aside(record.job, unfit) for record, unfit in made.faults]
         for job in aside:
-            self.count_aside(job)
+            self.set_aside(job)
         return Batch(
             records=tuple(record for record in batch.records if record.entry.key not in faulty),
             progress=batch.progress + Progress(skipped=tuple(aside)),
@@ -246,9 +311,12 @@ class Dispatch:
         """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
         if self._flying is None:
             return
-        (message, flying), self._flying = self._flying, None
-        if not self._came_of(message, flying.result(), None):
+        (message, records, flying), self._flying = self._flying, None
+        receipt = flying.result()
+        if not self._came_of(message, receipt, None):
             self.send_outstanding()
+        elif receipt.verdict is Verdict.DELIVERED:
+            self.count_remarks(record.entry.key for record in records)
         if not self._suspects:
             self._behind.clear()
 
@@ -270,6 +338,8 @@ class Dispatch:
                 self._handed_over.discard(message.id)
                 self.tally.messages += 1
                 self.tally.records += message.records
+                if outstanding is not None:
+                    self.count_remarks(map(_key, outstanding.records))
                 self._watcher.message_settled(message, receipt)
                 return self._clear_suspects()
             case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
@@ -326,7 +396,7 @@ class Dispatch:
             return False
         message = self._half(whole.message, frame.join([less]), 1)
         self._ledger.split(whole, [(message, [replace(record, content_bytes=len(less))])], narrowing=False)
-        self.count_shed(record.job_id, reason)
+        self.shed(_key(record), record.job_id, reason)
         return True
 
     def _suspect(self, whole: Outstanding, receipt: Receipt) -> None:
@@ -362,7 +432,7 @@ class Dispatch:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            self.count_aside(
+            self._count_aside(
                 SkippedJob(
                     row=record.row,
                     job_id=record.job_id,
@@ -405,6 +475,10 @@ def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int
     pieces = min(pieces, count)
     bounds = [count * at // pieces for at in range(pieces + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
+
+
+def _key(record: Carried) -> JobKey:
+    return job_key(record.job_id, record.local_id)
 
 
 def cut(payload: bytes, sizes: Sequence[int], frame: Frame) -> list[bytes]:

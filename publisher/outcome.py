@@ -29,7 +29,8 @@ class Outcome:
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
     arex_default_benchmarks: int = 0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
     arex_default_wall_s: Mapping[str, int] = field(default_factory=dict)  # theirs, by queue
-    warnings: Mapping[str, int] = field(default_factory=dict)  # jobs that were taken and look odd, by the rule's name
+    # By the rule's name, jobs that look odd among those delivered or counted.
+    warnings: Mapping[str, int] = field(default_factory=dict)
     held: tuple[HeldMonth, ...] = ()
     # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
     gone: Mapping[str, int] = field(default_factory=dict)
@@ -47,9 +48,6 @@ def concluded(
     tally: Tally,
     *,
     held: Sequence[HeldMonth],
-    arex_default: int = 0,
-    arex_default_wall_s: Mapping[str, int] | None = None,
-    warnings: Mapping[str, int] | None = None,
 ) -> Outcome:
     """The outcome of a round that came to its end, or to a receipt that ended it."""
     statuses = [
@@ -72,9 +70,9 @@ def concluded(
         quarantined=tally.quarantined,
         shed=tally.shed,
         kept=tally.kept,
-        arex_default_benchmarks=arex_default,
-        arex_default_wall_s=dict(sorted((arex_default_wall_s or {}).items())),
-        warnings=dict(sorted((warnings or {}).items())),
+        arex_default_benchmarks=tally.arex_default,
+        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
+        warnings=dict(sorted(tally.warnings.items())),
         held=tuple(held),
         gone={month_name(month): jobs for month, jobs in sorted(tally.gone.items())},
         attempts=dict(sorted(tally.attempts.items())),
@@ -95,6 +93,9 @@ def broken_off(target: str, error: PublisherError, tally: Tally | None = None) -
         quarantined=tally.quarantined,
         shed=tally.shed,
         kept=tally.kept,
+        arex_default_benchmarks=tally.arex_default,
+        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
+        warnings=dict(sorted(tally.warnings.items())),
         attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
     )

@@ -7,7 +7,6 @@ as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +15,7 @@ from typing import Final, Protocol
 
 from publisher.aim import Aim
 from publisher.collisions import NoCollisions, collisions
-from publisher.counting import Taken, counter_for
+from publisher.counting import counter_for
 from publisher.delivery.base import Receipt, Verdict
 from publisher.dispatch import Dispatch, Stopped, Watcher
 from publisher.errors import Later, PublisherError, Unfit
@@ -75,9 +74,6 @@ class Round:
         self._clock = clock
         self._wait = wait
         self._taken = 0
-        self._arex_default = 0
-        self._arex_default_wall_s: Counter[str] = Counter()
-        self._warnings: Counter[str] = Counter()
         self._quiet_pages = 0
         self._aside_waiting = 0
         self._counted_again: set[RowRef] = set()
@@ -283,7 +279,7 @@ class Round:
             self._observer.page_read(self._aim.name, page)
             if page.alike and counter is not None:
                 page, progress, taken = counter.take_page(page, progress, now)
-                self._add(taken)
+                self._taken += taken.jobs
             if not self._take_page(page, progress, reading, judge, outlet, limit, now):
                 return
 
@@ -360,12 +356,6 @@ class Round:
             outlet.write_down()
         return True
 
-    def _add(self, taken: Taken) -> None:
-        self._taken += taken.jobs
-        self._arex_default += taken.arex_default
-        self._arex_default_wall_s.update(taken.arex_default_wall_s)
-        self._warnings.update(taken.warnings)
-
     def _take(
         self,
         fit: Fit | SkippedJob | PassedOver,
@@ -384,12 +374,9 @@ class Round:
             return set_aside(fit.published.job, unfit)
         self._collisions.taken(fit)
         self._taken += 1
-        job = fit.published.job
-        if fit.published.benchmark.arex_default and job.wall_s:
-            self._arex_default += 1
-            self._arex_default_wall_s[job.queue] += job.wall_s
-        if odd := apel_warnings(fit.published, summed=isinstance(self._aim.format, SummaryFormat)):
-            self._warnings.update(odd)
+        job, summed = fit.published.job, isinstance(self._aim.format, SummaryFormat)
+        lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
+        self._dispatch.remark(fit.entry.key, job.queue, lost_s, apel_warnings(fit.published, summed=summed))
         return None
 
     def _set_aside(
@@ -400,7 +387,7 @@ class Round:
         if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
             # A sweep meets again what was looked at again just before: count it once.
             if skipped.row not in self._counted_again:
-                self._dispatch.count_aside(skipped)
+                self._dispatch.set_aside(skipped)
             if reading.repeats:
                 self._counted_again.add(skipped.row)
         aside.append(skipped)
@@ -411,7 +398,4 @@ class Round:
             receipt,
             self._dispatch.tally,
             held=self._held,
-            arex_default=self._arex_default,
-            arex_default_wall_s=self._arex_default_wall_s,
-            warnings=self._warnings,
         )

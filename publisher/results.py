@@ -113,7 +113,8 @@ def publish_notes(outcome: Outcome) -> list[str]:
         notes.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
     if outcome.warnings:
         odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-        notes.append(f"{outcome.target}: sent all the same, but odd: {odd}; `publisher explain JOB` tells of a job")
+        done = "sent all the same" if outcome.messages else "counted"
+        notes.append(f"{outcome.target}: {done}, but odd: {odd}; `publisher explain JOB` tells of a job")
     if outcome.shed:
         notes.append(
             f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"

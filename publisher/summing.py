@@ -137,6 +137,7 @@ class MonthTotals:
             Counter()
         )  # months to sum up anew, with the runs that left them, less those that came
         self._progress = Progress()
+        self.remark = dispatch.remark_together  # what is odd about jobs that are counted at once
         self._held: list[HeldMonth] = []
         self._accepted: list[_Accepted] = []
 
@@ -339,7 +340,7 @@ class MonthTotals:
             if groups is not None:
                 self._dispatch.tally.gone[state.month] = gone
         for skipped in found.aside:
-            self._dispatch.count_aside(skipped)
+            self._dispatch.set_aside(skipped)
         self._count(
             found.runs,
             {state.month: found.groups() if groups is None else groups},
@@ -451,8 +452,8 @@ class MonthTotals:
             reason=unfit.reason,
             fingerprint=0,
         )
-        self._dispatch.count_aside(aside)
-        self._ledger.note(self._target, Progress(skipped=(aside,)), self._judge.policy_digest, self._clock())
+        self._dispatch.set_aside(aside)
+        self._dispatch.note(Progress(skipped=(aside,)))
 
     def _send(self, states: Iterable[MonthState], now: datetime) -> None:
         """Send months as they are counted, unless they wait. Raises: Stopped."""
@@ -494,3 +495,5 @@ class MonthTotals:
             policy_digest=self._judge.policy_digest,
             now=self._clock(),
         )
+        self._dispatch.written_down(progress)
+        self._dispatch.count_remarks(runs)

@@ -68,8 +68,8 @@ def _nobody_listens(site: SiteUnderTest) -> Callable[[], None]:
 
 def _unavailable(site: SiteUnderTest) -> Callable[[], None]:
     site.config["targets"]["egi"]["attempts"] = 1
-    site.fake.faults.push(Fault.status(503, b"<html>Service Unavailable</html>"))
-    return lambda: None
+    site.fake.faults.always(Fault.status(503, b"<html>Service Unavailable</html>"))
+    return site.fake.faults.clear
 
 
 TROUBLES: dict[str, Trouble] = {
@@ -542,3 +542,67 @@ def test_a_round_that_failed_is_due_at_once(site: SiteUnderTest) -> None:
 def _a_day_passes(site: SiteUnderTest) -> None:
     with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET swept = swept - 90000")
+
+
+# What a round prints
+
+
+def test_a_round_that_stopped_tells_only_what_happened(site: SiteUnderTest, trouble: Trouble) -> None:
+    odd = [replace(job, cpus=0, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs_of(20)]
+    unfit = [replace(job, vo="x" * 300) for job in jobs_of(8, seed=5)]
+    fill(site, [*odd[:10], *unfit[:4], *odd[10:], *unfit[4:]])
+    configure(site, batch_records=5)
+    mend = trouble(site)
+    site.save()
+    run = site.publish()
+    told = run.json["targets"]["egi"]
+    assert told["quarantined"] == _in_quarantine(site)
+    assert (told["warnings"], told["arex_default_benchmarks"]) == ({}, 0)
+    assert (told["arex_default_wall_s"], told["arex_default_queues"]) == (0, [])
+    text = site.run("publish", "--force").out
+    assert "odd" not in text
+    assert "HEPSPEC" not in text
+    mend()
+    site.save()
+    before = _in_quarantine(site)
+    run = site.publish()
+    told = run.json["targets"]["egi"]
+    assert told["quarantined"] == _in_quarantine(site) - before
+    assert _in_quarantine(site) == 8
+    assert (told["warnings"]["cores-zero"], told["arex_default_benchmarks"]) == (20, 20)
+    assert (told["arex_default_wall_s"], told["arex_default_queues"]) == (20 * 3600, ["long"])
+    assert "odd: cores-zero" not in site.run("publish", "--force").out
+
+
+def test_what_went_out_before_a_round_stopped_is_told_once(site: SiteUnderTest) -> None:
+    fill(site, [replace(job, cpus=0, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs_of(20)])
+    configure(site, batch_records=5)
+    site.fake.faults.push(Fault.none(), Fault.status(403, b"{}"))
+    told = site.publish().json["targets"]["egi"]
+    assert (told["records"], told["warnings"]["cores-zero"], told["arex_default_benchmarks"]) == (5, 5, 5)
+    told = site.publish().json["targets"]["egi"]
+    assert (told["records"], told["warnings"]["cores-zero"], told["arex_default_benchmarks"]) == (15, 15, 15)
+    assert told["arex_default_wall_s"] == 15 * 3600
+
+
+def test_of_halves_those_that_arrived_are_told(site: SiteUnderTest) -> None:
+    fill(site, [replace(job, cpus=0) for job in jobs_of(20)])
+    site.fake.faults.push(Fault.status(413), Fault.none(), Fault.status(403, b"{}"))
+    told = site.publish().json["targets"]["egi"]
+    assert (told["records"], told["warnings"]["cores-zero"]) == (10, 10)
+
+
+def test_jobs_that_were_only_counted_are_not_called_sent(site: SiteUnderTest) -> None:
+    fill(site, [replace(job, cpus=0) for job in jobs_of(20)])
+    configure(site, format="apel-summary-0.4")
+    mend = _no_right(site)
+    text = site.run("publish", "--force").out
+    assert "sent" not in text.replace("may not publish", "").split("odd")[0]
+    assert "counted, but odd: cores-zero 20" in text
+    mend()
+    told = site.publish().json["targets"]["egi"]
+    assert (told["messages"] > 0, told["warnings"]) == (True, {})
+
+
+def _in_quarantine(site: SiteUnderTest) -> int:
+    return len(site.run("quarantine", "list", "--json").json["quarantined"])

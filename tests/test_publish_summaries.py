@@ -126,6 +126,26 @@ def test_a_job_that_finished_again_is_counted_once_with_its_last_values(site: Si
     assert at_the_receiver(site) == in_the_database([*(job for job in jobs if job is not one), changed])
 
 
+def test_what_is_odd_about_a_job_that_finished_again_is_told_once(site: SiteUnderTest) -> None:
+    jobs = [
+        replace(job, local_job_id=str(at), cpus=job.cpus or 8, benchmark="HEPSPEC:10.0")
+        for at, job in enumerate(two_months(40))
+    ]
+
+    def warned() -> dict[str, int]:
+        return dict(site.publish().json["targets"]["egi"]["warnings"])
+
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+        assert warned() == {}
+        arex.finish_again(replace(jobs[-1], cpus=0), end_time=jobs[-1].end_time + 60)
+    forget_the_sweep(site)
+    assert warned() == {"cores-zero": 1}
+    forget_the_sweep(site)
+    assert warned() == {}
+
+
 def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round adds new jobs to what it has: it asks the database for no month."""
     from publisher.sources.arex import ArexSource
