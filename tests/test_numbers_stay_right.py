@@ -236,7 +236,7 @@ def test_totals_for_once_are_of_whole_months_also_where_the_target_starts_inside
 
 
 def test_nothing_to_tell_is_no_difference(world: World) -> None:
-    world.finish([replace(JOBS[-1], end_time=int(MARCH.timestamp()))])  # before it was submitted
+    world.finish([replace(JOBS[-1], benchmark="HS06:12.26")])  # of a kind that the receiver does not know
     assert done(world.publish()).quarantined == 1
     assert [difference.partition(": ")[2] for difference in world.differences()] == [
         "1 set aside: publisher quarantine list --target egi"

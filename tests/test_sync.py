@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arex_databases import SampleJob, generate
+from tests.arex_databases import SampleJob, Schema, generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.pki import PKI
@@ -31,8 +31,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: Fak
     return made
 
 
-def fill(site: SiteUnderTest, jobs: Iterable[SampleJob]) -> None:
-    with site.arex() as arex:
+def fill(site: SiteUnderTest, jobs: Iterable[SampleJob], schema: Schema = 2) -> None:
+    with site.arex(schema) as arex:
         for job in jobs:
             arex.write(job)
 
@@ -332,7 +332,7 @@ def test_a_shadow_is_compared_with_jura_key_by_key(site: SiteUnderTest, style: s
     form = site.config["targets"]["egi"]["format"]
     site.config["targets"]["egi"] |= {"shadow": True, "key_style": style, "jura_format": form}
     jobs = [replace(job, interface="org.nordugrid.arcrest") for job in jobs_of(SEPTEMBER, NOVEMBER, 30)]
-    fill(site, jobs)
+    fill(site, jobs, schema=1)
     assert site.publish().status == 0
     run = check(site)
     september, october = run.json["shadows"]
@@ -352,6 +352,23 @@ def test_a_shadow_is_compared_with_jura_key_by_key(site: SiteUnderTest, style: s
             assert "ours none, jura-ng's" in shown
 
 
+def test_a_shadow_of_single_records_tells_what_jura_does_not_find_in_schema_2(site: SiteUnderTest) -> None:
+    """It looks for FQAN and benchmark in the side tables of schema 1; its summaries find them in both."""
+    form = site.config["targets"]["egi"]["format"]
+    site.config["targets"]["egi"] |= {"shadow": True, "key_style": "jura", "jura_format": form}
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 10)
+    fill(site, jobs)
+    assert site.publish().status == 0
+    (month,) = check(site).json["shadows"]
+    if form != "car":
+        assert not month["different"]
+        return
+    assert not month["equal"]
+    assert {row["row"].split(", ")[-3] for row in month["different"] if row["ours"]} == {"HEPSPEC 10.5"}
+    assert {row["row"].split(", ")[-3] for row in month["different"] if row["jura"]} == {"HEPSPEC 1"}
+    assert sum(row["jura"]["jobs"] for row in month["different"] if row["jura"]) == len(jobs)
+
+
 def test_a_shadow_of_another_publisher_is_not_compared_with_jura(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["shadow"] = True
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 5))
@@ -363,7 +380,7 @@ def test_a_shadow_that_counts_another_benchmark_is_told_by_its_rows(site: SiteUn
     form = site.config["targets"]["egi"]["format"]
     site.config["targets"]["egi"] |= {"shadow": True, "key_style": "jura", "jura_format": form}
     (odd, *rest) = jobs_of(SEPTEMBER, OCTOBER, 10)
-    fill(site, [replace(odd, benchmark=None), *rest])
+    fill(site, [replace(odd, benchmark=None), *rest], schema=1)
     assert site.publish().status == 0
     (month,) = check(site).json["shadows"]
     assert {row["row"].split(", ")[-3] for row in month["different"]} == {"HEPSPEC 1", "HEPscore23 11.5"}
