@@ -390,9 +390,8 @@ def test_values_that_the_server_takes_for_one_are_one_row(site: SiteUnderTest) -
         assert jose["NumberOfJobs"] == 2
 
 
-@pytest.mark.parametrize("text", ["application/pkcs7-mime", "50 %% done"])
-def test_a_user_that_no_text_message_can_hold_is_set_aside_there_alone(site: SiteUnderTest, text: str) -> None:
-    bad = replace(ordinary(1)[0], job_id="bad", user=f"/CN={text}")
+def test_a_user_that_no_text_message_can_hold_is_set_aside_there_alone(site: SiteUnderTest) -> None:
+    bad = replace(ordinary(1)[0], job_id="bad", user="/CN=application/pkcs7-mime")
     neighbours = ordinary(20, seed=8)
     fill(site, [*neighbours, bad])
     run = site.publish()
@@ -404,6 +403,18 @@ def test_a_user_that_no_text_message_can_hold_is_set_aside_there_alone(site: Sit
     assert {(one["target"], one["rule"]) for one in held} == {
         (name, "forbidden-text") for name in FORMATS if name != "car"
     }
+    assert len(usage_records(site)) == 21
+
+
+def test_a_user_whose_name_would_end_a_record_is_escaped_in_text_messages(site: SiteUnderTest) -> None:
+    batch = [replace(ordinary(1)[0], job_id="odd", user="/CN=50 %% done"), *ordinary(20, seed=8)]
+    fill(site, batch)
+    publish(site)
+    for name in FORMATS:
+        found = rows(site, name)
+        assert told(found) == truth(batch), name
+        users = [row["GlobalUserName"] for row in found if "done" in (row["GlobalUserName"] or "")]
+        assert users == ["/CN=50 %% done" if name == "car" else "/CN=50 %25%25 done"], name
     assert len(usage_records(site)) == 21
 
 
