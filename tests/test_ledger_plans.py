@@ -24,6 +24,7 @@ FEW = frozenset(
         "target",
         "month",
         "reading",
+        "source_file",
         "errand",
         "sync_count",
         "delivered_count",

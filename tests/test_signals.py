@@ -46,9 +46,12 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     with site.arex() as arex:
         for job in jobs:
             arex.write(job)
+    fake_ams.faults.push(*[Fault.none()] * 3)
+    fake_ams.faults.always(Fault.delay(1))  # so that the signal comes before the end also where all are slow
     child = start(site)
     fake_ams.wait_for_messages(3)
     err = end(child)
+    fake_ams.faults.clear()
     assert child.returncode == 75, err
     assert "Traceback" not in err
     assert 0 < len(fake_ams.messages("accounting", "gLite-APEL")) < 300

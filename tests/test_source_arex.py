@@ -103,8 +103,8 @@ class TestContract(SourceContract):
         world.source.close()
 
 
-def record_of(job: SampleJob, row: RowRef) -> JobRecord:
-    """What must come out of an ordinary job, written by A-REX in either schema."""
+def record_of(job: SampleJob, row: RowRef, schema: Schema) -> JobRecord:
+    """What must come out of an ordinary job, written by A-REX in a schema."""
     user, _, group = (job.local_user or "").partition(":")
     started = [event.at for event in job.events if event.key == "LRMSSTART"]
     kinds = {TransferKind.DOWNLOAD: "download", TransferKind.CACHED: "cached", TransferKind.UPLOAD: "upload"}
@@ -155,6 +155,8 @@ def record_of(job: SampleJob, row: RowRef) -> JobRecord:
             for each in job.transfers
         ),
         escaped=True,
+        side_fqan=schema == 1 and bool(job.fqans),
+        side_benchmark=schema == 1 and bool(job.benchmark),
     )
 
 
@@ -165,7 +167,7 @@ def test_every_value_of_ordinary_jobs_comes_out(tmp_path: Path, schema: Schema) 
     pages = since(source, needs=EVERYTHING)
     assert sum(len(page.skipped) + len(page.open) for page in pages) == 0
     read = jobs_of(pages)
-    assert [record_of(job, record.row) for job, record in zip(jobs, read, strict=True)] == read
+    assert [record_of(job, record.row, schema) for job, record in zip(jobs, read, strict=True)] == read
     # The sample holds what it is meant to try.
     assert any("'" in job.user or "%" in (job.job_name or "") for job in jobs)
     assert any(job.transfers for job in jobs)
@@ -196,7 +198,7 @@ def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypa
         monkeypatch.undo()
         time.tzset()
     assert read[0] == read[1] == read[2]
-    assert [record_of(job, found.row).started_at for job, found in zip(jobs, read[0], strict=True)] == [
+    assert [record_of(job, found.row, 2).started_at for job, found in zip(jobs, read[0], strict=True)] == [
         found.started_at for found in read[0]
     ]
     host_zone = create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"})
@@ -237,7 +239,7 @@ def test_a_torn_row_waits_for_its_finished_event(tmp_path: Path, schema: Schema,
         assert again.open == page.open
         writer.complete(job)
         (whole,) = source.look_again(page.open, EVERYTHING, later)
-    assert whole.jobs == (record_of(job, page.open[0].row),)
+    assert whole.jobs == (record_of(job, page.open[0].row, schema),)
 
 
 def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schema: Schema) -> None:
@@ -276,7 +278,7 @@ def test_a_job_that_finishes_twice_is_one_row_with_its_newest_values(tmp_path: P
         writer.write(job)
         again = writer.finish_again(job, end_time=job.end_time + 3600, local_job_id="77")
     (read,) = jobs_of(since(source_of(tmp_path / "a.db"), needs=EVERYTHING))
-    assert read == record_of(again, read.row)
+    assert read == record_of(again, read.row, schema)
 
 
 # --- several databases
