@@ -39,10 +39,11 @@ soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itsel
 faults: $(VENV)/.ready  ## try all faults, and write the README's table of them
 	$(BIN)/python -m tests.faults_tried --write
 
-lint: $(VENV)/.ready  ## style, formatting and types
+lint: $(VENV)/.ready  ## style, formatting, types, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine
 	$(BIN)/python -m benchmarks $(BENCH)

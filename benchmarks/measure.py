@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 # What the console script does, without needing it on a path.
-PUBLISHER: Final = ("-c", "from publisher.cli import main; main()")
+PUBLISHER: Final = ("-c", "from publisher.cli.main import main; main()")
 _SILENT: Final = (
     300  # seconds without an end after which a child is taken for stuck, a job in it given a millisecond more
 )

@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Cost, measured
-from publisher import cli, config
-from publisher.aim import Aim
-from publisher.delivery.base import Credentials, Receipt, Step, Transport, Verdict
-from publisher.delivery.smime import Signer
-from publisher.ledger.base import Ledger, TargetState
-from publisher.ledger.moves import open_ledger, open_to_read
-from publisher.ledger.rehearsal import RehearsalLedger
+from publisher import config
+from publisher.cli import main
+from publisher.cli.site import LiveSite
+from publisher.formats import is_summary_format
+from publisher.ledger.contract import Ledger, TargetState
+from publisher.ledger.dry_run import DryRunLedger
+from publisher.ledger.sql.ledger import open_ledger, open_to_read
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
-from publisher.pipeline import Round
+from publisher.pipeline.round.round import Round
+from publisher.pipeline.site import LiveTarget, ProcessEnvironment
 from publisher.sources.base import Page
-from publisher.wiring import Site, Surroundings
+from publisher.transports.base import Credentials, Receipt, Step, Transport, Verdict
+from publisher.transports.credentials.smime import Signer
 
 STAGES: Final = (
     "pages read",
@@ -76,7 +78,7 @@ class Counted:
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
 
 
-class Rehearsed(RehearsalLedger):
+class Rehearsed(DryRunLedger):
     """Knows nobody; takes the policy for an old one, unless `check_all`, so that one payload in fifty is checked."""
 
     def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
@@ -115,11 +117,11 @@ class TakesAll:
     def close(self) -> None: ...
 
 
-def live(path: Path) -> Site:
+def live(path: Path) -> LiveSite:
     """The site of a configuration file, as the command line makes it."""
-    return Site(
+    return LiveSite(
         settings=config.load(path, os.environ, host_name="ce.example.org"),
-        surroundings=Surroundings(
+        process=ProcessEnvironment(
             environment=os.environ,
             clock=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
@@ -128,14 +130,14 @@ def live(path: Path) -> Site:
     )
 
 
-def stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
+def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
     """Cost and work of each stage with all stages before it, for the first so many jobs."""
     (target,) = site.settings.targets
     credentials = site.settings.credentials
     signer = Signer(
         Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca), datetime.now(UTC)
     )
-    digest, limit = site.aim(target).policy_digest, site.aim(target).transport.payload_limit()
+    digest, limit = site.live(target).policy_digest, site.live(target).transport.payload_limit()
 
     def checking(yes: bool) -> Ledger:
         return Rehearsed(folder, digest, check_all=yes)
@@ -149,22 +151,22 @@ def stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dic
         (lambda: open_ledger(folder / "stages.db"), lambda real: real),
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
-        aim = site.aim(target)
-        yield name, *_round(site, replace(aim, transport=transport(aim.transport)), ledger(), jobs)
+        live = site.live(target)
+        yield name, *_round(site, replace(live, transport=transport(live.transport)), ledger(), jobs)
 
 
-def summary_stages(site: Site, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
+def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
     """The same for monthly totals of all jobs, which are only counted."""
     (target,) = site.settings.targets
-    aim = site.aim(target)
-    taking = replace(aim, transport=TakesAll(aim.transport.payload_limit()))
+    live = site.live(target)
+    taking = replace(live, transport=TakesAll(live.transport.payload_limit()))
     yield SUMMARY_STAGES[0], *_pages(site, jobs, alike=True)
-    ledger = Rehearsed(folder, aim.policy_digest, check_all=True)
+    ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
-    yield SUMMARY_STAGES[2], *_round(site, aim, open_ledger(folder / "summary-stages.db"), None)
+    yield SUMMARY_STAGES[2], *_round(site, live, open_ledger(folder / "summary-stages.db"), None)
 
 
-def _pages(site: Site, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[str, float]]:
+def _pages(site: LiveSite, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
         for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC), alike=alike):
@@ -174,10 +176,10 @@ def _pages(site: Site, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[st
     return stretch.cost, {"rows": rows}
 
 
-def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int | None) -> tuple[Cost, dict[str, float]]:
+def _round(site: LiveSite, live: LiveTarget, ledger: Ledger, jobs: int | None) -> tuple[Cost, dict[str, float]]:
     counted = Counted()
-    with closing(ledger), closing(site.source()) as source, closing(aim.transport), measured() as stretch:
-        outcome = Round(aim, source, ledger, counted, site.surroundings.clock, site.surroundings.wait).run(jobs)
+    with closing(ledger), closing(site.source()) as source, closing(live.transport), measured() as stretch:
+        outcome = Round(live, source, ledger, counted, site.process.clock, site.process.wait).run(jobs)
     if outcome.exit_status not in (0, 65):
         raise RuntimeError(f"the round ended with {outcome}")
     work: dict[str, float] = {
@@ -190,8 +192,8 @@ def _round(site: Site, aim: Aim, ledger: Ledger, jobs: int | None) -> tuple[Cost
 
 
 if __name__ == "__main__":
-    gc.set_threshold(cli.CYCLES_AFTER)
+    gc.set_threshold(main.CYCLES_AFTER)
     site = live(Path(sys.argv[1]))
-    split = summary_stages if site.settings.targets[0].summary else stages
+    split = summary_stages if is_summary_format(site.settings.targets[0].format) else stages
     found = split(site, int(sys.argv[2]), Path(sys.argv[3]))
     print(json.dumps([{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]))

@@ -13,12 +13,11 @@ from typing import Final
 
 import shtab
 
-from publisher import command_line
+from publisher.cli import parser as command_line
+from publisher.cli.parser import Parser
 
 FILES: Final = {"bash": "publisher", "zsh": "_publisher", "tcsh": "publisher.csh"}
 """Shell to the name under which it looks for our completion (tcsh: to be sourced)."""
-
-_CONFIG: Final = Path("/etc/publisher/publisher.yaml")
 
 # The argument or option, as the command line names it, to the kind of `publisher complete`.
 _ASKED: Final = {
@@ -105,7 +104,7 @@ def write(folder: Path) -> list[Path]:
 
 def script(shell: str) -> str:
     """The completion script for `bash`, `zsh` or `tcsh`."""
-    parser = command_line.parser(_CONFIG)
+    parser = command_line.parser()
     # shtab looks for an attribute `complete`, which argparse's actions do not declare.
     for action in _arguments(parser):
         kind = _ASKED.get(action.dest)
@@ -129,8 +128,9 @@ def _for_bash(script: str) -> str:
     return script
 
 
-def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:
-        yield action
-        for below in action.choices.values() if isinstance(action.choices, dict) else ():
-            yield from _arguments(below)
+def _arguments(parser: Parser) -> Iterator[argparse.Action]:
+    """Of all commands, which are loaded by this."""
+    below = parser.below()
+    yield from parser._actions
+    for each in below.values():
+        yield from _arguments(each)

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from publisher import command_line
-from publisher.command_words import usages
+from publisher.cli import parser
+from publisher.cli.parser import usages
 
 MAN: Final = Path(__file__).parent.parent / "man"
-_CONFIG: Final = Path("/etc/publisher/publisher.yaml")
 _SECTION: Final = re.compile(r"^\.SH (.+)\n", re.MULTILINE)
 _PART: Final = re.compile(r"^\.SS (.+)\n", re.MULTILINE)
 
@@ -38,7 +37,7 @@ def of_commands() -> Iterator[tuple[str, str]]:
     actions: dict[str, list[str]] = {}
     for path in sections:
         actions.setdefault(path.split()[0], []).append(path)
-    said = usages(command_line.parser(_CONFIG))
+    said = usages(parser.parser())
     for command, paths in actions.items():
         text, summary = {path: sections[path] for path in paths}, said[command].summary
         synopsis = [said[path].usage for path in paths]
@@ -60,7 +59,7 @@ def _page(
         yield ".SH JSON OUTPUT\nWith\n.BR \\-\\-json ,\none object:\n"
         for path, body in objects.items():
             yield (f".SS {_escaped(path)}\n" if len(objects) > 1 else "") + body
-    yield ".SH SEE ALSO\n.BR publisher (1)\nfor the options before the command, exit statuses and files,\n"
+    yield ".SH SEE ALSO\n.BR publisher (1)\nfor the options of every command, exit statuses and files,\n"
     yield ".BR publisher.yaml (5),\n.BR publisher\\-accounting (7)\n"
 
 

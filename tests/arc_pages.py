@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from publisher.arc_conf import Page, make_page, parse_arc_conf
-from publisher.arc_conf.takeover import Stopped
-from publisher.arc_conf.targets import Takeover
 from publisher.config import Settings, load
+from publisher.config.from_arc import ConfigurationText, make_page, parse_arc_conf
+from publisher.config.from_arc.publishing_state import ArcProgress
+from publisher.config.from_arc.targets import Takeover
 from publisher.model.job import Epoch
 
 SAMPLES = Path(__file__).parent / "arc_conf"
@@ -21,28 +21,28 @@ LAST = datetime(2026, 10, 12, 3, 4, 5, tzinfo=UTC)
 NOTHING = Takeover(stopped=None, where="/srv/publishing.db", now=NOW)
 
 
-def page_of(text: str, takeover: Takeover = NOTHING, *, site: str = "") -> Page:
+def page_of(text: str, takeover: Takeover = NOTHING, *, site: str = "") -> ConfigurationText:
     return make_page(parse_arc_conf(text.encode("utf-8", "surrogateescape"), "arc.conf"), takeover, site=site)
 
 
-def sample(name: str, takeover: Takeover = NOTHING, *, site: str = "") -> Page:
+def sample(name: str, takeover: Takeover = NOTHING, *, site: str = "") -> ConfigurationText:
     return make_page(parse_arc_conf((SAMPLES / name).read_bytes(), name), takeover, site=site)
 
 
-def loaded(page: Page, folder: Path) -> Settings:
+def loaded(page: ConfigurationText, folder: Path) -> Settings:
     path = folder / "publisher.yaml"
     path.write_text(page.text, encoding="utf-8")
     return load(path, {}, host_name="ce.example.org")
 
 
-def keys(page: Page) -> dict[str, Any]:
+def keys(page: ConfigurationText) -> dict[str, Any]:
     tree: dict[str, Any] = yaml.safe_load(page.text)
     return tree
 
 
 def stopped(targets: dict[str, tuple[int, int]]) -> Takeover:
     rows = {
-        name: Stopped(last_end=Epoch(end) if end else None, last_report=Epoch(report) if report else None)
+        name: ArcProgress(last_end=Epoch(end) if end else None, last_report=Epoch(report) if report else None)
         for name, (end, report) in targets.items()
     }
     return Takeover(stopped=rows, where="publishing.db", now=NOW)
@@ -51,5 +51,5 @@ def stopped(targets: dict[str, tuple[int, int]]) -> Takeover:
 APEL = "[common]\n[arex]\n[arex/jura]\n{jura}\n[arex/jura/apel:egi]\ntargeturl=https://msg.example.org\ngocdb_name=SITE\n{target}\n"
 
 
-def apel(target: str = "", jura: str = "", takeover: Takeover = NOTHING) -> Page:
+def apel(target: str = "", jura: str = "", takeover: Takeover = NOTHING) -> ConfigurationText:
     return page_of(APEL.format(target=target, jura=jura), takeover)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from publisher import cli
+from publisher.cli.parser import Parser, parser
 
 _SHELL_ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ">>/dev/null"}
 
@@ -25,13 +25,13 @@ class Command:
 
 
 def top_options() -> frozenset[str]:
-    """The options that stand before the command."""
-    return _options(cli.parser())
+    """The options of every command, which may stand before it or after it."""
+    return _options(parser())
 
 
 def commands() -> dict[str, Command]:
     """Every command, by its path."""
-    return {command.path: command for command in _below(cli.parser(), ())}
+    return {command.path: command for command in _below(parser(), ())}
 
 
 def publisher_words(line: str) -> list[str] | None:
@@ -51,19 +51,18 @@ def _is_publisher(words: list[str], at: int) -> bool:
     return named_so and (not at or words[at - 1] == "--")
 
 
-def _below(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Command]:
-    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in nested:
-        for name, child in action.choices.items():
-            yield from _below(child, (*path, name))
-    if path and not nested:
+def _below(parser: Parser, path: tuple[str, ...]) -> Iterator[Command]:
+    below = parser.below()
+    for name, child in below.items():
+        yield from _below(child, (*path, name))
+    if path and not below:
         yield Command(path=" ".join(path), options=_options(parser), arguments=_arguments(parser))
 
 
 def _options(parser: argparse.ArgumentParser) -> frozenset[str]:
-    """All but --help, which every command has."""
-    spelt = {spelling for action in parser._actions for spelling in action.option_strings}
-    return frozenset(spelt - {"-h", "--help"})
+    """All that `--help` shows but itself: those of every command are shown by that of `publisher` alone."""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    return frozenset(spelling for action in shown for spelling in action.option_strings) - {"-h", "--help"}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> frozenset[str]:

@@ -62,8 +62,8 @@ def _no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_real_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The paths of a real installation are unusable: a test that forgot its own fails here."""
-    import publisher.cli
+    import publisher.cli.parser
     import publisher.config.settings
 
-    monkeypatch.setattr(publisher.cli, "DEFAULT_CONFIG", tmp_path / "no" / "publisher.yaml")
+    monkeypatch.setattr(publisher.cli.parser, "DEFAULT_CONFIG", tmp_path / "no" / "publisher.yaml")
     monkeypatch.setattr(publisher.config.settings, "DEFAULT_STATE", tmp_path / "no" / "state" / "publishing.db")

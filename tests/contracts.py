@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from publisher.errors import SourceError
-from publisher.model.job import Epoch, Glimpse, JobId, JobRecord, RowRef, Side
-from publisher.model.progress import Cursor, OpenRow
-from publisher.model.selection import Window
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunValues, SideTable
+from publisher.model.message import Cursor, OpenRow
+from publisher.model.time import Window
 from publisher.sources.base import Page, Source
 
-NOTHING: frozenset[Side] = frozenset()
+NOTHING: frozenset[SideTable] = frozenset()
 
 
 def jobs_of(pages: Iterable[Page]) -> list[JobRecord]:
@@ -81,9 +81,9 @@ class SourceContract:
         added = world.add(self.ENDS)
         (database, *_) = world.source.databases()
         whole = list(world.source.since(None, database, NOTHING, world.now))
-        seen: list[Glimpse] = []
+        seen: list[RunValues] = []
 
-        def every_third_stays(runs: Sequence[Glimpse]) -> list[bool]:
+        def every_third_stays(runs: Sequence[RunValues]) -> list[bool]:
             seen.extend(runs)
             return [added.index(run.job_id) % 3 != 0 for run in runs]
 
@@ -138,7 +138,7 @@ class SourceContract:
         missing = RowRef(database=database, record_id=rows[-1].record_id + 1000)
         strayed = RowRef(database="/no/longer/configured", record_id=1)
         asked = [OpenRow(row=row, finished_seen_at=None) for row in (strayed, *rows, missing)]
-        pages = list(world.source.look_again(asked, NOTHING, world.now))
+        pages = list(world.source.reread(asked, NOTHING, world.now))
         assert [job.job_id for job in jobs_of(pages)] == added
         assert {row for page in pages for row in page.gone} == {missing, strayed}
         assert all(page.cursor is None for page in pages)
@@ -195,7 +195,7 @@ class SourceContract:
             source.facts,
             lambda: source.fits(cursor),
             lambda: list(source.since(cursor, database, NOTHING, now)),
-            lambda: list(source.look_again(opened, NOTHING, now)),
+            lambda: list(source.reread(opened, NOTHING, now)),
             lambda: list(source.window(Window(), NOTHING, now)),
             lambda: source.find(job_id, NOTHING, now),
             ended,

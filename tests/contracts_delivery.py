@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from publisher.delivery.base import Receipt, Step, Transport, Verdict
-from publisher.errors import CredentialError
+from publisher.model.errors import CredentialError
 from publisher.model.message import Message
+from publisher.transports.base import Receipt, Step, Transport, Verdict
 
 
 class TransportWorld(ABC):
@@ -218,5 +218,5 @@ class TransportContract:
             self.deliver(world, 2)
             world.turn_away()
             self.deliver(world, 3)
-        assert any(line.name == "publisher.delivery" for line in caplog.records)
+        assert any(line.name == "publisher.transports" for line in caplog.records)
         assert not any(secret in caplog.text for secret in world.secrets)

@@ -24,13 +24,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from publisher import cli, sending, terminal
-from publisher.delivery import ams_client
-from publisher.formats import car, car_check
-from publisher.ledger import moves
-from publisher.sources import arex
+from publisher.cli import main as cli
+from publisher.cli import progress
+from publisher.cli.commands import publish as sending
+from publisher.formats.apel import car, car_check
+from publisher.ledger.sql import ledger
+from publisher.sources.arex import source
+from publisher.transports.ams import transport
 
-LOADED = (sending, terminal, ams_client, car, car_check, moves, arex)  # so that not every fork loads them anew
+LOADED = (sending, progress, transport, car, car_check, ledger, source)  # so that not every fork loads them anew
 
 
 class Tracer:

@@ -17,9 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publisher import commands, config, planning, republishing
-from publisher.model import when
-from publisher.wiring import Site, Surroundings
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.model import time as when
+from publisher.pipeline import publish
+from publisher.pipeline.republish import plan, run
+from publisher.pipeline.site import ProcessEnvironment
 
 
 class FatalObserver:
@@ -40,20 +43,20 @@ class FatalObserver:
 
 def main(path: Path, fatal: int, month: str = "") -> None:
     settings = config.load(path, {}, host_name="ce01.example.org")
-    surroundings = Surroundings(
+    surroundings = ProcessEnvironment(
         environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
     )
     observer = FatalObserver(fatal)
-    site = Site(settings=settings, surroundings=surroundings)
+    site = LiveSite(settings=settings, process=surroundings)
     if month:
         now = surroundings.clock()
-        wish = planning.Wish(window=when.window(when.parse_from(month, now), when.parse_to(month, now)))
-        plans = planning.plan(site, settings.targets, wish, FatalObserver(0))
-        outcomes = republishing.carry_out(site, settings.targets, plans, wish, observer, dry_run=False)
+        wish = plan.RepublishRequest(window=when.window(when.parse_from(month, now), when.parse_to(month, now)))
+        plans = plan.plan(site, settings.targets, wish, FatalObserver(0))
+        outcomes = run.carry_out(site, settings.targets, plans, wish, observer, dry_run=False)
     else:
-        outcomes = commands.publish(site, targets=[], observer=observer, force=True)
+        outcomes = publish.publish(site, targets=[], observer=observer, force=True)
     print(observer.steps)
-    sys.exit(commands.exit_status(outcomes))
+    sys.exit(publish.exit_status(outcomes))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class RunningDaemon:
         with self.log.open("wb") as log:
             self._child = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", "from publisher.cli import main; main()"),
+                    *(sys.executable, "-c", "from publisher.cli.main import main; main()"),
                     *("--config", str(site.path), *options, "run"),
                 ],
                 stdout=subprocess.PIPE,

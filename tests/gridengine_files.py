@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.importers.base import ImportReport
-from publisher.importers.gridengine import Options, create
+from publisher.sources.base import ImportReport
+from publisher.sources.gridengine.importer import Options, create
 
 CLUSTER = "sge.example.org"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -14,20 +14,15 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["publisher"]):
-    from publisher.arc_conf.reader import parse_arc_conf
-    from publisher.charges.grammar import parse
-    from publisher.charges.tokens import FormulaError
-    from publisher.config.tree import Problems, parse_tree
-    from publisher.delivery.answer import Answer
-    from publisher.delivery.sgas_replies import said
-    from publisher.delivery.verdicts import publish_verdict, token_of, token_verdict
-    from publisher.errors import ConfigError
-    from publisher.importers.gridengine_colon import read_colon
-    from publisher.importers.gridengine_json import read_json
-    from publisher.importers.gridengine_record import BadRecord, TimeUnit
-    from publisher.importers.sonar_nodes import node_names
-    from publisher.importers.sonar_times import BadTime, read_time
-    from publisher.importers.sonar_tres import read_tres
+    from publisher.config.from_arc.reader import parse_arc_conf
+    from publisher.config.yaml.tree import Problems, parse_tree
+    from publisher.model.errors import ConfigError
+    from publisher.reporting.charges.formula import FormulaError, parse
+    from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json
+    from publisher.sources.sonar.records import BadTime, node_names, read_time, read_tres
+    from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
+    from publisher.transports.http.answers import Answer
+    from publisher.transports.sgas.responses import said
 
 
 def _text(content: bytes) -> str:
@@ -40,13 +35,13 @@ def _line(content: bytes) -> str:
 
 
 def _colon(content: bytes) -> None:
-    with suppress(BadRecord):
-        read_colon(_line(content), TimeUnit.AUTO)
+    with suppress(BadGridEngineRecord):
+        read_colon(_line(content), StampUnit.AUTO)
 
 
 def _json(content: bytes) -> None:
-    with suppress(BadRecord):
-        read_json(_line(content), TimeUnit.AUTO)
+    with suppress(BadGridEngineRecord):
+        read_json(_line(content), StampUnit.AUTO)
 
 
 def _sonar(content: bytes) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from publisher.charges.rules import ChargeRule, Charges, Formula
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.policy import RecordPolicy
+from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.reporting.charges.rules import ChargeRule, Charges, Formula
 
 ENDED = Epoch(1_772_719_200)  # 2026-03-05T14:00:00Z
 

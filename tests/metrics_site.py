@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
@@ -11,10 +12,16 @@ from datetime import UTC, datetime, timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from publisher import cli, commands, config, looking, metrics
-from publisher.outcome import Outcome
-from publisher.terminal import ProgressReport
-from publisher.wiring import Site, Surroundings
+from publisher import config
+from publisher.cli import parser as command_line
+from publisher.cli.commands import Context
+from publisher.cli.commands import status as status_command
+from publisher.cli.progress import ProgressReport
+from publisher.cli.site import LiveSite
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
+from publisher.reporting import metrics
 from tests.arex_databases import generate
 from tests.sites import ConfiguredSite
 
@@ -50,17 +57,17 @@ class WatchedSite:
     def now(self) -> datetime:
         return datetime.now(UTC) + self.ahead
 
-    def live(self) -> Site:
+    def live(self) -> LiveSite:
         """As a new process finds it."""
         self.site.save()
-        return Site(
+        return LiveSite(
             settings=config.load(self.site.path, {}, host_name="ce01.example.org"),
-            surroundings=Surroundings(
+            process=ProcessEnvironment(
                 environment={},
                 clock=self.now,
                 monotonic=time.monotonic,
                 wait=lambda seconds: self.stopped,
-                abreast=True,
+                parallel=True,
             ),
             after_round=(metrics.after_round,),
         )
@@ -74,7 +81,7 @@ class WatchedSite:
 
     def round(self, targets: Iterable[str] = (), *, force: bool = False) -> list[Outcome]:
         report = ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True)
-        return commands.publish(self.live(), targets=list(targets), observer=report, force=force)
+        return publish.publish(self.live(), targets=list(targets), observer=report, force=force)
 
     def told(self) -> Samples:
         """What stands in the file."""
@@ -82,10 +89,10 @@ class WatchedSite:
 
     def nagios(self, *options: str) -> tuple[int, str]:
         """Exit status and line of `status --nagios`."""
-        arguments = cli.parser().parse_args(["status", "--nagios", *options])
+        arguments = command_line.parser().parse_args(["status", "--nagios", *options])
         out = io.StringIO()
         with redirect_stdout(out):
-            status = looking.status(arguments, self.live)
+            status = status_command.run(arguments, Context(load=self.live, stop=threading.Event()))
         line = out.getvalue()
         assert line.count("\n") == 1
         return status, line.rstrip("\n")

@@ -16,13 +16,17 @@ from typing import Any, Final
 
 import yaml
 
-from publisher import checking, commands, config, planning, republishing, syncing
-from publisher.config import TargetSettings
-from publisher.delivery.base import Receipt, Step, Transport, Verdict
-from publisher.model import when
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.model import time
 from publisher.model.message import Message
-from publisher.outcome import Outcome
-from publisher.wiring import Site, Surroundings
+from publisher.model.target import Target
+from publisher.pipeline import publish as commands
+from publisher.pipeline.republish import plan, run
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
+from publisher.pipeline.sync import check, counts
+from publisher.transports.base import Receipt, Step, Transport, Verdict
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables
 from tests.pki import Credential
@@ -176,12 +180,12 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WiredSite(Site):
+class WiredSite(LiveSite):
     """A `Site` whose targets all lead to one receiver."""
 
     wire: Wire
 
-    def transport(self, target: TargetSettings) -> Transport:
+    def transport(self, target: Target) -> Transport:
         return self.wire
 
 
@@ -257,11 +261,11 @@ class World:
         """As a new process finds it."""
         path = self.folder / "publisher.yaml"
         path.write_text(yaml.safe_dump(self.config, sort_keys=False))
-        surroundings = Surroundings(
+        surroundings = ProcessEnvironment(
             environment={}, clock=lambda: self.now, monotonic=lambda: 0.0, wait=lambda _: False, chance=lambda: 0.5
         )
         settings = config.load(path, {}, host_name="ce01.example.org")
-        return WiredSite(settings=settings, surroundings=surroundings, wire=self.wire)
+        return WiredSite(settings=settings, process=surroundings, wire=self.wire)
 
     # What happens at the site
 
@@ -305,26 +309,26 @@ class World:
     ) -> Outcome | None:
         def go() -> list[Outcome]:
             site = self.site()
-            wish = planning.Wish(
-                window=when.window(when.parse_from(start, self.now), when.parse_to(end or start, self.now)),
+            wish = plan.RepublishRequest(
+                window=time.window(time.parse_from(start, self.now), time.parse_to(end or start, self.now)),
                 accept_key_change=accept,
                 format=form,
             )
-            plans = planning.plan(site, site.settings.targets, wish, Steps())
-            return republishing.carry_out(site, site.settings.targets, plans, wish, Steps(fatal=fatal), dry_run=dry_run)
+            plans = plan.plan(site, site.settings.targets, wish, Steps())
+            return run.carry_out(site, site.settings.targets, plans, wish, Steps(fatal=fatal), dry_run=dry_run)
 
         return self._round(faults, go)
 
     def sync(self, faults: Iterable[str] = ()) -> Outcome | None:
         site = self.site()
         return self._round(
-            faults, lambda: syncing.sync(site, site.settings.targets, Steps(), months=None, dry_run=False)
+            faults, lambda: counts.sync(site, site.settings.targets, Steps(), months=None, dry_run=False)
         )
 
     def differences(self) -> list[str]:
         """What `sync --check` finds."""
         site = self.site()
-        compared = checking.check(site, site.settings.targets, months=None, portal=None)
+        compared = check.check(site, site.settings.targets, months=None, portal=None)
         return [f"{row.month_name} {row.submit_host}: {repair}" for row in compared for repair in row.repairs]
 
     def status(self) -> commands.TargetStatus:

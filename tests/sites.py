@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from publisher import cli
+from publisher.cli import main
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
@@ -80,7 +80,7 @@ class ConfiguredSite:
             self.save()
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
-            status = cli.run(["--config", str(self.path), *arguments])
+            status = main.run(["--config", str(self.path), *arguments])
         return Run(status=status, out=out.getvalue(), err=err.getvalue())
 
     def publish(self, *arguments: str) -> Run:

@@ -32,7 +32,7 @@ from tests.soak_daemon import SoakDaemon
 from tests.walk_faults import AMS, AUTHN, SGAS, Misfortune
 from tests.walk_services import SUMS_TOPIC
 
-_PUBLISH: Final = "from publisher.cli import main; main()"
+_PUBLISH: Final = "from publisher.cli.main import main; main()"
 _DAY: Final = [one for one in (*AMS, *AUTHN, *SGAS) if one.make().act is not Act.DRIP]  # drips take their time
 _GOOD: Final = {0, 65, 75, 76, 77, 78}  # what a round may end with on a bad day; never 66, 70 or 74
 # From SIGTERM to the end. The contract's 10 s are held by test_signals.py; here the machine may be overloaded (12.7 s at a load

@@ -15,7 +15,7 @@ import yaml
 
 from tests.sites import SiteUnderTest
 
-_RUN: Final = "from publisher.cli import main; main()"
+_RUN: Final = "from publisher.cli.main import main; main()"
 _LONGEST_S: Final = 60.0  # for whatever it is waited for, on a machine at its limits
 _EVENTS: Final = {"nothing": 40, "reload": 35, "mistake": 10, "SIGKILL": 8, "SIGTERM": 7}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.importers.base import ImportReport
-from publisher.importers.sonar import Options, create
+from publisher.sources.base import ImportReport
+from publisher.sources.sonar.importer import Options, create
 from tests.gridengine_files import jobs
 
 CLUSTER = "fox.example.org"

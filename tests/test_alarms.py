@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from publisher.metrics.names import METRICS, Kind
+from publisher.reporting.metrics.definitions import METRICS, MetricKind
 from tests import manual
 from tests.command_line import publisher_words
 from tests.patience import PATIENCE_S
@@ -28,7 +28,7 @@ _NAME = re.compile(r"\bpublisher_\w+")
 SERIES = {
     f"{metric.name}{suffix}"
     for metric in METRICS
-    for suffix in (("_sum", "_count") if metric.kind is Kind.SUMMARY else ("",))
+    for suffix in (("_sum", "_count") if metric.kind is MetricKind.SUMMARY else ("",))
 }
 
 
@@ -60,7 +60,7 @@ def test_names_follow_the_conventions() -> None:
     """Spec: Prometheus, metric and label naming: base units, _total for what only grows."""
     for metric in METRICS:
         assert re.fullmatch(r"publisher_[a-z_]+", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert not re.search(r"_(days|hours|ms|kb|count|sum)$", metric.name), metric.name
         assert "timestamp" not in metric.name or metric.name.endswith("_timestamp_seconds")
         assert metric.help.endswith(".")

@@ -10,10 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.arc_conf.reader import MAX_BYTES, parse_arc_conf, read_arc_conf, shown
-from publisher.arc_conf.sheet import flow, scalar
-from publisher.arc_conf.values import ArcValues, ByHand
-from publisher.errors import ConfigError
+from publisher.config.from_arc.reader import MAX_BYTES, parse_arc_conf, read_arc_conf
+from publisher.config.from_arc.values import ArcValues, ByHand
+from publisher.config.from_arc.yaml_writer import flow, scalar
+from publisher.model.errors import ConfigError
+from publisher.model.text import shown
 from tests.patience import bounded
 
 

@@ -213,7 +213,7 @@ def payloads(site: SiteUnderTest) -> list[str]:
 
 
 def child(site: SiteUnderTest, *arguments: str, zone: str = "UTC") -> subprocess.Popen[str]:
-    code = "from publisher.cli import main; main()"
+    code = "from publisher.cli.main import main; main()"
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code, "--config", str(site.path), *arguments],
         stdout=subprocess.PIPE,

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from publisher import cli
-from publisher.arc_conf.lost import Search, Watermark, look_for_lost
-from publisher.arc_conf.takeover import Stopped, begin
+from publisher.cli import main
 from publisher.config import load
+from publisher.config.from_arc.publishing_state import ArcProgress, begin
 from publisher.model.job import Epoch
-from publisher.model.selection import Window
-from publisher.model.when import epoch, iso
-from publisher.sources.arex import Options, create
-from publisher.sources.arex_order import IN_ORDER, WritingOrder
-from publisher.sources.sqlite_readonly import CopyShelf
+from publisher.model.time import Window, epoch, iso
+from publisher.pipeline.takeover.lost_jobs import Search, Watermark, look_for_lost
+from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.write_order import IN_ORDER, ArexWritingOrder
+from publisher.sources.sqlite_reader import CopyShelf
 from tests.arc_pages import LAST, NOW, apel, keys, loaded, stopped
 from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate
 
@@ -54,12 +53,12 @@ def test_without_publishing_db_the_page_says_so() -> None:
 @pytest.mark.parametrize("last", [epoch(NOW) + 1, epoch(NOW) + 10 * 365 * 86_400, 2**62])
 def test_a_last_end_time_in_the_future_is_not_believed(last: int) -> None:
     report = epoch(datetime(2026, 9, 2, 0, 30, tzinfo=UTC))
-    jobs = begin(Stopped(last_end=Epoch(last), last_report=Epoch(report)), summary=False, now=NOW)
-    months = begin(Stopped(last_end=Epoch(last), last_report=Epoch(report)), summary=True, now=NOW)
+    jobs = begin(ArcProgress(last_end=Epoch(last), last_report=Epoch(report)), summary=False, now=NOW)
+    months = begin(ArcProgress(last_end=Epoch(last), last_report=Epoch(report)), summary=True, now=NOW)
     assert jobs.text(summary=False) == "2026-09-01T00:30:00Z"
     assert months.text(summary=True) == "2026-09"
     assert "wrong clock" in jobs.trouble
-    lost = begin(Stopped(last_end=Epoch(last), last_report=None), summary=False, now=NOW)
+    lost = begin(ArcProgress(last_end=Epoch(last), last_report=None), summary=False, now=NOW)
     assert (lost.at, "since when" in lost.trouble) == (None, True)
 
 
@@ -93,7 +92,7 @@ def search(*paths: Path, watermark: Watermark | None = None, page_rows: int = 3)
         stack.callback(source.close)
         databases = []
         for name in source.databases():
-            databases.append(WritingOrder(name, shelf, page_rows=page_rows))
+            databases.append(ArexWritingOrder(name, shelf, page_rows=page_rows))
             stack.callback(databases[-1].close)
         (found,) = look_for_lost(
             databases, [watermark or mark()], lambda last: source.count(Window(end=Epoch(last + 1)))
@@ -270,7 +269,7 @@ class Machine:
     def run(self, *arguments: str) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
-            status = cli.run(["config", "from-arc", str(self.arc_conf), *arguments])
+            status = main.run(["config", "from-arc", str(self.arc_conf), *arguments])
         return status, out.getvalue(), err.getvalue()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from publisher.ledger import arrival
-from publisher.ledger.outbox_text import carried_from, carried_text, rendered_text
-from publisher.ledger.rows import entry_of
+from publisher.ledger.sql.messages import carried_from, carried_text, entry_of, rendered_text
+from publisher.ledger.sqlite import arrival
 from tests.test_ledger import job, rendered
 
 

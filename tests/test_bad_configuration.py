@@ -41,7 +41,7 @@ NOBODY = 65534
 # in a home directory), then the process becomes that user, or takes that limit on the size of files.
 CHILD = """
 import contextlib, io, os, resource, sys
-from publisher import cli
+from publisher.cli import main as cli
 uid, most_bytes = int(sys.argv[1]), int(sys.argv[2])
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     cli.run([*sys.argv[3:5], "publish", "--dry-run", "--force"])
@@ -194,7 +194,6 @@ def test_no_configuration_at_all(site: SiteUnderTest) -> None:
         (("quarantine", "release"), ("--all",)),
         (("quarantine", "drop", "no-such-job"), ("no-such-job", "quarantine list")),
         (("trace",), ("JOB",)),
-        ((), ("COMMAND",)),
     ],
 )
 def test_a_wrong_command_line_is_64(site: SiteUnderTest, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -206,7 +205,7 @@ def test_the_programs_own_streams_may_be_of_any_kind(public: SiteUnderTest) -> N
     public.config["records"] = {}
     fill(public, [replace(jobs(1)[0], benchmark="\u0661\u0660:\u4f5c\u4e1a")])
     public.save()
-    command = [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(public.path)]
+    command = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(public.path)]
     environment = {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     for arguments, status in ((("publish",), 65), (("quarantine", "list"), 0), (("status",), 0)):
         ended = subprocess.run(
@@ -217,7 +216,9 @@ def test_the_programs_own_streams_may_be_of_any_kind(public: SiteUnderTest) -> N
     listed = subprocess.run([*command, "quarantine", "list"], check=False, capture_output=True, env=environment)
     assert rb"\u0661\u0660" in listed.stdout
     # A reader who leaves early gets no complaint either.
-    script = f'"{sys.executable}" -c "from publisher.cli import main; main()" --config "{public.path}" status | true'
+    script = (
+        f'"{sys.executable}" -c "from publisher.cli.main import main; main()" --config "{public.path}" status | true'
+    )
     piped = subprocess.run(
         ["/bin/sh", "-c", script], check=False, capture_output=True, env=environment, timeout=PATIENCE_S
     )
@@ -455,7 +456,7 @@ options = f"mode=0700,size={sys.argv[3]}"
 made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mount], capture_output=True, text=True)
 if made.returncode:
     sys.exit(f"cannot mount: {made.stderr}")
-from publisher import cli
+from publisher.cli import main as cli
 def publish():
     sys.argv[1:] = ["--config", config, "publish", "--force"]
     return cli.run(sys.argv[1:])
@@ -630,7 +631,7 @@ def assert_delivers_to_last(site: SiteUnderTest, batch: list[SampleJob]) -> None
 
 
 def test_the_order_of_gravity_is_the_contracts() -> None:
-    from publisher import errors
+    from publisher.model import errors
 
     assert errors.GRAVITY == GRAVITY
     for graver in GRAVITY:

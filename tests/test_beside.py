@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from publisher.beside import Beside
+from publisher.transports.background import BackgroundTask
 
 
 def test_a_result_is_waited_for() -> None:
-    assert Beside(lambda: sum(range(1_000_000))).result() == 499_999_500_000
+    assert BackgroundTask(lambda: sum(range(1_000_000))).result() == 499_999_500_000
 
 
 @pytest.mark.parametrize("error", [ValueError("a"), KeyError("b"), SystemExit(3)], ids=repr)
@@ -18,7 +18,7 @@ def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(
     def work() -> None:
         raise error
 
-    begun = Beside(work)
+    begun = BackgroundTask(work)
     with pytest.raises(type(error)) as raised:
         begun.result()
     assert raised.value is error

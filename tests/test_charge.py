@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from publisher.errors import LedgerError
-from publisher.ledger.charge_base import ChargeBook, ChargeRequest, News, RunNumber, RunState
-from publisher.ledger.charge_book import open_charge_book, open_charge_book_to_read
-from publisher.model.charge import AssessedJob, Tariff
+from publisher.ledger.books import ChargeBook, ChargeRequest, News, RunNumber, RunState
+from publisher.ledger.sql.charges import open_charge_book, open_charge_book_to_read
+from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, job_key
-from publisher.model.selection import Window
+from publisher.model.rates import AssessedJob, Tariff
+from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
 from tests.arex_databases.bulk import bulk
 from tests.patience import PATIENCE_S
@@ -359,9 +359,9 @@ _AT_WORK = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from publisher.ledger.charge_base import ChargeRequest
-from publisher.ledger.charge_book import open_charge_book
-from publisher.model.selection import Window
+from publisher.ledger.books import ChargeRequest
+from publisher.ledger.sql.charges import open_charge_book
+from publisher.model.target import Window
 
 book = open_charge_book(Path(sys.argv[1]))
 with book.asked(ChargeRequest(window=Window()), lambda: datetime.now(UTC), lambda: True):
@@ -388,7 +388,7 @@ def at_work(state: Path) -> Iterator[subprocess.Popen[str]]:
 
 def program(site: ConfiguredSite, *words: str) -> subprocess.Popen[str]:
     site.save()
-    code = "from publisher.cli import main; main()"
+    code = "from publisher.cli.main import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, "--config", str(site.path), *words],
         stdout=subprocess.PIPE,
@@ -473,7 +473,7 @@ def test_memory_does_not_grow_with_the_number_of_jobs(tmp_path: Path, pki: PKI) 
     bulk(site.database(), 2, 300_000, 3, START, END)
     site.save()
     # Not ru_maxrss, which begins with that of whoever started the process.
-    code = "import sys; from publisher.cli import run; run(sys.argv[1:]); "
+    code = "import sys; from publisher.cli.main import run; run(sys.argv[1:]); "
     code += "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0], file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code, "--config", str(site.path), "-q", "charge", *OCTOBER, "--jobs", "--json"],

@@ -15,23 +15,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from publisher.charges.arithmetic import DIGITS, DecimalArithmetic, NoResult, bind
-from publisher.charges.grammar import MAX_DEPTH, parse
-from publisher.charges.heappe import HeappeArithmetic
-from publisher.charges.quantities import QUANTITIES, Measure, TimeUnit
-from publisher.charges.rules import (
-    ChargeRule,
-    Charges,
-    Compat,
-    Formula,
-    OnError,
-    Rounding,
-    overlaps,
-)
-from publisher.charges.tokens import MAX_CHARACTERS, FormulaError
-from publisher.model.charge import amount_text
 from publisher.model.job import Epoch
-from publisher.model.selection import Window
+from publisher.model.rates import amount_text
+from publisher.model.time import Window
+from publisher.reporting.charges.arithmetic import DIGITS, DecimalArithmetic, NoResult, bind
+from publisher.reporting.charges.formula import MAX_CHARACTERS, MAX_DEPTH, FormulaError, parse
+from publisher.reporting.charges.heappe import HeappeArithmetic
+from publisher.reporting.charges.quantities import QUANTITIES, QuantityKind, TimeUnit
+from publisher.reporting.charges.rules import ChargeRule, Charges, Compatibility, Formula, OnError, Rounding, overlaps
 from tests.jobs import ENDED, make_job
 from tests.patience import bounded
 
@@ -62,12 +53,12 @@ ORACLE = (
 
 
 def rule(text: str, **overrides: Any) -> ChargeRule:
-    made: dict[str, Any] = {"formula": Formula.read(text, overrides.get("compat", Compat.NONE)), "unit": "CPUh"}
+    made: dict[str, Any] = {"formula": Formula.read(text, overrides.get("compat", Compatibility.NONE)), "unit": "CPUh"}
     return ChargeRule(**(made | overrides))
 
 
 def heappe(text: str, **overrides: Any) -> ChargeRule:
-    return rule(text, compat=Compat.HEAPPE, **({"places": None} | overrides))
+    return rule(text, compat=Compatibility.HEAPPE, **({"places": None} | overrides))
 
 
 @pytest.mark.parametrize(("formula", "result"), ORACLE)
@@ -149,7 +140,7 @@ def test_of_64_bits_what_is_an_error_in_the_original_is_no_charge(formula: str, 
 
 def test_a_decimal_of_the_original_is_refused_when_it_has_no_room() -> None:
     with pytest.raises(FormulaError, match=r"96 bits is an error in the original \(position 3\)"):
-        Formula.read("1-99999999999999999999999999999.0", Compat.HEAPPE)
+        Formula.read("1-99999999999999999999999999999.0", Compatibility.HEAPPE)
     assert Formula.read("NumNodes + 3000000000").quantities == ("NumNodes",)
 
 
@@ -237,7 +228,7 @@ def test_the_longest_and_the_deepest_formulas_are_read() -> None:
 @example("(" * 200)
 @example("-" * 200)
 def test_no_text_crashes_or_stalls_the_parser(text: str) -> None:
-    for compat in Compat:
+    for compat in Compatibility:
         wrong, none = None, None
         with bounded():
             try:
@@ -375,7 +366,7 @@ def test_a_job_s_quantities_are_what_the_table_says() -> None:
         "StartTime": "3", "EndTime": "5", "EligibleTime": "1", "AccrueTime": "1", "SecsPreSuspend": "90",
         "cpu": "24", "mem": "3", "node": "3", "billing": "99", "gres_gpu": "2",
     }  # fmt: skip
-    assert {quantity.measure for quantity in QUANTITIES.values()} == set(Measure)
+    assert {quantity.measure for quantity in QUANTITIES.values()} == set(QuantityKind)
 
 
 @pytest.mark.parametrize(

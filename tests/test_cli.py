@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from publisher import __version__, cli
-from publisher.errors import UsageError
+from publisher import __version__
+from publisher.cli.commands import COMMANDS as REGISTERED
+from publisher.cli.commands import Command, Context, Group, status
+from publisher.cli.parser import parser, verbosity
+from publisher.model.errors import UsageError
 from tests.arex_databases import generate
 from tests.command_line import commands
 from tests.fake_ams.faults import Fault
@@ -66,7 +70,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 def run(*words: str) -> Run:
     """Run `publisher` as a program of its own, far from any terminal."""
     done = subprocess.run(
-        [sys.executable, "-c", "from publisher.cli import main; main()", *words],
+        [sys.executable, "-c", "from publisher.cli.main import main; main()", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -78,18 +82,45 @@ def run(*words: str) -> Run:
 def said(*words: str) -> str:
     """What is said of a wrong command line."""
     with pytest.raises(UsageError) as error:
-        cli.parser().parse_args(words)
+        parser().parse_args(words)
     return str(error.value)
 
 
 # What is typed
 
 
-def test_no_command() -> None:
-    run_ = run()
+@pytest.mark.parametrize("words", [(), ("help",), ("--help",), ("-q",)])
+def test_without_a_command_the_help_is_printed(words: tuple[str, ...]) -> None:
+    run_ = run(*words)
+    assert (run_.status, run_.err) == (0, "")
+    assert run_.out == run("--help").out
+    assert run_.out.startswith("usage: publisher ")
+
+
+def test_help_lists_every_command_in_its_group() -> None:
+    groups = re.split(r"^  (?=\S)", run("--help").out.partition("\ncommands:\n")[2], flags=re.MULTILINE)[1:]
+    listed = {group.partition(":\n")[0]: re.findall(r"^    (\S+)  +\S", group, re.MULTILINE) for group in groups}
+    assert list(listed) == [str(group) for group in Group]
+    assert listed == {group: [one.name for one in REGISTERED if one.group is group] for group in Group}
+    assert {name for names in listed.values() for name in names} == {path.split()[0] for path in commands()}
+
+
+@pytest.mark.parametrize("words", [("publish",), ("quarantine",), ("quarantine", "release"), ("config", "from-arc")])
+def test_help_of_a_command_or_an_action(words: tuple[str, ...]) -> None:
+    run_ = run("help", *words)
+    assert (run_.status, run_.err) == (0, "")
+    assert run_.out == run(*words, "--help").out
+    assert run_.out.startswith(f"usage: publisher {' '.join(words)} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("publsh", "did you mean publish?"), ("quarantine relase", "did you mean release?"), ("status now", "'now'")],
+)
+def test_help_of_what_there_is_not(words: str, told: str) -> None:
+    run_ = run("help", *words.split())
     assert (run_.status, run_.out) == (64, "")
-    assert "COMMAND" in run_.err
-    assert all(path.split()[0] in run_.err for path in commands())
+    assert told in run_.err
 
 
 def test_the_version() -> None:
@@ -116,9 +147,43 @@ def test_a_mistyped_word_is_told_with_what_was_meant(typed: str, meant: str) -> 
     assert f"did you mean {meant}?" in said(*typed.split())
 
 
-@pytest.mark.parametrize("typed", ["publish -vv", "status --quiet", "quarantine release --log-format json 1"])
-def test_an_option_of_all_commands_stands_before_them(typed: str) -> None:
-    assert "stands before the command" in said(*typed.split())
+@pytest.mark.parametrize("options", ["-v", "-vv", "-q", "--quiet", "--log-format json", "--config other.yaml"])
+@pytest.mark.parametrize(
+    "typed", ["publish {} --dry-run {}", "{} status {}", "quarantine {} release {} 1", "job info J {}"]
+)
+def test_an_option_of_every_command_stands_before_it_or_after_it(typed: str, options: str) -> None:
+    """And in every place means the same."""
+    expected = parser().parse_args(f"{options} {typed.replace('{}', '')}".split())
+    for place in range(typed.count("{}")):
+        pieces = [options if at == place else "" for at in range(typed.count("{}"))]
+        found = parser().parse_args(typed.format(*pieces).split())
+        assert verbosity(found) == verbosity(expected)
+        for name in ("config", "quiet", "log_format", "command"):
+            assert getattr(found, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize("typed", ["-v status -v", "-v job -v info J", "job -vv info J", "job info -v J -v"])
+def test_each_verbose_counts_wherever_it_stands(typed: str) -> None:
+    assert verbosity(parser().parse_args(typed.split())) == 2
+
+
+def test_what_is_said_last_of_a_configuration_counts(site: SiteUnderTest) -> None:
+    site.save()
+    assert run("--config", "/absent.yaml", "status", "--config", str(site.path)).status == 0
+    assert run("--config", str(site.path), "status", "--config", "/absent.yaml").status == 78
+
+
+def test_a_log_format_after_the_command_is_that_of_its_log(site: SiteUnderTest) -> None:
+    done = site.run("status", "--target", "nordic", "--log-format", "json")
+    (line,) = [json.loads(line) for line in done.err.splitlines()]
+    assert (done.status, line["level"]) == (64, "error")
+
+
+@pytest.mark.parametrize("one", REGISTERED, ids=lambda one: one.name)
+def test_every_command_says_where_the_options_of_all_are_explained(one: Command) -> None:
+    below = parser().below()[one.name]
+    below.load()
+    assert "Options of every command: publisher --help" in below.format_help()
 
 
 @pytest.mark.parametrize("typed", ["publish --xyzzy", "publish 7", "xyzzy", "publish --limit 0", "quarantine list 3"])
@@ -260,10 +325,10 @@ def test_a_counted_job_has_no_message_in_its_trace(site: SiteUnderTest) -> None:
 def test_a_bug_shows_its_traceback_only_when_asked_for(
     site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], shown: bool
 ) -> None:
-    def broken(*_: object) -> int:
+    def broken(arguments: argparse.Namespace, context: Context) -> int:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(cli, "RUNS", {**cli.RUNS, "status": broken})
+    monkeypatch.setattr(status, "run", broken)
     done = site.run(*options, "status")
     assert (done.status, done.out) == (70, "")
     assert ("Traceback" in done.err) is shown
@@ -279,7 +344,7 @@ def test_a_bug_shows_its_traceback_only_when_asked_for(
 def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, both: bool) -> None:
     """As of `publisher publish >>log 2>&1`. With no place left to say so, the exit status still does."""
     site.save()
-    words = [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), name]
+    words = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), name]
     with Path("/dev/full").open("w") as full:
         stderr = full if both else subprocess.PIPE
         done = subprocess.run(words, stdout=full, stderr=stderr, text=True, timeout=PATIENCE_S, check=False)
@@ -301,7 +366,14 @@ def test_control_c_says_where_it_goes_on(site: SiteUnderTest, name: str, told: s
     site.save()
     site.fake.faults.push(Fault.delay(FOR_EVER_S))
     child = subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), *COMMANDS[name]],
+        [
+            sys.executable,
+            "-c",
+            "from publisher.cli.main import main; main()",
+            "--config",
+            str(site.path),
+            *COMMANDS[name],
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -327,7 +399,7 @@ def on_a_terminal(site: SiteUnderTest, *words: str, answer: bytes = b"", **envir
     terminal, inside = os.openpty()
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     child = subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), *words],
+        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), *words],
         stdin=inside,
         stdout=inside,
         stderr=inside,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher import cli
+from publisher.cli import parser as command_line
+from publisher.cli.commands import COMMANDS as REGISTERED
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings
 from tests.arex_databases import SampleJob, generate
 from tests.command_line import publisher_words
@@ -22,7 +23,7 @@ from tests.sites import SiteUnderTest
 CONF = Path(__file__).parent.parent / "conf"
 UNITS = sorted(path.name for path in CONF.iterdir() if path.suffix in (".service", ".timer"))
 # Read before the fixtures make real paths unusable.
-CONFIG = cli.DEFAULT_CONFIG
+CONFIG = command_line.DEFAULT_CONFIG
 STATE = DEFAULT_STATE
 LOG = "/var/log/publisher"
 
@@ -86,7 +87,7 @@ def test_services_start_commands_that_there_are(name: str) -> None:
     for line in settings(name)["ExecStart"]:
         words = publisher_words(line)
         assert words is not None
-        assert cli.parser().parse_args(words).command in cli.RUNS
+        assert command_line.parser().parse_args(words).command in {one.name for one in REGISTERED}
 
 
 @pytest.mark.parametrize("name", [name for name in UNITS if name.endswith(".service")])
@@ -133,7 +134,7 @@ def test_an_import_comes_before_each_round_and_its_failure_stops_none() -> None:
     name = f"{IMPORT_UNIT}.example"
     words = publisher_words(only(name, "ExecStart"))
     assert words is not None
-    assert cli.parser().parse_args(words).command == "import"
+    assert command_line.parser().parse_args(words).command == "import"
     wanted = ["[Unit]", f"Wants={IMPORT_UNIT}", f"After={IMPORT_UNIT}"]
     assert drop_in((CONF / name).read_text()) == drop_in((CONF.parent / "README.md").read_text()) == wanted
 
@@ -202,7 +203,7 @@ def test_cron_starts_a_command_that_there_is() -> None:
     assert "%" not in command  # cron makes line ends of them
     words = publisher_words(command)
     assert words is not None
-    assert cli.parser().parse_args(words).command in cli.RUNS
+    assert command_line.parser().parse_args(words).command in {one.name for one in REGISTERED}
 
 
 def test_the_monthly_mail_is_a_command_that_there_is() -> None:
@@ -210,7 +211,7 @@ def test_the_monthly_mail_is_a_command_that_there_is() -> None:
     (command,) = re.findall(r"^#\d+ \d+ 2 \* \* +publisher +(.+)$", text, re.MULTILINE)
     words = publisher_words(command)
     assert words is not None
-    assert cli.parser().parse_args(words).command == "report"
+    assert command_line.parser().parse_args(words).command == "report"
     assert command.partition(" | ")[2].startswith("mail -s ")
     assert "%" not in command
 

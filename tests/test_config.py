@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import publisher.config.settings
-from publisher.config import Settings, TargetSettings, load, one_off_target, show
+from publisher.config import Settings, load, one_off_target, show
 from publisher.config.settings import DEFAULT_STATE
-from publisher.config.tree import MAX_BYTES
-from publisher.errors import ConfigError
+from publisher.config.yaml.tree import MAX_BYTES
+from publisher.model.errors import ConfigError
 from publisher.model.identity import IdentityMode
 from publisher.model.policy import KeyStyle, StartTime
-from publisher.model.selection import Window
-from publisher.model.when import StartKind, StartRule
+from publisher.model.target import Target
+from publisher.model.time import StartKind, StartRule, Window
 from tests.config_plugins import STAND_INS, AmsOptions, ArexOptions, SpoolOptions
 
 SMALL = """\
@@ -52,7 +52,7 @@ def read(tmp_path: Path) -> Write:
     return reader
 
 
-def target_with(read: Write, *lines: str) -> TargetSettings:
+def target_with(read: Write, *lines: str) -> Target:
     return read(SMALL + "".join(f"{TARGET_INDENT}{line}\n" for line in lines)).targets[0]
 
 
@@ -82,7 +82,7 @@ def test_a_small_file_gets_the_contracts_defaults(read: Write, tmp_path: Path) -
     assert (egi.name, egi.type, egi.format) == ("egi", "ams", "car")
     assert egi.options == AmsOptions(url="https://msg.example.org")
     assert egi.start == StartRule(kind=StartKind.MONTH)
-    assert (egi.sync, egi.shadow, egi.summary) == (False, False, False)
+    assert (egi.sync, egi.shadow) == (False, False)
     assert (egi.every_s, egi.batch_records, egi.vos, egi.exclude_vos) == (3600, 500, None, frozenset())
     assert egi.selection(Window()).statuses == {"completed", "failed"}
     assert (egi.policy.site, egi.policy.host_name, egi.policy.infrastructure) == (
@@ -97,7 +97,6 @@ def test_a_small_file_gets_the_contracts_defaults(read: Write, tmp_path: Path) -
 
 def test_defaults_that_depend_on_what_is_sent(read: Write) -> None:
     summaries = read(SMALL.replace("car", "apel-summary-0.4")).targets[0]
-    assert summaries.summary
     assert summaries.every_s == 24 * 3600
     sgas = read(SMALL.replace("ams", "sgas").replace("car", "ogf-ur")).targets[0]
     assert (sgas.batch_records, sgas.every_s) == (50, 3600)
@@ -566,7 +565,7 @@ def test_a_proxys_password_is_not_shown(read: Write) -> None:
 def test_a_target_of_the_command_line_obeys_the_rules_of_the_file(read: Write) -> None:
     found = read("records: {key_style: jura}\n" + SMALL)
 
-    def once(keys: dict[str, str], site: str | None = None) -> TargetSettings:
+    def once(keys: dict[str, str], site: str | None = None) -> Target:
         return one_off_target(found, "once", keys, site=site, host_name="ce", registered=STAND_INS)
 
     target = once({"type": "ams", "url": "https://a", "topic": "t", "format": "car"}, site="OTHER")

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from publisher.charges.quantities import TimeUnit
-from publisher.charges.rules import DEFAULT_PLACES, ChargeRule, Compat, OnError, Rounding
 from publisher.config import Settings, load, show
-from publisher.errors import ConfigError
-from publisher.model.selection import Window
-from publisher.model.when import fixed_period
+from publisher.model.errors import ConfigError
+from publisher.model.time import Window, fixed_period
+from publisher.reporting.charges.quantities import TimeUnit
+from publisher.reporting.charges.rules import DEFAULT_PLACES, ChargeRule, Compatibility, OnError, Rounding
 from tests.config_plugins import contract
 
 PLUGINS = contract()
@@ -50,7 +49,7 @@ def test_one_rule_with_its_defaults(tmp_path: Path) -> None:
     (rule,) = rules("  charges: {formula: NumCPUs * RunTime, unit: CPUh}\n", tmp_path)
     assert (rule.formula.text, rule.unit, rule.description) == ("NumCPUs * RunTime", "CPUh", "")
     assert (rule.queues, rule.groups, rule.valid) == (("*",), ("*",), Window())
-    assert (rule.time_unit, rule.compat, rule.on_error) == (TimeUnit.HOURS, Compat.NONE, OnError.OMIT)
+    assert (rule.time_unit, rule.compat, rule.on_error) == (TimeUnit.HOURS, Compatibility.NONE, OnError.OMIT)
     assert (rule.places, rule.rounding) == (DEFAULT_PLACES, Rounding.HALF_UP)
     assert rule.place == "records.charges, line 7"
 
@@ -77,7 +76,7 @@ def test_everything_that_a_rule_may_say(tmp_path: Path) -> None:
         "GPU h", "the list of 2026", ("gpu*", "accel"), ("astro",),
     )  # fmt: skip
     assert rule.valid == Window(start=moment("2026-02"), end=moment("2026-04"))
-    assert (rule.time_unit, rule.compat, rule.on_error) == (TimeUnit.MINUTES, Compat.HEAPPE, OnError.ZERO)
+    assert (rule.time_unit, rule.compat, rule.on_error) == (TimeUnit.MINUTES, Compatibility.HEAPPE, OnError.ZERO)
     assert (rule.places, rule.rounding) == (2, Rounding.HALF_EVEN)
     assert rule.place == "records.charges[2], line 9"
 

@@ -8,12 +8,11 @@ import pytest
 
 from publisher.config import Settings, example, load, show
 from publisher.config.charges import ChargeKeys, RoundingKeys
-from publisher.config.metrics import MetricsSettings
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.rules import BenchmarkKeys, OneBenchmark, VoRuleKeys
-from publisher.config.settings import DEFAULT_STATE, CredentialSettings, SourceKeys, TopKeys
-from publisher.config.shapes import keys_of
+from publisher.config.settings import DEFAULT_STATE, CredentialSettings, MetricsSettings, SourceKeys, TopKeys
 from publisher.config.targets import TargetKeys
+from publisher.config.yaml.schema import keys_of
 from tests.config_plugins import FORMATS, contract
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +119,7 @@ def test_the_sample_shows_every_key_and_no_others() -> None:
 
 
 def test_the_copy_for_packages_is_the_sample() -> None:
-    source = files("publisher").joinpath("example.yaml").read_bytes()
+    source = files("publisher.config").joinpath("example.yaml").read_bytes()
     assert (ROOT / "conf" / "publisher.yaml").read_bytes() == source
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import ConfigError, UsageError
+from publisher.model.errors import ConfigError, UsageError
 from publisher.model.policy import KeyStyle, StartTime
 from tests.arc_pages import APEL, NAMES, apel, keys, loaded, page_of, sample
 

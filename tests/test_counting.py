@@ -18,14 +18,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher import commands, config
-from publisher.ledger import month_text
-from publisher.ledger.membership import KEY_BYTES, entries, unpack
-from publisher.model.job import Side
-from publisher.model.progress import Cursor
-from publisher.outcome import Outcome
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.ledger.sql import months as month_text
+from publisher.ledger.sqlite.membership import KEY_BYTES, entries, unpack
+from publisher.model.job import SideTable
+from publisher.model.message import Cursor
+from publisher.pipeline import publish as commands
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
 from publisher.sources.base import DoneWith, Page, Source
-from publisher.wiring import Site, Surroundings
 from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, hostile
 from tests.pki import PKI
 from tests.sites import ConfiguredSite
@@ -70,7 +72,7 @@ class OneByOne:
         self,
         cursor: Cursor | None,
         database: str,
-        needs: frozenset[Side],
+        needs: frozenset[SideTable],
         now: datetime,
         done_with: DoneWith | None = None,
         *,
@@ -82,7 +84,7 @@ class OneByOne:
         return getattr(self._source, name)
 
 
-class SlowSite(Site):
+class SlowSite(LiveSite):
     """A site whose jobs are looked at one by one."""
 
     def source(self) -> Source:
@@ -126,13 +128,13 @@ def site_with(folder: Path, pki: PKI, form: str, rules: dict[str, Any], target: 
     return made
 
 
-def publish(site: ConfiguredSite, kind: type[Site], control: Path, now: datetime) -> tuple[Outcome, Watching]:
+def publish(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: datetime) -> tuple[Outcome, Watching]:
     """One regular round over the databases of a control directory, at a given time: both rounds see the same."""
     loaded = config.load(site.path, {}, host_name="ce01.example.org")
     options = replace(loaded.source.options, control_dir=control)  # type: ignore[type-var]  # any source's options
     live = kind(
         settings=replace(loaded, source=replace(loaded.source, options=options)),
-        surroundings=Surroundings(
+        process=ProcessEnvironment(
             environment={},
             clock=lambda: now,
             monotonic=time.monotonic,
@@ -183,7 +185,7 @@ class Twins:
     def publish(self) -> Watching:
         """A round of both, and that nothing tells them apart afterwards."""
         self.now += timedelta(minutes=1)
-        outcome, watching = publish(self.quick, Site, self.quick.control, self.now)
+        outcome, watching = publish(self.quick, LiveSite, self.quick.control, self.now)
         one_by_one, slow = publish(self.slow, SlowSite, self.quick.control, self.now)
         assert slow.alike == 0
         quick_state, slow_state = written(self.quick.state), written(self.slow.state)

@@ -118,7 +118,7 @@ def test_the_state_is_synced_at_every_end_of_a_transaction(walk: Walk) -> None:
     """What the simulation of lost power builds on: SQLite's promise for these two settings."""
     walk.next()
     assert walk.publish()["status"] == 65
-    from publisher.ledger.sqlite_file import open_ledger_file
+    from publisher.ledger.sqlite.connection import open_ledger_file
 
     with closing(open_ledger_file(walk.site.state)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

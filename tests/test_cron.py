@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.scheduler.cron import Cron
+from publisher.config.cron import Cron
 
 SUNDAY = datetime(2026, 11, 1, 12, 34, 56, tzinfo=UTC)
 

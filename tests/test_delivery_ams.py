@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pytest
 
-from publisher.delivery import ams, transport_plugin
-from publisher.delivery.ams_client import SMALLEST_LIMIT, AmsTransport
-from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
-from publisher.errors import ConfigError, CredentialError, Rejected, Unreachable
+from publisher.model.errors import ConfigError, CredentialError, Rejected, Unreachable
 from publisher.model.message import Message, MessageId, message_id
+from publisher.transports import ams, transport_plugin
+from publisher.transports.ams.transport import SMALLEST_LIMIT, AmsTransport
+from publisher.transports.base import Credentials, Environment, Receipt, Verdict
 from tests.contracts_delivery import (
     PreflightContract,
     TransportContract,
@@ -53,7 +53,7 @@ class AmsWorld(TransportWorld):
     def make(self, host: Credential, ca: Path | None = None, **options: Any) -> AmsTransport:
         plugin = ams.Options(**{**self._options, **options})
         credentials = Credentials(certificate=host.certificate, key=host.key, ca=ca or self.pki.ca_directory)
-        circumstances = Circumstances(
+        circumstances = Environment(
             environment=self.environment,
             now=lambda: self.wall,
             clock=lambda: time.monotonic() + self.skipped_s,
@@ -706,7 +706,7 @@ def test_every_option_has_one_line_of_help() -> None:
 
 def test_options_of_another_transport_are_a_bug(world: AmsWorld) -> None:
     credentials = Credentials(certificate=world.host.certificate, key=world.host.key, ca=None)
-    circumstances = Circumstances(
+    circumstances = Environment(
         environment={}, now=lambda: NOW, clock=time.monotonic, chance=random.random, wait=lambda _: False
     )
     with pytest.raises(TypeError):
@@ -751,7 +751,7 @@ def test_a_proxy_from_the_environment_is_used(world: AmsWorld) -> None:
 
 def test_the_plug_in_loads_without_the_libraries_of_the_wire() -> None:
     code = (
-        "import sys; from publisher.delivery import transport_plugin; "
+        "import sys; from publisher.transports import transport_plugin; "
         "transport_plugin('ams').Options(url='https://x'); "
         "print([name for name in ('requests', 'urllib3', 'cryptography') if name in sys.modules])"
     )

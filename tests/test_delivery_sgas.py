@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from publisher.delivery import sgas, transport_plugin
-from publisher.delivery.base import Circumstances, Credentials, Receipt, Verdict
-from publisher.delivery.sgas_client import SMALLEST_LIMIT, SgasTransport
-from publisher.delivery.sgas_names import in_domain, spellings
-from publisher.errors import ConfigError, CredentialError
+from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, message_id
+from publisher.transports import sgas, transport_plugin
+from publisher.transports.base import Credentials, Environment, Receipt, Verdict
+from publisher.transports.sgas.dn import in_domain, spellings
+from publisher.transports.sgas.transport import SMALLEST_LIMIT, SgasTransport
 from tests.contracts_delivery import PreflightContract, TransportContract, TransportWorld, well_formed
 from tests.fake_sgas import CONNECT, Act, FakeSGAS, Fault, bad_gateway, gateway_timeout, unavailable
 from tests.fake_sgas.authz import nginx_dn
@@ -45,7 +45,7 @@ class SgasWorld(TransportWorld):
         return sgas.create(
             sgas.Options(**{**self._options, **options}),
             Credentials(certificate=host.certificate, key=host.key, ca=self.pki.ca_directory),
-            Circumstances(
+            Environment(
                 environment=self.environment,
                 now=lambda: NOW,
                 clock=lambda: time.monotonic() + self.skipped_s,
@@ -614,7 +614,7 @@ def test_the_preflight_with_a_certificate_that_is_not_taken(world: SgasWorld, pk
 def test_the_plug_in_is_registered_and_loads_nothing_heavy() -> None:
     assert transport_plugin("sgas").Options is sgas.Options
     code = (
-        "import sys; from publisher.delivery import transport_plugin; transport_plugin('sgas'); "
+        "import sys; from publisher.transports import transport_plugin; transport_plugin('sgas'); "
         "print([name for name in ('requests', 'cryptography', 'lxml') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

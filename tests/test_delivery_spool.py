@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from publisher.delivery.base import Circumstances, Credentials, Transport, Verdict
-from publisher.delivery.spool import Layout, Options, create
-from publisher.errors import ConfigError, CredentialError
-from publisher.ledger.moves import SqliteLedger
+from publisher.ledger.sql.ledger import SqliteLedger
+from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, MessageId, message_id
+from publisher.transports.base import Credentials, Environment, Transport, Verdict
+from publisher.transports.spool import Layout, Options, create
 from tests.arex_databases import generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import FakeAMS
@@ -44,7 +44,7 @@ def spool(path: Path, host: Credential | None = None, **options: Any) -> Transpo
             key=host.key if host else missing,
             ca=Path("/nonexistent"),
         ),
-        Circumstances(environment={}, now=lambda: NOW, clock=lambda: 0.0, chance=lambda: 0.0, wait=lambda _: False),
+        Environment(environment={}, now=lambda: NOW, clock=lambda: 0.0, chance=lambda: 0.0, wait=lambda _: False),
     )
 
 

@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from publisher import cli
+from publisher.cli.commands import doctor as doctor_command
 from publisher.doctor.findings import parted
 from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_damaged, make_missing, set_schema_version
 from tests.fake_ams.faults import Fault
@@ -121,8 +121,8 @@ def open_clinic(site: ConfiguredSite, pki: PKI, root: Path, monkeypatch: pytest.
     unit = root / "publisher.timer"
     unit.write_text("[Timer]\n")
     (units / "timers.target.wants" / "publisher.timer").symlink_to(unit)
-    monkeypatch.setattr(cli, "UNIT_FOLDERS", (units,))
-    monkeypatch.setattr(cli, "CRON_FOLDERS", (root / "cron.d",))
+    monkeypatch.setattr(doctor_command, "UNIT_FOLDERS", (units,))
+    monkeypatch.setattr(doctor_command, "CRON_FOLDERS", (root / "cron.d",))
     site.config["credentials"]["ca"] = str(cas)
     clinic = Clinic(
         site=site, pki=pki, root=root, cas=cas, arc_conf=root / "arc.conf", units=units, monkeypatch=monkeypatch

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from publisher.errors import Unfit
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-from publisher.model.explanation import explained
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
+from publisher.model.errors import Unfit
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import JobRecord
 from publisher.model.policy import KeyStyle
+from publisher.reporting.explanation import explained
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.jobs import make_policy
@@ -63,16 +63,16 @@ def value(explanation: dict[str, Any], name: str) -> tuple[Any, ...]:
 # What is told of a value
 
 
-@pytest.mark.parametrize("usage_record", [True, False])
+@pytest.mark.parametrize("form", ["car", "ogf-ur"])
 @pytest.mark.parametrize("summary", [True, False])
 @given(job=hostile_jobs(most=10))
-def test_every_value_of_every_job_has_an_origin(usage_record: bool, summary: bool, job: JobRecord) -> None:
+def test_every_value_of_every_job_has_an_origin(form: str, summary: bool, job: JobRecord) -> None:
     policy = make_policy(key_style=KeyStyle.JURA, identity=Identity(mode=IdentityMode.PSEUDONYM, secret=b"s"))
     try:
         published = policy.describe(job)
     except Unfit:
         return
-    found = explained(policy, published, usage_record=usage_record, summary=summary)
+    found = explained(policy, published, receiver_of(form), summary=summary)
     assert len({one.name for one in found}) == len(found) >= 13
     assert all(one.rule for one in found)
     fields = {field for one in found for field in one.source.split(", ") if field}

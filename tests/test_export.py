@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from publisher.model.job_columns import COLUMNS
+from publisher.reporting.export import COLUMNS
 from tests.arex_databases import RawRow, SampleJob, Schema, generate, hostile
 from tests.pki import PKI
 from tests.sites import ConfiguredSite

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import requests
 
-from publisher.delivery.answer import REASON_LENGTH
-from publisher.delivery.base import Verdict
-from publisher.delivery.failures import no_answer
-from publisher.delivery.verdicts import publish_verdict
+from publisher.transports.ams.responses import publish_verdict
+from publisher.transports.base import Verdict
+from publisher.transports.http.answers import REASON_LENGTH
+from publisher.transports.http.errors import no_answer
 from tests.arex_databases import SampleJob, generate
 from tests.contracts_delivery import well_formed
 from tests.fake_ams import HTML_502, FakeAMS, Fault
@@ -249,7 +249,7 @@ def test_no_redirect_is_followed(status: int, world: AmsWorld) -> None:
 
 def test_the_longest_silence_that_is_borne_is_the_brokers() -> None:
     """Kafka may take 30 s and more, so 10 s, as SSM has, gives up on messages that are stored all the same."""
-    from publisher.delivery import ams, sgas
+    from publisher.transports import ams, sgas
 
     assert ams.Options(url="").read_timeout_s >= 60
     assert sgas.Options(url="").read_timeout_s > 60, "nginx answers for SGAS after 60 s"

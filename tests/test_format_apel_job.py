@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
 from publisher.formats import job_format
-from publisher.formats.apel_job import ApelJob, create
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.formats.apel.job_text import ApelJob, create
+from publisher.model.errors import Unfit
+from publisher.model.identity import VoRule
 from publisher.model.job import JobRecord
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.text import ascii_text
-from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
 from publisher.formats import job_format, summary_format
-from publisher.formats.apel_summary import ApelSummary, create
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.formats.apel.summary_text import ApelSummary, create
+from publisher.model.errors import Unfit
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
-from publisher.model.summary import Accumulator, SummaryGroup
-from publisher.model.sync_count import SyncCounter
+from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.totals.summary import Accumulator, SummaryGroup, SyncCounter
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.strict_apel import Row

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
 from publisher.formats import FORMATS, job_format, summary_format, sync_format
-from publisher.formats.apel_sync import ApelSync, create
+from publisher.formats.apel.sync_text import ApelSync, create
+from publisher.model.errors import Unfit
 from publisher.model.policy import KeyStyle
-from publisher.model.sync_count import SyncCount, SyncCounter
+from publisher.model.totals.summary import SyncCount, SyncCounter
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_text
 from tests.strict_apel import Row

@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from publisher import __version__
-from publisher.errors import Unfit
 from publisher.formats import job_format
-from publisher.formats.car import FIELDS, Car, create
-from publisher.formats.fields import Of
-from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
-from publisher.model.identity import Identity, IdentityMode
+from publisher.formats.apel.car import FIELDS, Car, create
+from publisher.formats.xml.template import Scope
+from publisher.model.errors import Unfit
+from publisher.model.identity import Identity, IdentityMode, VoRule
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.text import ascii_text
-from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_charging, make_job, make_policy
 from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
@@ -400,7 +399,7 @@ def test_who_and_where_are_rendered_once_for_all_their_jobs(car: Car) -> None:
 def test_the_table_is_in_the_order_of_the_specification() -> None:
     rows = [Decimal(field.row) for field in FIELDS]
     assert rows == sorted(rows)
-    assert all(isinstance(said, str) for field in FIELDS if field.of is Of.RUN for _, said in field.attributes)
+    assert all(isinstance(said, str) for field in FIELDS if field.of is Scope.RUN for _, said in field.attributes)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from publisher.errors import Unfit
-from publisher.formats import JOB_FORMATS, job_format
+from publisher.formats import JOB_FORMATS, job_format, receiver_of
 from publisher.formats.base import JobFormat
-from publisher.model.charge import CHARGED_FORMATS, Charge, Tariff
+from publisher.formats.sgas.rules import sgas_mends
+from publisher.model.errors import Unfit
 from publisher.model.policy import PublishedJob
-from publisher.model.quality_sgas import sgas_mends
+from publisher.model.rates import Charge, Tariff
 from tests.jobs import ENDED, make_charging, make_job, make_policy
 from tests.strict_apel import read_car
 from tests.strict_sgas import read_ur
@@ -43,6 +43,9 @@ def attributes(element: etree._Element) -> dict[str, str]:
 def described(formula: str = "cpu * RunTime", **overrides: Any) -> PublishedJob:
     job = make_job(**{key: overrides.pop(key) for key in ("gpu_count", "cpu_count", "wall_s") if key in overrides})
     return make_policy(charging=make_charging(formula, **overrides)).describe(job)
+
+
+CHARGED_FORMATS = {name for name in JOB_FORMATS if receiver_of(name).takes_charges}
 
 
 @pytest.mark.parametrize("name", sorted(CHARGED_FORMATS))

@@ -13,18 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
-from publisher.formats import form
+from publisher.formats.apel.car import Car
 from publisher.formats.base import Formed, JobFormat
-from publisher.formats.car import Car
-from publisher.formats.ogf_ur import OgfUr
-from publisher.making import make
-from publisher.model.charge import Charge, Tariff
+from publisher.formats.sgas.ogf_ur import OgfUr
+from publisher.formats.xml import pattern
+from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord
-from publisher.model.message import Entry, Rendered
-from publisher.model.parcel import Batch
+from publisher.model.message import Batch, Entry, Progress, Rendered
 from publisher.model.policy import RecordPolicy
-from publisher.model.progress import Progress
+from publisher.model.rates import Charge, Tariff
+from publisher.pipeline.round.assemble import assemble_message
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import HOSTILE_TEXTS, jobs, ordinary_jobs
 
@@ -57,7 +55,7 @@ def rendered(fmt: JobFormat, job: JobRecord, policy: RecordPolicy) -> bytes | No
 
 def holds(fmt: Car | OgfUr, record: bytes) -> None:
     """What is of the form must pass the check."""
-    if fmt.is_sound(record):
+    if fmt.matches(record):
         fmt.check(fmt.frame.join([record]))
 
 
@@ -105,13 +103,13 @@ def test_poison_in_any_place_is_not_of_the_form_or_passes_the_check(fmt: Car | O
     tariff = Tariff(unit="EUR", formula="a * 2", description="all")
     record = fmt.render(replace(make_policy().describe(job), charge=Charge(amount=Decimal("1.25"), tariff=tariff)), NOW)
     assert b"<Charge" in record
-    assert fmt.is_sound(record)
+    assert fmt.matches(record)
     spans = [match.span() for match in TOKENS.finditer(record)]
     refused = 0
     for begin, end in spans:
         for poison in POISON:
             for bad in (record[:begin] + poison + record[end:], record[:end] + poison + record[end:]):
-                refused += not fmt.is_sound(bad)
+                refused += not fmt.matches(bad)
                 holds(fmt, bad)
     assert refused > len(spans) * len(POISON), "most of these are nothing like a record"
 
@@ -133,7 +131,7 @@ def test_a_record_in_ascii_is_of_the_form(fmt: Car | OgfUr, job: JobRecord) -> N
     """Or else the schema decides, which is right and slow."""
     record = rendered(fmt, job, make_policy())
     if record is not None and record.isascii() and b"&#" not in record and b"></Queue>" not in record:
-        assert fmt.is_sound(record)
+        assert fmt.matches(record)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +140,11 @@ def test_a_record_in_ascii_is_of_the_form(fmt: Car | OgfUr, job: JobRecord) -> N
 )
 def test_days_are_those_of_the_calendar(moment: int, known: bool) -> None:
     said = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert bool(re.fullmatch(form.TIME, said)) is known
+    assert bool(re.fullmatch(pattern.TIME, said)) is known
 
 
 def test_every_day_until_2100_and_no_other() -> None:
-    date = re.compile(form.TIME)
+    date = re.compile(pattern.TIME)
     for year in range(1970, 2100):
         for month in range(1, 13):
             for day in range(1, 32):
@@ -173,7 +171,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
             content = content.replace(b"PT7150S", b"PT")
         entry = Entry(key=JobKey(bytes([number])), ended_at=Epoch(ENDED), fingerprint=0)
         records.append(Rendered(job=job, content=content, entry=entry, first_time=True))
-    made = make(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
+    made = assemble_message(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
     assert [record.job.job_id for record, _ in made.faults] == ["job3"]
 
 
@@ -217,7 +215,7 @@ def test_moulds_are_made_once_for_what_repeats_and_stay_bounded(monkeypatch: pyt
         job = make_job(job_id=f"job{number}", local_id=f"{number}", wall_s=number, hosts=(f"wn{number}.example.org",))
         fmt.render(policy.describe(replace(job, exit_code=number % 7)), NOW)
     assert len(fmt._plan) == 7
-    monkeypatch.setattr("publisher.formats.fields._MOULDS", 10)
+    monkeypatch.setattr("publisher.formats.xml.template._MOULDS", 10)
     for number in range(100):
         fmt.render(policy.describe(replace(job, exit_code=number)), NOW)
         assert len(fmt._plan) <= 10

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from publisher import __version__
-from publisher.errors import Unfit
 from publisher.formats import job_format
-from publisher.formats.ogf_ur import FIELDS, NAMESPACE, OgfUr, create
-from publisher.model import sgas
-from publisher.model.job import Epoch, JobId, JobRecord, Side, Transfer
+from publisher.formats.sgas import values
+from publisher.formats.sgas.ogf_ur import FIELDS, NAMESPACE, OgfUr, create
+from publisher.model.errors import Unfit
+from publisher.model.identity import VoRule
+from publisher.model.job import Epoch, JobId, JobRecord, SideTable, Transfer
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.text import xml_text
-from publisher.model.vo_rules import VoRule
 from tests.jobs import ENDED, make_job, make_policy
 from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_jobs, hostile_moment, hostile_number, hostile_text, ordinary_jobs
@@ -106,10 +106,10 @@ def expected_row(published: PublishedJob) -> Row:
     job, who = published.job, published.who
     vo = xml_text(who.vo)
     local_id = xml_text(published.local_id) if xml_text(job.local_id) else ""
-    hosts = [name for name in job.hosts[:1] if sgas.host(name)]
+    hosts = [name for name in job.hosts[:1] if values.host(name)]
     projects = [text for text in map(xml_text, job.projects) if 0 < len(text) <= 200]
     return {
-        "record_id": sgas.record_id(published),
+        "record_id": values.record_id(published),
         "create_time": int(NOW.timestamp()),
         "global_job_id": xml_text(job.job_id),
         "local_job_id": local_id if 0 < len(local_id) <= 40 and local_id[0] != "/" else None,
@@ -118,7 +118,7 @@ def expected_row(published: PublishedJob) -> Row:
         "vo_type": "voms" if vo else None,
         "vo_name": vo or None,
         "vo_issuer": (vo and xml_text(who.vo_issuer)) or None,
-        "vo_attributes": [(group, role or None) for group, role in sgas.vo_attributes(who)],
+        "vo_attributes": [(group, role or None) for group, role in values.vo_attributes(who)],
         "job_name": xml_text(job.job_name) or None,
         "status": xml_text(job.status),
         "charge": None if published.charge is None else int(published.charge.amount),
@@ -134,7 +134,7 @@ def expected_row(published: PublishedJob) -> Row:
         "end_time": published.ended_at,
         "submit_time": job.submitted_at if 0 < job.submitted_at < 253_402_300_800 else None,
         "machine_name": published.where.machine_name,
-        "submit_host": sgas.submit_host(job.client_host) or None,
+        "submit_host": values.submit_host(job.client_host) or None,
         "queue": xml_text(published.where.queue)[:200].rstrip() or None,
         "project_name": list(dict.fromkeys(projects))[-1] if projects else None,
         "host": hosts[0] if hosts else None,
@@ -151,7 +151,7 @@ def expected_row(published: PublishedJob) -> Row:
 
 
 def _stored_url(url: str) -> str | None:
-    text = xml_text(sgas.public_url(url))
+    text = xml_text(values.public_url(url))
     return text if 0 < len(text.encode()) <= 2500 else None
 
 
@@ -520,7 +520,7 @@ def test_a_job_that_sgas_would_refuse_is_set_aside_by_name(ur: OgfUr, overrides:
 
 
 def test_a_job_needs_no_benchmark_here(ur: OgfUr) -> None:
-    from publisher.model.benchmark import BenchmarkPolicy
+    from publisher.model.rates import BenchmarkPolicy
 
     assert one_row(ur, make_job(benchmark=""), make_policy(benchmarks=BenchmarkPolicy()))["status"] == "completed"
 
@@ -533,7 +533,7 @@ def test_rendering_does_not_load_lxml() -> None:
 def test_the_registry_knows_it_and_what_it_needs() -> None:
     made = job_format("ogf-ur")
     assert isinstance(made, OgfUr)
-    assert made.needs == {Side.TRANSFERS, Side.RUNTIME_ENVIRONMENTS}
+    assert made.needs == {SideTable.TRANSFERS, SideTable.RUNTIME_ENVIRONMENTS}
 
 
 @cache

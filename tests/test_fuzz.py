@@ -22,16 +22,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from publisher import config
-from publisher.arc_conf.reader import parse_arc_conf
-from publisher.delivery.ams_client import _profile
-from publisher.delivery.answer import Answer, plain
-from publisher.delivery.sgas_replies import said, service_paths
-from publisher.delivery.verdicts import publish_verdict, token_of, token_verdict
-from publisher.errors import ConfigError, SourceError, UsageError
-from publisher.model.job import Side
-from publisher.model.selection import Window
-from publisher.portal import read as read_portal
-from publisher.sources.arex import Options, create
+from publisher.config.from_arc.reader import parse_arc_conf
+from publisher.model.errors import ConfigError, SourceError, UsageError
+from publisher.model.job import SideTable
+from publisher.model.time import Window
+from publisher.pipeline.sync.portal import read as read_portal
+from publisher.sources.arex.source import Options, create
+from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
+from publisher.transports.ams.transport import _profile
+from publisher.transports.http.answers import Answer, plain
+from publisher.transports.sgas.responses import said, service_paths
 from tests.arex_databases import Schema, aar_columns, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.patience import PATIENCE_S, bounded
@@ -107,8 +107,8 @@ def read_all(path: Path) -> tuple[set[str], int]:
     source = create(Options(databases=(str(path),), lock_wait_s=1), {})
     now = datetime.now(UTC)
     try:
-        pages = list(source.since(None, str(path), frozenset(Side), now))
-        list(source.window(Window(), frozenset(Side), now))
+        pages = list(source.since(None, str(path), frozenset(SideTable), now))
+        list(source.window(Window(), frozenset(SideTable), now))
         source.count(Window())
         source.facts()
     finally:
@@ -423,7 +423,7 @@ BOMB = """
 import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (350 << 20, 350 << 20))
-from publisher import cli
+from publisher.cli import main as cli
 sys.exit(cli.run(["--config", sys.argv[1], "import", "gridengine", sys.argv[2]]))
 """
 

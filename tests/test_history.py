@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger import stretches
-from publisher.ledger.absence import Absence
-from publisher.ledger.history import SqliteHistory
-from publisher.ledger.history_base import Delivered, TargetHistory
-from publisher.ledger.membership import pack
-from publisher.ledger.sqlite_file import open_ledger_file
+from publisher.ledger.books import Delivered, TargetHistory
+from publisher.ledger.sql.history import SqliteHistory
+from publisher.ledger.sqlite import stretches
+from publisher.ledger.sqlite.absence import Absence
+from publisher.ledger.sqlite.connection import open_ledger_file
+from publisher.ledger.sqlite.membership import pack
 from publisher.model.job import Epoch, job_key
 from publisher.model.message import Entry
-from publisher.model.selection import Window
+from publisher.model.time import Window
 
 DAY = 86_400
 BEGIN = 20_000 * DAY
@@ -25,7 +25,7 @@ WINDOW = Window(start=Epoch(BEGIN), end=Epoch(BEGIN + 10 * DAY))
 SENT, REJECTED, COUNTED = 2, 3, 4
 
 
-class Past:
+class TargetPast:
     """A publishing database into which the past is written by hand."""
 
     def __init__(self, path: Path) -> None:
@@ -62,8 +62,8 @@ class Past:
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Iterator[Past]:
-    made = Past(tmp_path / "publishing.db")
+def past(tmp_path: Path) -> Iterator[TargetPast]:
+    made = TargetPast(tmp_path / "publishing.db")
     yield made
     made.connection.close()
 
@@ -73,7 +73,7 @@ def lags(told: TargetHistory) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("settled", [False, True], ids=["fresh", "stretch"])
-def test_the_first_acceptance_counts(past: Past, settled: bool) -> None:
+def test_the_first_acceptance_counts(past: TargetPast, settled: bool) -> None:
     past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN, "b": BEGIN + 1800})
     if settled:
         past.settle()
@@ -85,7 +85,7 @@ def test_the_first_acceptance_counts(past: Past, settled: bool) -> None:
     assert (told.lags.unknown, told.lags.negative) == (0, 0)
 
 
-def test_what_is_not_accepted_is_unknown(past: Past) -> None:
+def test_what_is_not_accepted_is_unknown(past: TargetPast) -> None:
     past.jobs(past.message(0, BEGIN, None), {"a": BEGIN})
     past.jobs(past.message(SENT, BEGIN, BEGIN + 60), {"b": BEGIN + 120})
     told = past.told()
@@ -93,12 +93,12 @@ def test_what_is_not_accepted_is_unknown(past: Past) -> None:
     assert (told.lags.unknown, told.lags.negative) == (1, 1)
 
 
-def test_only_jobs_of_the_window(past: Past) -> None:
+def test_only_jobs_of_the_window(past: TargetPast) -> None:
     past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN - 1, "b": BEGIN, "c": BEGIN + 10 * DAY})
     assert past.told().lags.known + past.told().lags.negative == 1
 
 
-def test_a_counted_job_is_accepted_with_its_month(past: Past) -> None:
+def test_a_counted_job_is_accepted_with_its_month(past: TargetPast) -> None:
     """The totals that were made before it was counted do not tell of it, even if they are accepted later."""
     month = 12 * 2024 + 9  # day 20,000 since 1970 is 2024-10-04
     early = past.message(SENT, BEGIN, BEGIN + 9 * 3600)
@@ -111,7 +111,7 @@ def test_a_counted_job_is_accepted_with_its_month(past: Past) -> None:
     assert lags(past.told()) == {120: 1}
 
 
-def test_days_by_format_and_rejections(past: Past) -> None:
+def test_days_by_format_and_rejections(past: TargetPast) -> None:
     past.message(SENT, BEGIN, BEGIN + 10, 100)
     past.message(SENT, BEGIN, BEGIN + DAY - 1, 150)
     past.message(SENT, BEGIN, BEGIN + DAY, 7, "apel-sync-0.1")
@@ -126,6 +126,6 @@ def test_days_by_format_and_rejections(past: Past) -> None:
     assert told.rejected == 1
 
 
-def test_a_target_without_a_round_has_no_past(past: Past) -> None:
+def test_a_target_without_a_round_has_no_past(past: TargetPast) -> None:
     with closing(SqliteHistory(sqlite3.connect(past.path, isolation_level=None), past.path)) as history:
         assert history.targets(["another"], WINDOW) == {}

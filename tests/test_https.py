@@ -17,12 +17,12 @@ import pytest
 import requests
 import urllib3
 
-from publisher.delivery.answer import Answer, Failure, NoAnswer
-from publisher.delivery.base import Credentials
-from publisher.delivery.failures import FOREIGN, Where, is_telling, no_answer
-from publisher.delivery.https import ERROR_LIMIT, SUCCESS_LIMIT, Limits, Session, https_url, proxy_url
-from publisher.delivery.tls import client_context, trust_described
-from publisher.errors import ConfigError, CredentialError
+from publisher.model.errors import ConfigError, CredentialError
+from publisher.transports.base import Credentials
+from publisher.transports.http.answers import Answer, Failure, RequestFailure
+from publisher.transports.http.errors import FOREIGN, Peer, is_telling, no_answer
+from publisher.transports.http.session import ERROR_LIMIT, SUCCESS_LIMIT, Limits, Session, https_url, proxy_url
+from publisher.transports.http.tls import client_context, trust_described
 from tests.fake_ams import CONNECT, FakeAMS, Fault
 from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI, Credential
@@ -64,17 +64,17 @@ STATUS = ("GET", "/v1/status")
 PUBLISH = "/v1/projects/accounting/topics/gLite-APEL:publish"
 
 
-def post(to: Session, size: int = 1000) -> Answer | NoAnswer:
+def post(to: Session, size: int = 1000) -> Answer | RequestFailure:
     return to.exchange("POST", PUBLISH, b"x" * size, {"x-api-key": SECRET})
 
 
-def answered(result: Answer | NoAnswer) -> Answer:
+def answered(result: Answer | RequestFailure) -> Answer:
     assert isinstance(result, Answer), result
     return result
 
 
-def failed(result: Answer | NoAnswer) -> tuple[Failure, str]:
-    assert isinstance(result, NoAnswer), result
+def failed(result: Answer | RequestFailure) -> tuple[Failure, str]:
+    assert isinstance(result, RequestFailure), result
     assert SECRET not in result.reason
     return result.failure, result.reason
 
@@ -570,7 +570,7 @@ def exceptions_of(*modules: object) -> list[type[Exception]]:
 
 
 ALL = exceptions_of(requests.exceptions, urllib3.exceptions, http.client, ssl, socket)
-WHERE = Where(place="msg.example.org:443", trust="/etc/grid-security/certificates")
+WHERE = Peer(place="msg.example.org:443", trust="/etc/grid-security/certificates")
 
 
 def made(kind: type[Exception]) -> Exception:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from publisher.errors import SourceError, UsageError
+from publisher.model.errors import SourceError, UsageError
 from tests import gridengine_files as sge
 from tests import sonar_files as sonar
 from tests.arex_databases.schema import create

@@ -23,9 +23,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.importers import gridengine, sonar
-from publisher.importers.base import Importer, ImportReport
-from publisher.importers.log_files import opened
+from publisher.sources.base import Importer, ImportReport
+from publisher.sources.gridengine import importer as gridengine
+from publisher.sources.importing.log_files import opened
+from publisher.sources.sonar import importer as sonar
 from tests import sonar_files
 from tests.gridengine_files import (
     BEGIN,
@@ -379,7 +380,10 @@ def test_a_damaged_archive_of_any_kind_stops_no_other(suffix: str, tmp_path: Pat
 def test_an_archive_of_zstd_is_named_where_nothing_can_read_it(tmp_path: Path, database: Path) -> None:
     packed = write(tmp_path / "accounting.1.zst", [b"\x28\xb5\x2f\xfd" + bytes(20)])
     write(tmp_path / "accounting", lines(2))
-    code = "import sys; sys.modules['backports'] = sys.modules['compression'] = None; from publisher.cli import main; main()"
+    code = (
+        "import sys; sys.modules['backports'] = sys.modules['compression'] = None; "
+        "from publisher.cli.main import main; main()"
+    )
     config = write(
         tmp_path / "publisher.yaml",
         [
@@ -473,10 +477,10 @@ def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
 # Crashes and company
 
 SET_UP = """
-from publisher.importers import gridengine
+from publisher.sources.gridengine import importer
 from tests.gridengine_files import run_import
 
-gridengine._BATCH_LINES = 20
+importer._BATCH_LINES = 20
 """
 
 

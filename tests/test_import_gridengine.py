@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import ConfigError, LedgerError, UsageError
-from publisher.importers.gridengine import Options, create
-from publisher.importers.gridengine_lines import read_line
-from publisher.importers.gridengine_record import Accounted, TimeUnit
-from publisher.importers.gridengine_site import ProjectFrom, WallFrom
-from publisher.importers.site_maps import UnmappedVo
+from publisher.model.errors import ConfigError, LedgerError, UsageError
+from publisher.sources.gridengine.importer import Options, create
+from publisher.sources.gridengine.records import GridEngineRecord, StampUnit, read_line
+from publisher.sources.gridengine.site_mapping import GridEngineWall, ProjectFrom
+from publisher.sources.importing.site_mapping import UnmappedVo
 from tests.arex_databases.schema import create as create_arex
 from tests.gridengine_files import BEGIN, CLUSTER, HEADER, NOW, Entry, colon, jobs, jsonl, run_import, totals, write
 
@@ -59,8 +58,8 @@ def imported(folder: Path, *lines: bytes, **options: Any) -> dict[str, Any]:
     return only(folder / "imported.db")
 
 
-def one(line: bytes) -> Accounted:
-    records, wrong = read_line(line.rstrip(b"\n"), TimeUnit.AUTO)
+def one(line: bytes) -> GridEngineRecord:
+    records, wrong = read_line(line.rstrip(b"\n"), StampUnit.AUTO)
     assert wrong == ""
     (record,) = records
     return record
@@ -188,7 +187,7 @@ def test_numbers_may_be_printed_as_fractions(columns: int) -> None:
 def test_times_are_known_by_their_size_or_as_configured(tmp_path: Path) -> None:
     assert one(jsonl(ANY, micro=600_000)).started_us == (BEGIN + 10) * 1_000_000 + 600_000
     early = replace(ANY, submitted=1, started=20, ended=30)
-    ((record,), _) = read_line(colon(early, factor=1000).rstrip(), TimeUnit.MS)
+    ((record,), _) = read_line(colon(early, factor=1000).rstrip(), StampUnit.MS)
     assert (record.started_us, record.ended_us) == (20_000_000, 30_000_000)
 
 
@@ -204,7 +203,7 @@ def test_wall_time_is_end_less_start_rounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write_line", [colon, jsonl])
 def test_a_job_that_was_killed_at_its_limit_has_its_wall_time(write_line: Any, tmp_path: Path) -> None:
     killed = replace(ANY, failed=37, exit_status=137, ru_wallclock=0.0)
-    assert imported(tmp_path, write_line(killed), wall_from=WallFrom.RU_WALLCLOCK)["UsedWalltime"] == 100
+    assert imported(tmp_path, write_line(killed), wall_from=GridEngineWall.RU_WALLCLOCK)["UsedWalltime"] == 100
 
 
 @pytest.mark.parametrize("write_line", [colon, jsonl])
@@ -248,7 +247,9 @@ def test_slaves_gpus_count_for_each_of_their_hosts(tmp_path: Path) -> None:
 
 def test_wall_time_may_come_from_ru_wallclock(tmp_path: Path) -> None:
     assert (
-        imported(tmp_path, colon(replace(ANY, ru_wallclock=77.6)), wall_from=WallFrom.RU_WALLCLOCK)["UsedWalltime"]
+        imported(tmp_path, colon(replace(ANY, ru_wallclock=77.6)), wall_from=GridEngineWall.RU_WALLCLOCK)[
+            "UsedWalltime"
+        ]
         == 78
     )
 
@@ -713,7 +714,7 @@ def test_two_records_in_one_line_are_never_taken_for_one(columns: int, tmp_path:
     # Torn inside its first word, only that word tells: the queue of the other seems to be called `allall.q`.
     for cut in range(line.index(b":") + 1, len(line)):
         # Neither is lost without a word, also where the first had all that is read of it.
-        records, wrong = read_line(line[:cut] + other.rstrip(), TimeUnit.AUTO)
+        records, wrong = read_line(line[:cut] + other.rstrip(), StampUnit.AUTO)
         assert (records, bool(wrong)) == ([], True), cut
 
 
@@ -763,7 +764,7 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(line: bytes) -> None:
-    records, wrong = read_line(line, TimeUnit.AUTO)
+    records, wrong = read_line(line, StampUnit.AUTO)
     assert bool(records) != bool(wrong)
 
 
@@ -775,10 +776,10 @@ def test_no_bytes_break_the_reader(line: bytes) -> None:
     junk=st.one_of(
         st.binary(max_size=20), st.sampled_from([b":", b"-1", b"1e308", b"null", b"9" * 30, b"\\ud800", b"{}", b"[]"])
     ),
-    unit=st.sampled_from(TimeUnit),
+    unit=st.sampled_from(StampUnit),
 )
 def test_no_change_of_a_record_breaks_the_reader_or_the_database(
-    line: bytes, at: int, size: int, junk: bytes, unit: TimeUnit, tmp_path_factory: pytest.TempPathFactory
+    line: bytes, at: int, size: int, junk: bytes, unit: StampUnit, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     at %= len(line)
     mutated = (line[:at] + junk + line[at + size :]).replace(b"\n", b" ")

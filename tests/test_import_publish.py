@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from publisher.importers.gridengine_site import Options
 from publisher.model.job import JobRecord
+from publisher.sources.gridengine.site_mapping import Options
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jobs, jsonl, write

@@ -14,15 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import ConfigError, UsageError
-from publisher.importers.site_maps import UnmappedVo
-from publisher.importers.sonar import Options, create
-from publisher.importers.sonar_envelope import BadEnvelope, open_envelope
-from publisher.importers.sonar_nodes import MOST_NODES, node_names
-from publisher.importers.sonar_record import BadRecord, Layer, laid, overlay, read_record
-from publisher.importers.sonar_samples import read_samples
-from publisher.importers.sonar_site import WallFrom
-from publisher.importers.sonar_tres import Resources, read_tres
+from publisher.model.errors import ConfigError, UsageError
+from publisher.sources.importing.site_mapping import UnmappedVo
+from publisher.sources.sonar.cluster import read_samples
+from publisher.sources.sonar.envelopes import BadEnvelope, open_envelope
+from publisher.sources.sonar.importer import Options, create
+from publisher.sources.sonar.records import (
+    MOST_NODES,
+    BadSonarRecord,
+    Layer,
+    Resources,
+    laid,
+    node_names,
+    overlay,
+    read_record,
+    read_tres,
+)
+from publisher.sources.sonar.site_mapping import SonarWall
 from tests.gridengine_files import jobs, totals, write
 from tests.patience import bounded
 from tests.sonar_files import (
@@ -453,7 +461,7 @@ def test_sizes_of_memory_are_believed_since_they_are_right(version: str, memory:
 def test_wall_time_is_slurms_own_or_by_the_clock(tmp_path: Path) -> None:
     told = envelope([record(sacct__ElapsedRaw=5000, suspend_time=1000)])
     assert imported(tmp_path / "a", told)["UsedWalltime"] == 5000
-    assert imported(tmp_path / "b", told, wall_from=WallFrom.TIMES)["UsedWalltime"] == 6000
+    assert imported(tmp_path / "b", told, wall_from=SonarWall.TIMES)["UsedWalltime"] == 6000
     assert imported(tmp_path / "c", envelope([record(sacct__ElapsedRaw=None)]))["UsedWalltime"] == 6000
 
 
@@ -872,7 +880,7 @@ def test_no_record_breaks_the_reader(more: Json, sacct: Json) -> None:
     entry = record() | {"sacct": record()["sacct"] | sacct} | more
     try:
         said = read_record(entry, 1, right_sizes=True)
-    except BadRecord:
+    except BadSonarRecord:
         return
     assert 0 < said.job < 2**53
     for value in said.fields.values():

@@ -23,9 +23,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.importers import sonar_stream
-from publisher.importers.log_files import opened
-from publisher.importers.sonar_stream import EnvelopeReader, Piece
+from publisher.sources.importing.log_files import opened
+from publisher.sources.sonar import envelopes
+from publisher.sources.sonar.envelopes import EnvelopeReader, Piece
 from tests.gridengine_files import jobs, write
 from tests.mortal_imports import FOR_EVER, child
 from tests.patience import PATIENCE_S, bounded
@@ -140,9 +140,9 @@ def test_pieces_are_the_same_however_the_file_grew(
     grown: list[Piece] = []
     start = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("publisher.importers.sonar_stream.MOST_ENVELOPE_BYTES", 800)
+        patch.setattr("publisher.sources.sonar.envelopes.MOST_ENVELOPE_BYTES", 800)
         whole = pieces(write(folder / "whole", [log]))
-        patch.setattr("publisher.importers.log_files._CHUNK_BYTES", chunk)
+        patch.setattr("publisher.sources.importing.log_files._CHUNK_BYTES", chunk)
         for cut in [*sorted(min(cut, len(log)) for cut in cuts), len(log)]:
             found = pieces(write(folder / "grown", [log[:cut]]), start)
             grown += found
@@ -379,7 +379,7 @@ def test_an_envelope_without_an_end_is_passed_over_in_bounded_memory(
 def test_a_growing_envelope_without_an_end_waits_and_is_told(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sonar_stream, "MOST_ENVELOPE_BYTES", 3000)
+    monkeypatch.setattr(envelopes, "MOST_ENVELOPE_BYTES", 3000)
     endless = b'{"meta":{"x":"' + b"x" * 20_000
     path = write(tmp_path / "f", [*numbered(2), endless])
     report = run_import(database, path)
@@ -453,11 +453,11 @@ def test_the_token_is_nowhere(tmp_path: Path, database: Path, caplog: pytest.Log
 # Crashes and company
 
 SET_UP = """
-from publisher.importers import sonar, sonar_batch
+from publisher.sources.sonar import batch_reader, importer
 from tests.sonar_files import run_import
 
-sonar_batch._BATCH_RECORDS = 20
-sonar._SETTLED_AT_ONCE = 7
+batch_reader._BATCH_RECORDS = 20
+importer._SETTLED_AT_ONCE = 7
 """
 
 

@@ -6,8 +6,7 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.alike import run_fingerprints
-from publisher.model.job import JobId, job_digest, job_key, job_keys, values_fingerprint
+from publisher.model.job import JobId, job_digest, job_key, job_keys, run_fingerprints, values_fingerprint
 from tests.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.

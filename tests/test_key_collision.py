@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from publisher import commands
-from publisher.ledger.base import Hold
-from publisher.outcome import Outcome
+from publisher.ledger.contract import Hold
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
 from tests.arex_databases import SampleJob, Writer
 from tests.pki import Credential
 from tests.simulated_months import Steps, World
@@ -34,11 +34,11 @@ def an_hour_later(world: World) -> Outcome:
 
 
 def set_aside(world: World) -> list[tuple[str, str]]:
-    return [(held.job.job_id, held.job.rule) for held in commands.quarantined(world.site(), targets=[])]
+    return [(held.job.job_id, held.job.rule) for held in publish.quarantined(world.site(), targets=[])]
 
 
 def release(world: World) -> None:
-    commands.change_hold(world.site(), [], Hold.RELEASED, every=True, targets=[])
+    publish.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
 
 
 def wall_of(world: World, job: SampleJob) -> int:
@@ -71,7 +71,7 @@ def test_a_job_under_the_key_of_one_delivered_in_an_earlier_round(world: World) 
 def test_a_job_under_the_key_of_one_in_another_message_of_the_round(world: World, dry_run: bool) -> None:
     world.finish([*JOBS, SECOND])
     site = world.site()
-    (outcome,) = commands.publish(site, targets=[], observer=Steps(), force=True, dry_run=dry_run)
+    (outcome,) = publish.publish(site, targets=[], observer=Steps(), force=True, dry_run=dry_run)
     assert (outcome.exit_status, outcome.quarantined, outcome.records) == (65, 1, len(JOBS))
     if not dry_run:
         went_without(world, outcome)
@@ -108,7 +108,7 @@ def test_a_job_that_was_never_delivered_is_in_nobodys_way(world: World, why: str
     world.finish([replace(FIRST, status="aborted") if why == "not wanted" else replace(FIRST, cpus=0, wall_s=-5)])
     done(world.publish())
     if why == "dropped":
-        commands.change_hold(world.site(), [], Hold.DROPPED, every=True, targets=[])
+        publish.release_or_drop(world.site(), [], Hold.DROPPED, every=True, targets=[])
     world.finish([*OTHERS, SECOND])
     done(world.publish())
     assert wall_of(world, SECOND) == SECOND.wall_s

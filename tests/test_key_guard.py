@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from publisher import commands, planning, republishing
-from publisher.errors import Busy, UsageError
-from publisher.ledger.base import Hold, Ledger, impatient
-from publisher.ledger.moves import SqliteLedger
-from publisher.ledger.sqlite_file import open_ledger_file
-from publisher.model import when
-from publisher.outcome import Outcome
-from publisher.results import ticket
-from publisher.sources.arex import ArexSource
+from publisher.cli.outcomes import ticket
+from publisher.ledger.contract import Hold, Ledger, impatient
+from publisher.ledger.sql.ledger import SqliteLedger
+from publisher.ledger.sqlite.connection import open_ledger_file
+from publisher.model import time
+from publisher.model.errors import Busy, UsageError
+from publisher.pipeline import publish
+from publisher.pipeline.republish import plan, run
+from publisher.pipeline.round.outcome import Outcome
+from publisher.sources.arex.source import ArexSource
 from tests.arex_databases import SampleJob, Writer
 from tests.pki import Credential
 from tests.simulated_months import Steps, WiredSite, World
@@ -274,7 +275,7 @@ def test_a_dropped_job_stays_out_when_its_month_is_summed_up_anew(world: World) 
     world.finish([poor, *(replace(job, benchmark="HEPSPEC:10") for job in rest)])
     assert done(world.publish()).quarantined == 1
     site = world.site()
-    commands.change_hold(site, [], Hold.DROPPED, every=True, targets=[])
+    publish.release_or_drop(site, [], Hold.DROPPED, every=True, targets=[])
     world.config["records"]["benchmark"] = {"type": "HEPSPEC", "value": 10}
     world.pass_time(2)
     assert done(world.publish()).exit_status == 0
@@ -396,9 +397,9 @@ def test_a_second_run_of_an_errand_leaves_it_alone(world: World) -> None:
                 others[0] = world.republish("2028-02")
 
     site = world.site()
-    wish = planning.Wish(window=when.Month(2028, 2).window)
-    plans = planning.plan(site, site.settings.targets, wish, Steps())
-    (first,) = republishing.carry_out(site, site.settings.targets, plans, wish, Meanwhile(), dry_run=False)
+    wish = plan.RepublishRequest(window=time.Month(2028, 2).window)
+    plans = plan.plan(site, site.settings.targets, wish, Steps())
+    (first,) = run.carry_out(site, site.settings.targets, plans, wish, Meanwhile(), dry_run=False)
     assert first.exit_status == 0
     assert done(others[0]).exit_status == 75
     assert world.republish("2028-02", dry_run=True) is not None
@@ -432,7 +433,7 @@ class GrabbedLedger(SqliteLedger):
 
 
 class GrabbedSite(WiredSite):
-    def ledger(self, *, rehearsal: bool = False) -> Ledger:
+    def ledger(self, *, dry_run: bool = False) -> Ledger:
         path = self.settings.state
         return GrabbedLedger(open_ledger_file(path), path)
 
@@ -440,8 +441,8 @@ class GrabbedSite(WiredSite):
 def test_counts_that_cannot_be_told_now_do_not_hide_what_the_round_did(world: World) -> None:
     world.finish(JOBS)
     site = world.site()
-    grabbed = GrabbedSite(settings=site.settings, surroundings=site.surroundings, wire=world.wire)
-    (outcome,) = commands.publish(grabbed, targets=[], observer=Steps(), force=True)
+    grabbed = GrabbedSite(settings=site.settings, process=site.process, wire=world.wire)
+    (outcome,) = publish.publish(grabbed, targets=[], observer=Steps(), force=True)
     assert (outcome.exit_status, outcome.outcome, outcome.records) == (75, "deferred", len(JOBS))
     assert done(world.publish()).exit_status == 0
     assert not world.differences()
@@ -477,10 +478,13 @@ def test_a_rehearsal_of_what_is_held_writes_nothing_down(world: World) -> None:
 
 def test_part_of_a_month_of_totals_is_refused(world: World) -> None:
     site = world.site()
-    window = when.window(when.parse_from("2028-02-02", NOW), when.parse_to("2028-02-03", NOW))
+    window = time.window(time.parse_from("2028-02-02", NOW), time.parse_to("2028-02-03", NOW))
     with pytest.raises(UsageError, match="a part of a month"):
-        planning.plan(
-            site, site.settings.targets, planning.Wish(window=window, exact=True, format="apel-summary-0.4"), Steps()
+        plan.plan(
+            site,
+            site.settings.targets,
+            plan.RepublishRequest(window=window, exact=True, format="apel-summary-0.4"),
+            Steps(),
         )
 
 
@@ -504,10 +508,10 @@ def test_power_may_go_at_every_step_of_an_accepted_change(world: World) -> None:
 def republish_part(world: World, *, accept: bool = False) -> Outcome:
     """`--exact`: the first half of a month."""
     site = world.site()
-    window = when.window(when.parse_from("2028-02", NOW), when.parse_to("2028-02-14", NOW))
-    wish = planning.Wish(window=window, exact=True, accept_key_change=accept)
-    plans = planning.plan(site, site.settings.targets, wish, Steps())
-    (outcome,) = republishing.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)
+    window = time.window(time.parse_from("2028-02", NOW), time.parse_to("2028-02-14", NOW))
+    wish = plan.RepublishRequest(window=window, exact=True, accept_key_change=accept)
+    plans = plan.plan(site, site.settings.targets, wish, Steps())
+    (outcome,) = run.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)
     return outcome
 
 

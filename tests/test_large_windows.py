@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from publisher.sources import arex_sql
+from publisher.sources.arex import queries
 from tests.arex_databases import Schema, bulk
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI
@@ -60,9 +60,9 @@ def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, 
     path = tmp_path / "accounting.db"
     bulk(path, schema, 600, 1, START, END)
     with closing(sqlite3.connect(path)) as connection:
-        for question in (arex_sql.COUNT, arex_sql.WINDOW[schema]):
+        for question in (queries.COUNT, queries.WINDOW[schema]):
             plan = [
-                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", arex_sql.ANYTHING | {"last": 9})
+                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", queries.ANYTHING | {"last": 9})
             ]
             assert any("AAR_EndTime_IDX" in step for step in plan), plan
             assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), plan

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from publisher.model.job import JobId
-from publisher.model.message import Entry, Rendered
-from publisher.model.parcel import LearntLimit, Packer
+from publisher.model.message import Entry, LearntLimit, Rendered
+from publisher.pipeline.round.batches import BatchBuilder
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS
@@ -173,14 +173,14 @@ def rendered(number: int, size: int) -> Rendered:
 def test_a_record_above_a_learnt_limit_goes_alone() -> None:
     """Half of what was refused is a guess: a single record that is larger may well pass, and only the service can tell."""
     now_at_most = 1000
-    packer = Packer(most_records=0, most_bytes=1000, around=10, between=0, fill_to=lambda: now_at_most)
-    batches = [*packer.add(rendered(1, 300)), *packer.add(rendered(2, 300))]
+    builder = BatchBuilder(most_records=0, most_bytes=1000, around=10, between=0, fill_to=lambda: now_at_most)
+    batches = [*builder.add(rendered(1, 300)), *builder.add(rendered(2, 300))]
     assert batches == []
     now_at_most = 400
     sizes = (300, 600, 100, 200, 80, 11)
     for number, size in enumerate(sizes, start=3):
-        batches += packer.add(rendered(number, size))
-    batches += packer.rest()
+        batches += builder.add(rendered(number, size))
+    batches += builder.rest()
     lengths = [[len(record.content) for record in batch.records] for batch in batches]
     assert lengths == [[300, 300], [300], [600], [100, 200, 80], [11]]
 

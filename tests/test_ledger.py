@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from publisher.errors import Busy, LedgerError
-from publisher.ledger import stretches
-from publisher.ledger.base import Hold, MessageState
-from publisher.ledger.moves import SqliteLedger, open_ledger, open_to_read
+from publisher.ledger.contract import Hold, MessageState
+from publisher.ledger.sql.ledger import SqliteLedger, open_ledger, open_to_read
+from publisher.ledger.sqlite import stretches
+from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SkippedJob, job_key
-from publisher.model.message import Entry, Message, Rendered, message_id
-from publisher.model.progress import Cursor, OpenRow, Progress
+from publisher.model.message import Cursor, Entry, Message, OpenRow, Progress, Rendered, message_id
 from tests.jobs import make_job
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from publisher import ledger
-from publisher.ledger.sqlite_file import open_ledger_file
+from publisher.ledger.sqlite.connection import open_ledger_file
 
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 # What these hold does not grow with jobs or messages: targets, their months and hosts, files, metrics; of stretches

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.errors import ConfigError
-from publisher.sources.local_time import LocalTime, local_zone
+from publisher.model.errors import ConfigError
+from publisher.sources.arex.values import LocalTime, local_zone
 
 OSLO = LocalTime(ZoneInfo("Europe/Oslo"))
 

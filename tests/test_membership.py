@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.ledger.membership import (
+from publisher.ledger.sqlite.membership import (
     ENTRY_BYTES,
     LATEST_END,
     LEAF_ENTRIES,

@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import pytest
 
 from publisher.config import show
-from publisher.errors import ConfigError, LedgerError, SourceError
-from publisher.metrics.endpoint import Endpoint
-from publisher.metrics.names import METRICS, Kind
+from publisher.model.errors import ConfigError, LedgerError, SourceError
+from publisher.reporting.metrics.definitions import METRICS, MetricKind
+from publisher.reporting.metrics.exporter import MetricsEndpoint
 from tests.daemons import RunningDaemon, until
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -148,7 +148,7 @@ def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: F
     fake_ams.rotate_token()
     (outcome,) = site.round(force=True)
     assert outcome.outcome in ("rejected", "error")
-    suffixes = {Kind.SUMMARY: ("_sum", "_count")}
+    suffixes = {MetricKind.SUMMARY: ("_sum", "_count")}
     wanted = {f"{metric.name}{suffix}" for metric in METRICS for suffix in suffixes.get(metric.kind, ("",))}
     assert {name for name, *_ in site.told()} == wanted
 
@@ -342,7 +342,7 @@ def told_of_a_round(port: int, target: str) -> bool:
 
 def test_the_endpoint_follows_the_configuration(spooling: WatchedSite) -> None:
     first, second = free_port(), free_port()
-    with closing(Endpoint()) as endpoint:
+    with closing(MetricsEndpoint()) as endpoint:
         endpoint.follow(spooling.live())  # says nothing of a port: nothing listens
         spooling.site.config["metrics"]["listen"] = f"127.0.0.1:{first}"
         endpoint.follow(spooling.live())

@@ -8,10 +8,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 
-from publisher.errors import Unfit
-from publisher.model.benchmark import Benchmark, BenchmarkPolicy, BenchmarkRule, make_benchmark, parse_benchmark
+from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
-from publisher.model.selection import Window
+from publisher.model.rates import Benchmark, BenchmarkPolicy, BenchmarkRule, make_benchmark, parse_benchmark
+from publisher.model.time import Window
 from tests.jobs import ENDED, make_job
 from tests.strategies import hostile_text
 

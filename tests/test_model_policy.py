@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from publisher.errors import Unfit
-from publisher.model.hosts import endpoint_host, is_domain_name
-from publisher.model.identity import Identity, IdentityMode, period_label
+from publisher.model.errors import Unfit
+from publisher.model.identity import Identity, IdentityMode, VoRule, period_label
 from publisher.model.job import Epoch, JobRecord, Transfer
 from publisher.model.policy import KeyStyle, StartTime
-from publisher.model.vo_rules import VoRule
+from publisher.model.text import endpoint_host, is_domain_name
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_jobs
 

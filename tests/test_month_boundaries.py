@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from publisher.errors import UsageError
-from publisher.model import when
-from publisher.model.selection import Window
+from publisher.model import time as when
+from publisher.model.errors import UsageError
+from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
 from tests.pki import Credential
 from tests.simulated_months import Month, World

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from publisher import results
-from publisher.model import when
-from publisher.outcome import Outcome
-from publisher.planning import Wish, plan
-from publisher.results_plan import plan_lines
+from publisher.cli import outcomes as told
+from publisher.cli.commands.republish import plan_lines
+from publisher.model import time
+from publisher.pipeline.republish.plan import RepublishRequest, plan
+from publisher.pipeline.round.outcome import Outcome
 from tests.arex_databases import SampleJob
 from tests.pki import Credential
 from tests.simulated_months import Steps, World
@@ -110,7 +110,7 @@ def test_where_no_zeros_were_tried_the_month_waits_for_a_ticket(world: World) ->
     world.pass_time(1.1)
     held = done(world.publish())
     assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 1, False)]
-    assert results.ticket("SITE", held)
+    assert told.ticket("SITE", held)
     assert not world.wrong_months()
 
 
@@ -145,7 +145,7 @@ def test_settings_are_held_and_zeros_take_the_place_of_the_ticket(world: World) 
     held = done(world.publish())
     assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 2, True)]
     assert "no ticket is needed" in held.reason
-    assert results.ticket("SITE", held) == []
+    assert told.ticket("SITE", held) == []
     world.finish_again("job1", wall_s=77)
     world.pass_time(1.1)
     assert done(world.publish()).held, "what happens at the CE meanwhile does not let it go"
@@ -203,9 +203,9 @@ def test_rows_whose_jobs_are_gone_keep_their_totals_beside_others_that_changed(w
     assert not world.wrong_months()
     assert again.gone == {"2028-03": 2}
     said = "2028-03: 2 delivered jobs are gone from the accounting data; the rows that had them keep their totals"
-    assert f"egi: {said}" in results.publish_notes(again)
+    assert f"egi: {said}" in told.notes(again)
     site = world.site()
-    plans = plan(site, site.settings.targets, Wish(window=when.Month(2028, 3).window), Steps())
+    plans = plan(site, site.settings.targets, RepublishRequest(window=time.Month(2028, 3).window), Steps())
     assert f"  {said}" in plan_lines(plans)
 
 

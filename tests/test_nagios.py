@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from publisher.commands import TargetStatus
-from publisher.errors import UsageError
+from publisher.cli.nagios import status_nagios, thresholds
+from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.results_nagios import status_nagios, thresholds
+from publisher.pipeline.publish import TargetStatus
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from publisher import checking, planning, portal, republishing, summing
-from publisher.errors import UsageError
-from publisher.model import when
-from publisher.outcome import Outcome
+from publisher.model import time
+from publisher.model.errors import UsageError
+from publisher.pipeline.republish import plan, run
+from publisher.pipeline.round import totals
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.sync import check, portal
 from tests.arex_databases import SampleJob
 from tests.pki import Credential
 from tests.simulated_months import Steps, World
@@ -47,7 +49,7 @@ def clean_up(world: World, *job_ids: str) -> None:
 
 def republish_meeting(world: World, other: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """A republish of March in portions of a page, with something else done between two of them."""
-    monkeypatch.setattr(republishing, "_PORTION_PAGES", 1)
+    monkeypatch.setattr(run, "_PORTION_PAGES", 1)
     site = world.site()
     breaths = iter(range(1_000))
 
@@ -56,10 +58,10 @@ def republish_meeting(world: World, other: Callable[[], object], monkeypatch: py
             other()
         return False
 
-    site = replace(site, surroundings=replace(site.surroundings, wait=wait))
-    wish = planning.Wish(window=when.window(MARCH, APRIL))
-    plans = planning.plan(site, site.settings.targets, wish, Steps())
-    (outcome,) = republishing.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)
+    site = replace(site, process=replace(site.process, wait=wait))
+    wish = plan.RepublishRequest(window=time.window(MARCH, APRIL))
+    plans = plan.plan(site, site.settings.targets, wish, Steps())
+    (outcome,) = run.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)
     return outcome
 
 
@@ -145,7 +147,7 @@ def test_delivered_jobs_that_do_not_go_again_hold_the_month(world: World, unwant
     assert world.receiver.totals()[2028, 3][0] == 10
     done(world.republish("2028-03", accept=True))
     site = world.site()
-    ((_, change),) = checking.accepted(site, site.settings.targets, months=None)
+    ((_, change),) = check.accepted(site, site.settings.targets, months=None)
     assert change.lost_jobs == 3
 
 
@@ -193,7 +195,7 @@ def test_what_a_regular_round_delivers_in_the_end_of_a_republish_counts(
     world.finish(
         [alike(number, user="/DC=org/CN=first") for number in range(40, 45)]
     )  # not yet published: looked at twice
-    real = republishing._made_of
+    real = run._made_of
     rounds = iter((True,))
 
     def made_of(*arguments: Any) -> Any:
@@ -203,8 +205,8 @@ def test_what_a_regular_round_delivers_in_the_end_of_a_republish_counts(
             done(world.publish())
         return made
 
-    monkeypatch.setattr(republishing, "_made_of", made_of)
-    monkeypatch.setattr(republishing, "_stands", lambda *_: False)
+    monkeypatch.setattr(run, "_made_of", made_of)
+    monkeypatch.setattr(run, "_stands", lambda *_: False)
     assert done(world.republish("2028-03")).exit_status == 0
     assert done(world.sync()).exit_status == 0
     assert world.wrong_months() == {}
@@ -248,7 +250,7 @@ def test_nothing_to_tell_is_no_difference(world: World) -> None:
 def test_a_large_month_is_noted_in_portions_and_power_may_go_between_them(
     world: World, monkeypatch: pytest.MonkeyPatch, fatal: int
 ) -> None:
-    monkeypatch.setattr(summing, "_FLUSH_JOBS", 5)
+    monkeypatch.setattr(totals, "_FLUSH_JOBS", 5)
     world.config["targets"]["egi"]["start"] = "2028-04"
     world.finish([alike(number) for number in range(23)])
     world.republish("2028-03", fatal=fatal)
@@ -304,7 +306,7 @@ def test_a_portal_that_does_not_tell_submit_hosts_apart(world: World, there: int
     path = tmp_path / "saved"
     path.write_text(f"Month,Year,Jobs\n2,2028,12\n3,2028,{there}\n")
     site = world.site()
-    compared = checking.check(site, site.settings.targets, months=None, portal=portal.read(path, "SITE"))
+    compared = check.check(site, site.settings.targets, months=None, portal=portal.read(path, "SITE"))
     repairs = [repair for row in compared for repair in row.repairs]
     assert len(repairs) == bool(repair)
     assert repair in "".join(repairs)
@@ -317,5 +319,5 @@ def test_a_check_tells_how_far_it_is(world: World) -> None:
     done(world.publish())
     site = world.site()
     seen: list[int] = []
-    checking.check(site, site.settings.targets, months=None, portal=None, jobs_seen=seen.append)
+    check.check(site, site.settings.targets, months=None, portal=None, jobs_seen=seen.append)
     assert sum(seen) == len(JOBS)

@@ -100,9 +100,11 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path
         "share/doc/publisher/README.md",
         *(f"share/doc/publisher/{name}" for name in below("conf")),
     }
-    sample = [sys.executable, "-c", "from publisher.cli import main; main()", "config", "example"]
+    sample = [sys.executable, "-c", "from publisher.cli.main import main; main()", "config", "example"]
     done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout) == (0, (ROOT / "publisher" / "example.yaml").read_text()), done.stderr
+    assert (done.returncode, done.stdout) == (0, (ROOT / "publisher" / "config" / "example.yaml").read_text()), (
+        done.stderr
+    )
 
 
 # Manual pages
@@ -153,7 +155,7 @@ def completed(site: ConfiguredSite, folder: Path, *words: str) -> Sequence[str]:
     starter = folder / "bin" / "publisher"
     starter.parent.mkdir(exist_ok=True)
     starter.write_text(
-        f"#!/bin/sh\nexec {sys.executable} -c 'from publisher.cli import main; main()' --config {site.path} \"$@\"\n"
+        f"#!/bin/sh\nexec {sys.executable} -c 'from publisher.cli.main import main; main()' --config {site.path} \"$@\"\n"
     )
     starter.chmod(0o755)
     asked = (

@@ -22,11 +22,11 @@ from tests.sites import ConfiguredSite
 PLUGINS = Path(__file__).parent / "plugins"
 JOBS = list(generate(1, 90, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
 # The room, the file, and the name that the line gives it.
-NEW = (("sources", "folder", "folder"), ("formats", "terse", "terse"), ("delivery", "paper", "paper"))
+NEW = (("sources", "folder", "folder"), ("formats", "terse", "terse"), ("transports", "paper", "paper"))
 BEFORE = {
-    "sources": '    "arex": "publisher.sources.arex",\n',
-    "formats": '    "car": "publisher.formats.car",\n',
-    "delivery": '    "spool": "publisher.delivery.spool",\n',
+    "sources": '    "arex": "publisher.sources.arex.source",\n',
+    "formats": '    "car": "publisher.formats.apel.car",\n',
+    "transports": '    "spool": "publisher.transports.spool",\n',
 }
 
 
@@ -59,7 +59,7 @@ def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
 
 
 def run(tree: Path, site: ConfiguredSite, *words: str) -> subprocess.CompletedProcess[str]:
-    starter = "from publisher.cli import main; main()"
+    starter = "from publisher.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", starter, "--config", site.path, *words],
         cwd=tree,

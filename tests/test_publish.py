@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
-from publisher import commands, config
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.pipeline import publish
+from publisher.pipeline.site import ProcessEnvironment
 from publisher.sources.base import Page
-from publisher.wiring import Site, Surroundings
 from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
@@ -426,7 +428,7 @@ def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_y
     site.config["records"] = {}
     site.save()
     settings = config.load(site.path, {}, host_name="ce01.example.org")
-    surroundings = Surroundings(
+    surroundings = ProcessEnvironment(
         environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
     )
     written: list[int] = []
@@ -439,7 +441,7 @@ def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_y
         def __getattr__(self, name: str) -> Any:
             return lambda *told, **also: None
 
-    (outcome,) = commands.publish(Site(settings=settings, surroundings=surroundings), targets=[], observer=Witness())
+    (outcome,) = publish.publish(LiveSite(settings=settings, process=surroundings), targets=[], observer=Witness())
     assert (outcome.records, outcome.quarantined) == (1, bare - 1)
     assert bare - 1 > written[-1] >= 2_000, "written down on the way, before the last page"
 

@@ -148,7 +148,7 @@ def test_what_is_odd_about_a_job_that_finished_again_is_told_once(site: SiteUnde
 
 def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round adds new jobs to what it has: it asks the database for no month."""
-    from publisher.sources.arex import ArexSource
+    from publisher.sources.arex.source import ArexSource
 
     asked: list[object] = []
     real = ArexSource.window

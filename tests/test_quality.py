@@ -10,25 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
-from publisher.model.benchmark import BenchmarkPolicy
-from publisher.model.job import Epoch, JobRecord
-from publisher.model.quality import (
+from publisher.formats.apel.rules import (
     BENCHMARK_RULES,
     RUN_RULES,
-    WARNINGS,
     WHERE_RULES,
     WHO_RULES,
-    Rule,
-    Run,
     apel_fault,
-    apel_warnings,
-    latest_end,
-    require,
     require_apel,
     require_run,
     require_text,
 )
+from publisher.formats.rules import WARNINGS, Rule, RunUnderTest, latest_end, require, warnings_about
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.rates import BenchmarkPolicy
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_jobs, jobs
 
@@ -141,7 +136,7 @@ def test_the_fast_path_says_what_the_table_says(job: JobRecord) -> None:
 
 def _verdict_of_table(published: Any) -> str | None:
     try:
-        require(RUN_RULES, Run(published, latest_end(NOW)))
+        require(RUN_RULES, RunUnderTest(published, latest_end(NOW)))
     except Unfit as fault:
         return fault.rule
     return None
@@ -163,7 +158,7 @@ def test_no_job_breaks_the_rules_themselves(job: JobRecord) -> None:
         return
     fault = apel_fault(published, NOW)
     assert fault is None or fault.reason
-    assert set(apel_warnings(published)) <= {rule.name for rule in WARNINGS}
+    assert set(warnings_about(published)) <= {rule.name for rule in WARNINGS}
 
 
 def test_rule_names_are_unique_and_every_rule_says_what_it_protects() -> None:
@@ -193,7 +188,7 @@ def test_rule_names_are_unique_and_every_rule_says_what_it_protects() -> None:
 )
 def test_what_is_odd_is_a_warning_and_no_fault(fields: dict[str, Any], warnings: tuple[str, ...]) -> None:
     job = make_policy().describe(make_job(**fields))
-    assert apel_warnings(job) == warnings
+    assert warnings_about(job) == warnings
     assert apel_fault(job, NOW) is None
 
 

@@ -12,11 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobRecord, Transfer
-from publisher.model.policy import PublishedJob
-from publisher.model.quality import Rule, Run, latest_end, require
-from publisher.model.quality_sgas import (
+from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
+from publisher.formats.sgas.rules import (
     MENDS,
     SGAS_RUN_RULES,
     SGAS_WHERE_RULES,
@@ -25,8 +22,11 @@ from publisher.model.quality_sgas import (
     sgas_fault,
     sgas_mends,
 )
-from publisher.model.sgas import public_url, transfers, vo_attributes
-from publisher.model.vo_rules import VoRule
+from publisher.formats.sgas.values import public_url, transfers, vo_attributes
+from publisher.model.errors import Unfit
+from publisher.model.identity import VoRule
+from publisher.model.job import Epoch, JobId, JobRecord, Transfer
+from publisher.model.policy import PublishedJob
 from tests.jobs import ENDED, make_charging, make_job, make_policy
 from tests.strategies import hostile_jobs, ordinary_jobs
 
@@ -105,7 +105,7 @@ def test_the_hot_path_says_what_the_table_says(job: JobRecord) -> None:
     said = []
     asks: tuple[Callable[[], None], ...] = (
         lambda: require_sgas_run(published, LATEST),
-        lambda: require(SGAS_RUN_RULES, Run(published, LATEST)),
+        lambda: require(SGAS_RUN_RULES, RunUnderTest(published, LATEST)),
     )
     for ask in asks:
         try:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from lxml import html
 
-from publisher.report.columns import hours_text, share_text
+from publisher.reporting.html.columns import hours_text, share_text
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI
@@ -494,7 +494,7 @@ def test_missing_libraries_are_named_and_the_rest_works(
     small: ConfiguredSite, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(small, JOBS[:3])
-    for name in [name for name in sys.modules if name.startswith("publisher.report.p")]:
+    for name in [name for name in sys.modules if name.startswith("publisher.reporting.html.p")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     run = small.run("report", "-o", str(small.folder / "r.html"))

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from publisher.delivery.base import Receipt, Verdict
+from publisher.cli.progress import CountingReport, ProgressReport
 from publisher.model.message import Message, MessageId
-from publisher.terminal import CountingReport, ProgressReport
+from publisher.transports.base import Receipt, Verdict
 from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS

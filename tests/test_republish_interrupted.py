@@ -35,7 +35,7 @@ from tests.sites import SiteUnderTest
 START, END = datetime(2025, 3, 1, tzinfo=UTC), datetime(2025, 10, 1, tzinfo=UTC)
 WINDOW: Final = ("--from", "2025-03", "--to", "2025-09")
 # What the console script does, without needing it on a path.
-PUBLISHER: Final = ("-c", "from publisher.cli import main; main()")
+PUBLISHER: Final = ("-c", "from publisher.cli.main import main; main()")
 _LOOK_EVERY_S: Final = 0.005
 _MOST_MIB: Final = 160
 

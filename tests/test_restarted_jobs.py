@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from publisher import explaining
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-from publisher.ledger import stretches
-from publisher.ledger.moves import open_ledger
+from publisher.ledger.sql.ledger import open_ledger
+from publisher.ledger.sqlite import stretches
 from publisher.model.job import Epoch, JobId, JobKey, job_key
-from publisher.model.message import LEFT_OUT
-from publisher.model.progress import Progress
+from publisher.model.message import REMOVED, Progress
+from publisher.reporting import explain
 from tests import spring_2028
 from tests.arex_databases import SampleJob
 from tests.pki import Credential
@@ -69,8 +68,8 @@ def told(world: World) -> Counter[tuple[int, int]]:
     return counts
 
 
-def explained(world: World) -> explaining.Explanation:
-    (one,) = explaining.explain(world.site(), JobId(RESTARTED.job_id), targets=[], format_name=None)
+def explained(world: World) -> explain.Explanation:
+    (one,) = explain.explain(world.site(), JobId(RESTARTED.job_id), targets=[], format_name=None)
     return one
 
 
@@ -163,7 +162,7 @@ def test_other_runs_are_found_wherever_their_entries_stand(
         for some in batched({**runs, left_out: Epoch(ENDED + 9)}.items(), 60):
             ledger.count(
                 "egi",
-                {key: (end, LEFT_OUT if key == left_out else 5) for key, end in some},
+                {key: (end, REMOVED if key == left_out else 5) for key, end in some},
                 {},
                 dirty={},
                 clean=(),

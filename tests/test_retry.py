@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.delivery.retry import Schedule, asked_wait_s
+from publisher.transports.http.retry import RetrySchedule, asked_wait_s
 
 NOW = datetime(2026, 3, 5, 12, 0, 0, tzinfo=UTC)
-SCHEDULE = Schedule(attempts=9, budget_s=10_000)
+SCHEDULE = RetrySchedule(attempts=9, budget_s=10_000)
 
 
-def ceilings(schedule: Schedule) -> list[float | None]:
+def ceilings(schedule: RetrySchedule) -> list[float | None]:
     return [
         schedule.wait_s(attempts_made=made, spent_s=0, chance=1.0, asked_s=None)
         for made in range(1, schedule.attempts + 1)
@@ -25,11 +25,11 @@ def test_waits_double_from_two_seconds_to_a_minute() -> None:
 
 
 def test_five_attempts_have_four_waits_between_them() -> None:
-    assert ceilings(Schedule()) == [2, 4, 8, 16, None]
+    assert ceilings(RetrySchedule()) == [2, 4, 8, 16, None]
 
 
 def test_no_number_of_attempts_is_too_large() -> None:
-    assert Schedule(attempts=10**6, budget_s=1e9).wait_s(attempts_made=10**5, spent_s=0, chance=1.0) == 60
+    assert RetrySchedule(attempts=10**6, budget_s=1e9).wait_s(attempts_made=10**5, spent_s=0, chance=1.0) == 60
 
 
 @given(st.integers(1, 8), st.floats(0, 1, exclude_max=True))
@@ -48,7 +48,7 @@ def test_the_servers_wish_counts_up_to_five_minutes(asked: float | None, expecte
 
 
 def test_the_budget_ends_patience() -> None:
-    schedule = Schedule(attempts=5, budget_s=100)
+    schedule = RetrySchedule(attempts=5, budget_s=100)
     assert schedule.wait_s(attempts_made=1, spent_s=98, chance=1.0) == 2
     assert schedule.wait_s(attempts_made=1, spent_s=99, chance=1.0) is None
     assert schedule.wait_s(attempts_made=1, spent_s=0, chance=0.0, asked_s=101) is None

@@ -24,11 +24,12 @@ import pytest
 import yaml
 
 from publisher import config
-from publisher.outcome import Outcome
-from publisher.scheduler import systemd
-from publisher.scheduler.daemon import Daemon, Wish
-from publisher.terminal import ProgressReport
-from publisher.wiring import Site, Surroundings
+from publisher.cli.progress import ProgressReport
+from publisher.cli.site import LiveSite
+from publisher.pipeline.daemon import systemd
+from publisher.pipeline.daemon.daemon import Daemon, DaemonCommand
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment, Site
 from tests.arex_databases import SampleJob, Writer, generate
 from tests.daemons import Manager, RunningDaemon, until
 from tests.fake_ams.faults import Fault
@@ -366,7 +367,7 @@ def test_errors_of_other_commands_reach_the_journal_as_errors(tmp_path: Path) ->
     with log.open("wb") as stream:
         done = subprocess.run(
             [
-                *(sys.executable, "-c", "from publisher.cli import main; main()"),
+                *(sys.executable, "-c", "from publisher.cli.main import main; main()"),
                 *("--config", str(tmp_path / "none.yaml"), "status"),
             ],
             stderr=stream,
@@ -394,10 +395,10 @@ class Time:
 class InThread:
     """A daemon on a thread of this process."""
 
-    def __init__(self, site: Site, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, site: LiveSite, environment: dict[str, str] | None = None) -> None:
         self.outcomes: list[Outcome] = []
         self.looks = 0
-        self.wishes: SimpleQueue[Wish] = SimpleQueue()
+        self.wishes: SimpleQueue[DaemonCommand] = SimpleQueue()
         self.manager = systemd.ServiceManager(environment or {})
         self.daemon = Daemon(
             site,
@@ -411,7 +412,7 @@ class InThread:
         self._thread = threading.Thread(target=self.daemon.serve, daemon=True)
         self._thread.start()
 
-    def _wish(self, seconds: float) -> Wish | None:
+    def _wish(self, seconds: float) -> DaemonCommand | None:
         self.looks += 1
         try:
             return self.wishes.get(timeout=min(seconds, 0.02))
@@ -425,7 +426,7 @@ class InThread:
         until(lambda: self.looks > looked + 2, lambda: "it does not look any more")
 
     def end(self) -> None:
-        self.wishes.put(Wish.STOP)
+        self.wishes.put(DaemonCommand.STOP)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
@@ -438,7 +439,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 @pytest.fixture
-def spooling(tmp_path: Path, wall: Time) -> Site:
+def spooling(tmp_path: Path, wall: Time) -> LiveSite:
     """A site with one hourly target, which needs no service, at a time that tests set."""
     control = tmp_path / "control"
     (control / "accounting").mkdir(parents=True)
@@ -449,16 +450,16 @@ def spooling(tmp_path: Path, wall: Time) -> Site:
     source = {"type": "arex", "control_dir": str(control), "time_zone": "UTC"}
     tree = {"site": "SITE", "source": source, "state": str(tmp_path / "state" / "publishing.db")}
     path.write_text(yaml.safe_dump(tree | {"targets": {"files": spool(tmp_path / "out", sign=False)}}))
-    return Site(
+    return LiveSite(
         settings=config.load(path, {}, host_name="ce.example.org"),
-        surroundings=Surroundings(
+        process=ProcessEnvironment(
             environment={}, clock=wall.now, monotonic=time.monotonic, wait=lambda seconds: False, chance=lambda: 0.5
         ),
     )
 
 
 @pytest.fixture
-def daemon(spooling: Site) -> Iterator[InThread]:
+def daemon(spooling: LiveSite) -> Iterator[InThread]:
     """After its first round."""
     made = InThread(spooling)
     made.wait_for_rounds(1)
@@ -502,13 +503,13 @@ def test_rounds_come_when_their_time_has_come_and_not_before(daemon: InThread, w
     quiet_for_a_while(daemon, 2)
 
 
-def with_keys(site: Site, **keys: Any) -> Site:
+def with_keys(site: LiveSite, **keys: Any) -> LiveSite:
     """The site with other settings of its target."""
     (target,) = site.settings.targets
     return replace(site, settings=replace(site.settings, targets=(replace(target, **keys),)))
 
 
-def test_jitter_delays_a_round(spooling: Site, tmp_path: Path) -> None:
+def test_jitter_delays_a_round(spooling: LiveSite, tmp_path: Path) -> None:
     """An hour after the last one, and half of an hour, by its chance of 0.5; the ledger counts whole seconds."""
     with closing(Manager(str(tmp_path / "notify"))) as manager:
         daemon = InThread(with_keys(spooling, jitter_s=3600), {"NOTIFY_SOCKET": manager.address})
@@ -522,7 +523,7 @@ def test_jitter_delays_a_round(spooling: Site, tmp_path: Path) -> None:
     assert planned in {f"STATUS=files: next round {due + timedelta(seconds=n):%Y-%m-%dT%H:%M:%SZ}" for n in (0, 1)}
 
 
-def test_a_bug_in_what_follows_a_round_stops_nothing(spooling: Site, wall: Time, logged: Logged) -> None:
+def test_a_bug_in_what_follows_a_round_stops_nothing(spooling: LiveSite, wall: Time, logged: Logged) -> None:
     """Also the place that metrics are written from: told of every round, and its trouble is its own."""
     seen: list[tuple[str, str]] = []
 
@@ -539,7 +540,7 @@ def test_a_bug_in_what_follows_a_round_stops_nothing(spooling: Site, wall: Time,
     assert "a bug in publisher, after its round: a bug" in "\n".join(logged.lines)
 
 
-def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: Site, wall: Time, logged: Logged) -> None:
+def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: LiveSite, wall: Time, logged: Logged) -> None:
     """A clock that breaks once stands for the bug: everything in a round asks it."""
     broken = threading.Event()
 
@@ -550,7 +551,7 @@ def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: Site, wall:
 
     broken.set()
     site = with_keys(spooling, every_s=1)
-    daemon = InThread(replace(site, surroundings=replace(site.surroundings, clock=clock)))
+    daemon = InThread(replace(site, process=replace(site.process, clock=clock)))
     daemon.wait_for_rounds(1)
     broken.clear()
     daemon.wait_for_rounds(2)
@@ -559,7 +560,7 @@ def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: Site, wall:
     assert "a bug in publisher: a bug" in "\n".join(logged.lines)
 
 
-def test_never_two_rounds_of_a_target_at_once(spooling: Site) -> None:
+def test_never_two_rounds_of_a_target_at_once(spooling: LiveSite) -> None:
     """A round that lasts longer than `every` has no second one beside it, and missed ones are made up for once."""
     busy: list[int] = []
     most: list[int] = []

@@ -9,12 +9,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from publisher.delivery.answer import REASON_LENGTH, Answer, Failure, NoAnswer
-from publisher.delivery.base import Verdict
-from publisher.delivery.sgas_names import Spellings
-from publisher.delivery.sgas_replies import Voice, said, sent_names, sent_records, service_paths
-from publisher.delivery.sgas_verdicts import SILENCES, STATUSES, WORDS, Sent, judge
-from publisher.formats.ogf_ur import OgfUr
+from publisher.formats.sgas.ogf_ur import OgfUr
+from publisher.transports.base import Verdict
+from publisher.transports.http.answers import REASON_LENGTH, Answer, Failure, RequestFailure
+from publisher.transports.sgas.dn import Spellings
+from publisher.transports.sgas.responses import (
+    SILENCES,
+    STATUSES,
+    WORDS,
+    AnsweredBy,
+    Sent,
+    judge,
+    said,
+    sent_names,
+    sent_records,
+    service_paths,
+)
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
 from tests.fake_sgas.failures import PROCESSING_FAILED, Crash, nginx_page, page
 from tests.jobs import make_job, make_policy
@@ -218,11 +228,11 @@ def test_every_row_has_a_case() -> None:
 
 @pytest.mark.parametrize("failure", Failure)
 def test_every_silence_has_a_meaning(failure: Failure) -> None:
-    receipt = judge(NoAnswer(failure=failure, reason="the wire is cut"), SENT)
+    receipt = judge(RequestFailure(failure=failure, reason="the wire is cut"), SENT)
     expected = {Failure.NOT_SENT: AGAIN, Failure.MAYBE_SENT: DOUBT}.get(failure, STOP)
     assert (receipt.verdict, receipt.exit_status) == (expected, SILENCES[failure].exit_status)
     assert receipt.reason.startswith("the wire is cut")
-    assert judge(NoAnswer(failure=failure, reason=""), SENT).reason
+    assert judge(RequestFailure(failure=failure, reason=""), SENT).reason
 
 
 # Hints
@@ -374,7 +384,7 @@ def test_names_are_read_alike_from_our_own_spelling_and_from_any_other(odd: str)
 
 
 def test_voices() -> None:
-    assert said(PROCESSING_FAILED).voice is Voice.BARE
-    assert said(nginx_page(502)).voice is Voice.NGINX
+    assert said(PROCESSING_FAILED).voice is AnsweredBy.BARE
+    assert said(nginx_page(502)).voice is AnsweredBy.NGINX
     assert said(nginx_page(502)).words == "502 Bad Gateway"
-    assert said(b"").voice is Voice.SILENCE
+    assert said(b"").voice is AnsweredBy.SILENCE

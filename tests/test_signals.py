@@ -23,7 +23,7 @@ START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC
 def start(site: SiteUnderTest) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
     return subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), "publish"],
+        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), "publish"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

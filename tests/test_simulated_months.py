@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from publisher.outcome import Outcome
+from publisher.pipeline.round.outcome import Outcome
 from tests.arex_databases import SampleJob, generate
 from tests.pki import Credential
 from tests.simulated_months import Month, World

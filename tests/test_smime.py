@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.delivery.base import Credentials
-from publisher.delivery.hostcert import slash_dn
-from publisher.delivery.smime import TAKEN_FOR_ENCRYPTED, Poison, Signer, objection
-from publisher.errors import CredentialError
+from publisher.model.errors import CredentialError
+from publisher.transports.base import Credentials
+from publisher.transports.credentials.host_certificate import slash_dn
+from publisher.transports.credentials.smime import TAKEN_FOR_ENCRYPTED, Signer, UnsafePayload, unsafe_reason
 from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, parse_slash_dn
 
@@ -160,8 +160,8 @@ def test_signed_size_is_never_too_small_and_hardly_too_large(length: int, signer
     ],
 )
 def test_what_would_stop_the_receiver_is_not_signed(payload: bytes, why: str, signer: Signer) -> None:
-    assert why in objection(payload)
-    with pytest.raises(Poison, match=why):
+    assert why in unsafe_reason(payload)
+    with pytest.raises(UnsafePayload, match=why):
         signer.sign(payload)
 
 
@@ -169,7 +169,7 @@ def test_what_would_stop_the_receiver_is_not_signed(payload: bytes, why: str, si
     "payload", [SUMMARY, b"a\tb", b"a\r\nb", b"the word pkcs7-mime alone", b"application/pkcs7-signature"]
 )
 def test_harmless_payloads_meet_no_objection(payload: bytes) -> None:
-    assert objection(payload) == ""
+    assert unsafe_reason(payload) == ""
 
 
 WORDS = ("application/", "x-", "pkcs7-mime", "pkcs7", "pkcs", "-mime", " ", "7-")
@@ -179,7 +179,7 @@ WORDS = ("application/", "x-", "pkcs7-mime", "pkcs7", "pkcs", "-mime", " ", "7-"
 def test_the_receivers_words_are_found_in_any_case(parts: list[str], cases: int) -> None:
     text = "".join(one.upper() if cases >> at & 1 else one for at, one in enumerate("".join(["x", *parts])))
     encrypted = any(words.decode() in text.lower() for words in TAKEN_FOR_ENCRYPTED)
-    assert bool(objection(text.encode())) is encrypted
+    assert bool(unsafe_reason(text.encode())) is encrypted
 
 
 # ---- credentials that cannot be used

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Side, Transfer
-from publisher.model.progress import Cursor, OpenRow
-from publisher.model.selection import Window
-from publisher.sources import arex_sql, source_plugin
-from publisher.sources.arex import ArexSource, Options, create
-from publisher.sources.arex_rows import SURELY_WRITTEN_S
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SideTable, Transfer
+from publisher.model.message import Cursor, OpenRow
+from publisher.model.time import Window
+from publisher.sources import source_plugin
+from publisher.sources.arex import queries
+from publisher.sources.arex.rows import SURELY_WRITTEN_S
+from publisher.sources.arex.source import ArexSource, Options, create
 from publisher.sources.base import Page, Source
 from tests.arex_databases import (
     RawRow,
@@ -39,7 +40,7 @@ from tests.contracts import NOTHING, SourceContract, SourceWorld, jobs_of
 START = datetime(2026, 10, 1, tzinfo=UTC)
 END = datetime(2026, 11, 1, tzinfo=UTC)
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
-EVERYTHING = frozenset(Side)
+EVERYTHING = frozenset(SideTable)
 BOTH: tuple[Schema, ...] = (1, 2)
 OSLO = "Europe/Oslo"
 
@@ -59,7 +60,7 @@ def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zo
             writer.write(job)
 
 
-def since(source: Source, now: datetime = NOW, needs: frozenset[Side] = NOTHING) -> list[Page]:
+def since(source: Source, now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> list[Page]:
     return [page for database in source.databases() for page in source.since(None, database, needs, now)]
 
 
@@ -173,7 +174,7 @@ def test_every_value_of_ordinary_jobs_comes_out(tmp_path: Path, schema: Schema) 
     assert any(job.transfers for job in jobs)
     by_window = jobs_of(source.window(Window(), EVERYTHING, NOW))
     assert sorted(by_window, key=lambda job: job.row) == read
-    again = source.look_again([OpenRow(row=job.row, finished_seen_at=None) for job in read], EVERYTHING, NOW)
+    again = source.reread([OpenRow(row=job.row, finished_seen_at=None) for job in read], EVERYTHING, NOW)
     assert jobs_of(again) == read
     assert source.find(read[5].job_id, EVERYTHING, NOW).jobs == (read[5],)
 
@@ -219,7 +220,7 @@ def test_a_running_job_is_open_and_becomes_a_job(tmp_path: Path, schema: Schema)
         assert opened.finished_seen_at is None
         assert source.find(JobId(job.job_id), NOTHING, NOW).open == (opened,)
         writer.finish(job)
-        (again,) = source.look_again([opened], NOTHING, NOW)
+        (again,) = source.reread([opened], NOTHING, NOW)
     assert [found.job_id for found in again.jobs] == [job.job_id]
 
 
@@ -235,10 +236,10 @@ def test_a_torn_row_waits_for_its_finished_event(tmp_path: Path, schema: Schema,
         assert (page.jobs, page.skipped) == ((), ())
         assert [row.finished_seen_at for row in page.open] == [Epoch(int(now.timestamp()))]
         later = at(job.end_time, 5 * 3600 + 899)
-        (again,) = source.look_again(page.open, NOTHING, later)
+        (again,) = source.reread(page.open, NOTHING, later)
         assert again.open == page.open
         writer.complete(job)
-        (whole,) = source.look_again(page.open, EVERYTHING, later)
+        (whole,) = source.reread(page.open, EVERYTHING, later)
     assert whole.jobs == (record_of(job, page.open[0].row, schema),)
 
 
@@ -249,8 +250,8 @@ def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schem
         writer.finish(job, stop_after="aar")
     source = source_of(tmp_path / "a.db", hold_off_s=600)
     (page,) = since(source, at(job.end_time))
-    assert len(jobs_of(source.look_again(page.open, NOTHING, at(job.end_time, 599)))) == 0
-    assert len(jobs_of(source.look_again(page.open, NOTHING, at(job.end_time, 600)))) == 1
+    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 599)))) == 0
+    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 600)))) == 1
     # A republished window meets it for the first time, and must not lose it for ever.
     (early,) = source.window(Window(), NOTHING, at(job.end_time, SURELY_WRITTEN_S - 1))
     assert (len(early.jobs), len(early.open)) == (0, 1)
@@ -268,7 +269,7 @@ def test_a_row_without_any_events_is_held_off_from_its_end(tmp_path: Path, schem
     (page,) = since(source, at(first.end_time, 900))
     assert [job.job_id for job in page.jobs] == [first.job_id]
     # An end in the future is waited for no longer than any other.
-    (again,) = source.look_again(page.open, NOTHING, at(first.end_time, 1800))
+    (again,) = source.reread(page.open, NOTHING, at(first.end_time, 1800))
     assert [job.job_id for job in again.jobs] == [future.job_id]
 
 
@@ -301,7 +302,7 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     half = Window(end=Epoch(jobs[30].end_time))
     assert source.count(half) == sum(job.end_time < jobs[30].end_time for job in jobs)
     shadowed = RowRef(database=source.databases()[1], record_id=30)
-    pages = source.look_again([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
+    pages = source.reread([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
     assert [page.gone for page in pages] == [(shadowed,)]
     (found,) = source.find(JobId(both[3].job_id), NOTHING, NOW).jobs
     assert found.row.database == source.databases()[0]
@@ -442,30 +443,30 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
     bulk(path, schema, 2000, 1, START, END, optimized=optimized)
     connection = sqlite3.connect(path)
     questions = {
-        arex_sql.SINCE[schema]: {"after": 5, "limit": 5},
-        arex_sql.WINDOW[schema]: {"first": 5, "last": 9, "after": 5, "limit": 5},
-        arex_sql.BY_ROW[schema]: {"rows": "[1]"},
-        arex_sql.BY_JOB[schema]: {"job": b"x", "escaped": b"x"},
-        arex_sql.JOB_OF_ROW: {"row": 1},
-        arex_sql.EVENTFUL: {"rows": "[1]"},
+        queries.SINCE[schema]: {"after": 5, "limit": 5},
+        queries.WINDOW[schema]: {"first": 5, "last": 9, "after": 5, "limit": 5},
+        queries.BY_ROW[schema]: {"rows": "[1]"},
+        queries.BY_JOB[schema]: {"job": b"x", "escaped": b"x"},
+        queries.JOB_OF_ROW: {"row": 1},
+        queries.EVENTFUL: {"rows": "[1]"},
     }
-    for which, parameters in ((arex_sql.BETWEEN, {"first": 1, "last": 9}), (arex_sql.LISTED, {"rows": "[1]"})):
-        questions[arex_sql.events(which)] = parameters
+    for which, parameters in ((queries.BETWEEN, {"first": 1, "last": 9}), (queries.LISTED, {"rows": "[1]"})):
+        questions[queries.events(which)] = parameters
         for table in ("AuthTokenAttributes", "JobExtraInfo", "RunTimeEnvironments", "DataTransfers"):
-            questions[arex_sql.side(table, which)] = parameters
-    for column, (_, table, _) in arex_sql.NAMES.items():
-        if table in arex_sql.tables(schema):
-            questions[arex_sql.names(column)] = {"ids": "[1]"}
+            questions[queries.side(table, which)] = parameters
+    for column, (_, table, _) in queries.NAMES.items():
+        if table in queries.tables(schema):
+            questions[queries.names(column)] = {"ids": "[1]"}
     plans = {question: plan(connection, question, values) for question, values in questions.items()}
-    plans["finished"] = plan(connection, arex_sql.finished_among(2), [b"x", b"y"])
+    plans["finished"] = plan(connection, queries.finished_among(2), [b"x", b"y"])
     connection.close()
     for question, steps in plans.items():
         assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question
         if "DISTINCT" not in question:
             assert [step for step in steps if "TEMP B-TREE" in step] == [], question
-    assert "AAR_EndTime_IDX" in " ".join(plans[arex_sql.WINDOW[schema]])
-    for which in (arex_sql.BETWEEN, arex_sql.LISTED):
-        assert "EventKey" not in " ".join(plans[arex_sql.events(which)])
+    assert "AAR_EndTime_IDX" in " ".join(plans[queries.WINDOW[schema]])
+    for which in (queries.BETWEEN, queries.LISTED):
+        assert "EventKey" not in " ".join(plans[queries.events(which)])
 
 
 def plan(connection: sqlite3.Connection, question: str, values: object) -> list[str]:
@@ -501,10 +502,10 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
     ended = jobs_of(pages)
     held = [row for page in pages for row in page.open if row.finished_seen_at is not None]
     assert held  # rows with events, and no FINISHED among them
-    ended += jobs_of(source.look_again(held, EVERYTHING, NOW + timedelta(hours=1)))
+    ended += jobs_of(source.reread(held, EVERYTHING, NOW + timedelta(hours=1)))
     assert jobs_of(source.window(Window(), EVERYTHING, NOW)) == sorted(ended, key=lambda job: (job.ended_at, job.row))
     rows = [OpenRow(row=RowRef(database=str(path), record_id=number), finished_seen_at=None) for number in seen]
-    again = list(source.look_again(rows, EVERYTHING, NOW))
+    again = list(source.reread(rows, EVERYTHING, NOW))
     assert jobs_of(again) == jobs_of(pages)
     for page in pages:
         for skipped in page.skipped:
@@ -529,7 +530,7 @@ def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema)
     assert len(whole.jobs) > 200
     assert whole.skipped
     assert whole.open
-    listed = source_of(path, page_rows=10_000).look_again(
+    listed = source_of(path, page_rows=10_000).reread(
         [OpenRow(row=job.row, finished_seen_at=None) for job in whole.jobs], EVERYTHING, NOW
     )
     assert jobs_of(listed) == list(whole.jobs)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from publisher.errors import SourceError
-from publisher.model.job import JobRecord, Side, SkippedJob
-from publisher.sources.arex import Options, create
+from publisher.model.errors import SourceError
+from publisher.model.job import JobRecord, SideTable, SkippedJob
+from publisher.sources.arex.source import Options, create
 from publisher.sources.base import OpenRow, Page
 from tests.arex_databases import (
     RawRow,
@@ -49,7 +49,7 @@ def read(tmp_path: Path, schema: Schema) -> Read:
                 writer.write(case)
         known = {"time_zone": zone, **options}
         source = create(Options(databases=(str(path),), **known), {})  # type: ignore[arg-type]  # any option
-        (page,) = source.since(None, str(path), frozenset(Side), NOW)
+        (page,) = source.since(None, str(path), frozenset(SideTable), NOW)
         source.close()
         return page
 

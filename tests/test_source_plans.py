@@ -20,37 +20,38 @@ from typing import Any, Final
 import pytest
 
 from publisher import sources
-from publisher.importers import accounting_schema
-from publisher.sources import arex_count_sql, arex_order, arex_sql
-from publisher.sources.arex_sql import IMPORTED, LAYOUTS
+from publisher.sources.arex import queries, write_order
+from publisher.sources.arex.counting import count
+from publisher.sources.arex.queries import IMPORTED, LAYOUTS
+from publisher.sources.importing import database
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ALL_LAYOUTS: Final = frozenset(LAYOUTS)
 # Arguments for functions that make questions.
-WHICH: Final = [(arex_sql.BETWEEN,), (arex_sql.LISTED,)]
+WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
-    "arex_sql.side": [(table, *which) for table in arex_sql.tables(2) for which in WHICH if table in arex_sql._SIDES],
+    "arex_sql.side": [(table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES],
     "arex_sql.events": list(WHICH),
     "arex_sql.fqans_beside": list(WHICH),
     "arex_sql.benchmarks_beside": list(WHICH),
-    "arex_sql.names": [(column,) for column in arex_sql.NAMES],
+    "arex_sql.names": [(column,) for column in queries.NAMES],
     "arex_sql.finished_among": [(2,)],
     "arex_count_sql.standing_among": [(2,)],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
-    arex_sql.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
-    arex_sql.LAYOUT: {"entry", "field"},  # the schema
+    queries.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
+    queries.LAYOUT: {"entry", "field"},  # the schema
     # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
-    arex_count_sql.BY_SUBMISSION[IMPORTED]: {"AAR"},
-    **{question: {question.split()[-1]} for question in arex_count_sql.NAMES.values()},  # names, for suggestions
+    count.BY_SUBMISSION[IMPORTED]: {"AAR"},
+    **{question: {question.split()[-1]} for question in count.NAMES.values()},  # names, for suggestions
 }
 SMALL: Final = {"json_each", "sqlite_master"}
 # What hardly tells one row from another: SQLite must not go by it.
 COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
 # A page's worth; a schema's; and what is read whole anyway.
-SORTED: Final = {arex_sql.EVENTFUL, *WHOLE}
+SORTED: Final = {queries.EVENTFUL, *WHOLE}
 
 
 def questions() -> Iterator[tuple[str, frozenset[int], str]]:
@@ -102,7 +103,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[i
             paths.append((schema, path))
     imported = folder / "imported.db"
     with closing(sqlite3.connect(imported)) as connection:
-        connection.executescript(accounting_schema.TABLES)
+        connection.executescript(database.TABLES)
     paths.append((IMPORTED, imported))
     opened = [(layout, sqlite3.connect(path)) for layout, path in paths]
     for _, connection in opened:
@@ -135,7 +136,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
-    for module in (arex_sql, arex_count_sql, arex_order):
+    for module in (queries, count, write_order):
         short = module.__name__.rpartition(".")[2]
         for name, made in vars(module).items():
             if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import publisher
-from publisher.errors import SourceError
-from publisher.sources.arex import Options, create
-from publisher.sources.sqlite_readonly import CopyShelf, ReadOnlyFile, Way
+from publisher.model.errors import SourceError
+from publisher.sources.arex.source import Options, create
+from publisher.sources.sqlite_reader import CopyShelf, OpenMode, ReadOnlyFile
 from tests.arex_databases import (
     SampleJob,
     Writer,
@@ -39,8 +39,8 @@ IN_FILE, IN_WAL = JOBS[:20], JOBS[20:30]
 READER = """
 import json, os, resource, sys
 from datetime import UTC, datetime
-from publisher.errors import SourceError
-from publisher.sources.arex import Options, create
+from publisher.model.errors import SourceError
+from publisher.sources.arex.source import Options, create
 path, most_bytes, uid = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
 if uid != os.geteuid():
     os.setgroups([])
@@ -259,11 +259,11 @@ def test_any_path_can_be_opened(place: Path, shelf: CopyShelf, name: str) -> Non
 def test_a_writer_who_starts_while_the_file_is_read_without_locks(path: Path, shelf: CopyShelf) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)
-    assert (file.way, file.ask(jobs_in)) == (Way.UNLOCKED, 20)
+    assert (file.way, file.ask(jobs_in)) == (OpenMode.UNLOCKED, 20)
     with Writer(path) as writer:
         for job in IN_WAL:
             writer.write(job)
-        assert (file.ask(jobs_in), file.way) == (30, Way.SHARED)
+        assert (file.ask(jobs_in), file.way) == (30, OpenMode.SHARED)
     file.close()
 
 
@@ -300,14 +300,14 @@ def test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_an
         for job in JOBS[:20]:
             writer.write(job)
         file = ReadOnlyFile(str(path), shelf)
-        assert (file.way, file.ask(jobs_in)) == (Way.SHARED, 20)
+        assert (file.way, file.ask(jobs_in)) == (OpenMode.SHARED, 20)
         writer.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     replace_by(path, JOBS[20:25])
     with Writer(path) as writer:
         for job in many:
             writer.write(job)
         assert file.ask(jobs_in) == 5 + more
-        assert file.way is Way.SHARED
+        assert file.way is OpenMode.SHARED
     file.close()
 
 
@@ -348,7 +348,7 @@ def test_a_copy_is_kept_until_the_file_changes(path: Path, place: Path, shelf: C
     fill(path)
     leave_wal(path, IN_WAL, shm=False)
     first = ReadOnlyFile(str(path), shelf)
-    assert (first.way, first.ask(jobs_in)) == (Way.COPY, 30)
+    assert (first.way, first.ask(jobs_in)) == (OpenMode.COPY, 30)
     assert list((place / "copies").iterdir()) == []
     kept = ReadOnlyFile(str(path), shelf)
     assert kept.ask(id) == first.ask(id)
@@ -368,7 +368,7 @@ def test_nothing_can_be_written_through_it(path: Path, shelf: CopyShelf) -> None
         file.ask(lambda connection: connection.execute("DELETE FROM AAR"))
     with Writer(path):
         assert file.ask(jobs_in) == 20
-        assert file.way is Way.SHARED
+        assert file.way is OpenMode.SHARED
         with pytest.raises(SourceError):
             file.ask(lambda connection: connection.execute("DELETE FROM AAR"))
     file.close()

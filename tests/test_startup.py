@@ -20,7 +20,7 @@ from tests.sites import SiteUnderTest
 
 _CODE: Final = """
 import json, sys
-from publisher.cli import run
+from publisher.cli.main import run
 status = run(sys.argv[1:])
 print()
 print(json.dumps(sorted(sys.modules)))
@@ -29,53 +29,53 @@ sys.exit(status)
 
 # Of other commands, and of plug-ins and keys that the configuration does not name. A name stands for all that is in it.
 OF_OTHERS: Final = (
-    "publisher.arc_conf",
-    "publisher.billing",
-    "publisher.charges",
-    "publisher.charging",
-    "publisher.checking",
+    "publisher.config.from_arc",
+    "publisher.cli.commands.charge",
+    "publisher.reporting.charges",
+    "publisher.reporting.charges.run",
+    "publisher.pipeline.sync.check",
     "publisher.config.charges",
-    "publisher.delivery.sgas",
-    "publisher.delivery.spool",
+    "publisher.transports.sgas",
+    "publisher.transports.spool",
     "publisher.doctor",
-    "publisher.explaining",
-    "publisher.exporting",
-    "publisher.formats.apel_summary",
-    "publisher.formats.car_check",
-    "publisher.formats.ogf_ur",
-    "publisher.importers.base",
-    "publisher.importing",
-    "publisher.ledger.charge_book",
-    "publisher.ledger.history",
-    "publisher.ledger.measure_book",
-    "publisher.ledger.rehearsal",
-    "publisher.metrics",
-    "publisher.planning",
-    "publisher.portal",
-    "publisher.report",
-    "publisher.reporting",
-    "publisher.republishing",
-    "publisher.scheduler",
-    "publisher.serving",
-    "publisher.shadowing",
-    "publisher.sources.usage",
-    "publisher.statistics",
-    "publisher.syncing",
-    "publisher.takeover",
-    "publisher.tallying",
+    "publisher.reporting.explain",
+    "publisher.reporting.export",
+    "publisher.formats.apel.summary_text",
+    "publisher.formats.apel.car_check",
+    "publisher.formats.sgas.ogf_ur",
+    "publisher.sources.importing",
+    *(f"publisher.cli.commands.{name}" for name in ("import_", "doctor", "explain", "export", "job", "quarantine")),
+    *(f"publisher.cli.commands.{name}" for name in ("republish", "source", "stats", "sync", "trace")),
+    "publisher.ledger.sql.charges",
+    "publisher.ledger.sql.history",
+    "publisher.ledger.dry_run",
+    "publisher.reporting.metrics",
+    "publisher.pipeline.republish.plan",
+    "publisher.pipeline.sync.portal",
+    "publisher.reporting.html",
+    "publisher.reporting.report",
+    "publisher.pipeline.republish.run",
+    "publisher.pipeline.daemon.daemon",
+    "publisher.config.cron",
+    "publisher.cli.commands.run",
+    "publisher.pipeline.takeover.compare",
+    "publisher.sources.statistics",
+    "publisher.reporting.statistics",
+    "publisher.pipeline.sync.counts",
+    "publisher.pipeline.takeover.adopt",
+    "publisher.reporting.usage",
 )
 OF_A_ROUND: Final = (
-    "publisher.abreast",
-    "publisher.aim",
-    "publisher.batching",
-    "publisher.delivery.ams_client",
-    "publisher.dispatch",
-    "publisher.formats.car",
-    "publisher.judge",
-    "publisher.outcome",
-    "publisher.pipeline",
-    "publisher.sending",
-    "publisher.summing",
+    "publisher.pipeline.parallel",
+    "publisher.pipeline.round.batches",
+    "publisher.transports.ams.transport",
+    "publisher.pipeline.round.sender",
+    "publisher.formats.apel.car",
+    "publisher.pipeline.round.decision",
+    "publisher.pipeline.round.outcome",
+    "publisher.pipeline.round.round",
+    "publisher.cli.commands.publish",
+    "publisher.pipeline.round.totals",
 )
 # requests and lxml come with the first message.
 HEAVY: Final = ("apscheduler", "jinja2", "lxml", "matplotlib", "prometheus_client", "requests", "rich", "urllib3")
@@ -108,7 +108,7 @@ def among(modules: set[str], *names: str) -> list[str]:
 
 def test_status_loads_nothing_of_a_round_or_of_another_command(site: SiteUnderTest) -> None:
     modules = loaded(site, "status")
-    assert "publisher.waiting" in modules
+    assert "publisher.pipeline.status" in modules
     assert among(modules, *OF_OTHERS, *OF_A_ROUND, *HEAVY, *CRYPTOGRAPHY) == []
 
 
@@ -123,7 +123,12 @@ def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:
     del site.config["targets"]["egi"]["every"]
     site.config["targets"]["egi"]["cron"] = "0 3 * * *"
     site.save()
-    expected = ["publisher.charges", "publisher.config.charges", "publisher.scheduler", "apscheduler"]
+    expected = [
+        "publisher.reporting.charges",
+        "publisher.config.charges",
+        "publisher.config.cron",
+        "apscheduler",
+    ]
     assert among(loaded(site, "status"), *OF_OTHERS, *HEAVY) == expected
 
 

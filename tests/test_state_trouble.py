@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from publisher import commands, config
-from publisher.outcome import Outcome
-from publisher.wiring import Site, Surroundings
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
 from tests.arex_databases import SampleJob, generate
 from tests.complaints import assert_plain
 from tests.fake_ams.faults import Fault
@@ -74,7 +76,7 @@ mount, config = sys.argv[1:3]
 made = subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", mount], capture_output=True, text=True)
 if made.returncode:
     sys.exit(f"cannot mount: {made.stderr}")
-from publisher import cli
+from publisher.cli import main as cli
 def run(*arguments):
     return cli.run(["--config", config, *arguments])
 def remount(how):
@@ -132,12 +134,12 @@ class Clock:
         return datetime.now(UTC) + self.ahead
 
     def round(self, *, force: bool = True) -> Outcome:
-        surroundings = Surroundings(
+        surroundings = ProcessEnvironment(
             environment={}, clock=self.now, monotonic=time.monotonic, wait=threading.Event().wait
         )
         self._site.save()
-        live = Site(settings=config.load(self._site.path, {}, host_name="ce01.example.org"), surroundings=surroundings)
-        (outcome,) = commands.publish(live, targets=[], observer=Silent(), force=force)
+        live = LiveSite(settings=config.load(self._site.path, {}, host_name="ce01.example.org"), process=surroundings)
+        (outcome,) = publish.publish(live, targets=[], observer=Silent(), force=force)
         return outcome
 
 

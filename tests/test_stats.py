@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from publisher.model.local_stats import JobFilter
-from publisher.sources import arex_count_sql
-from publisher.sources.arex import Options
-from publisher.sources.arex_accounts import create
-from publisher.sources.arex_sql import LISTED
-from publisher.terminal import CountingReport
+from publisher.cli.progress import CountingReport
+from publisher.sources.arex.counting import count
+from publisher.sources.arex.queries import LISTED
+from publisher.sources.arex.source import Options
+from publisher.sources.arex.statistics import create
+from publisher.sources.statistics import JobFilter
 from tests.arex_databases import (
     RawRow,
     SampleJob,
@@ -568,16 +568,16 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
     bulk(path, schema, 2000, 1, START, END, optimized=optimized)
     window = {"first": 5, "last": 9, "after": 5, "limit": 5}
     questions: dict[str, tuple[Any, str]] = {
-        arex_count_sql.BY_ROW[schema]: ({"after": 5, "limit": 5}, "PRIMARY KEY"),
-        arex_count_sql.OF_USER[schema]: ({"user": 1, "after": 5, "limit": 5}, "AAR_UserID_IDX (UserID=? AND rowid>?)"),
-        arex_count_sql.BY_END[schema]: (window, "AAR_EndTime_IDX"),
-        arex_count_sql.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
-        arex_count_sql.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
-        arex_count_sql.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
-        arex_count_sql.standing_among(2): ([b"x", b"y"], "JobID=?"),
+        count.BY_ROW[schema]: ({"after": 5, "limit": 5}, "PRIMARY KEY"),
+        count.OF_USER[schema]: ({"user": 1, "after": 5, "limit": 5}, "AAR_UserID_IDX (UserID=? AND rowid>?)"),
+        count.BY_END[schema]: (window, "AAR_EndTime_IDX"),
+        count.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
+        count.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
+        count.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
+        count.standing_among(2): ([b"x", b"y"], "JobID=?"),
     }
     for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):
-        question = getattr(arex_count_sql, side)
+        question = getattr(count, side)
         assert LISTED in question
         questions[question] = ({"rows": "[1]", "key": b"x"}, "RecordID=?")
     connection = sqlite3.connect(path)

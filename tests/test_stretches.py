@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.ledger import schema, stretches
-from publisher.ledger.absence import Absence
-from publisher.ledger.membership import KEY_BYTES, Membership, pack, unpack
+from publisher.ledger.sqlite import schema, stretches
+from publisher.ledger.sqlite.absence import Absence
+from publisher.ledger.sqlite.membership import KEY_BYTES, Membership, pack, unpack
 from publisher.model.job import Epoch, JobKey, job_key
 from publisher.model.message import Entry
 

@@ -13,20 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.errors import Unfit
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
-from publisher.model.summary import (
+from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.totals.summary import (
     Accumulator,
     Grouping,
     SummaryGroup,
+    SyncCount,
+    SyncCounter,
     by_preference,
     group_key,
     micro_of_a_second,
     rounded,
 )
-from publisher.model.sync_count import SyncCount, SyncCounter
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import ordinary_jobs
 
@@ -287,8 +288,8 @@ def test_sync_and_summaries_count_the_same_jobs(batch: list[JobRecord]) -> None:
 def test_the_submit_host_as_jura_ng_writes_it(interface: str, spelt: str) -> None:
     policy = make_policy(key_style=KeyStyle.JURA)
     where = described(policy, interface=interface, endpoint="https://ce/").where
-    assert (where.submit_host, where.spelt_host) == ("https://ce/", spelt)
-    assert described(interface=interface, endpoint="https://ce/").where.spelt_host == "https://ce/"
+    assert (where.submit_host, where.receiver_host) == ("https://ce/", spelt)
+    assert described(interface=interface, endpoint="https://ce/").where.receiver_host == "https://ce/"
 
 
 @pytest.mark.parametrize(

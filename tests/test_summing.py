@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from publisher import commands, explaining
 from publisher.model.job import JobId
-from publisher.outcome import Outcome
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.reporting import explain
 from tests.arex_databases import SampleJob
 from tests.pki import Credential
 from tests.simulated_months import Steps, World
@@ -69,7 +70,7 @@ def test_a_job_that_left_its_month_comes_back_as_it_was(world: World, accept: bo
     world.finish_again("changed", wall_s=changed.wall_s + 7)
     without = published(world, accept=accept)
     assert (without.quarantined, [held.lost_jobs for held in without.held]) == (1, [] if accept else [1])
-    (explained,) = explaining.explain(world.site(), JobId("late"), targets=[], format_name=None)
+    (explained,) = explain.explain(world.site(), JobId("late"), targets=[], format_name=None)
     assert (explained.fate, explained.reason.split(":")[0]) == ("set aside", "end-in-future")
     assert [line for line in world.differences() if "1 set aside: publisher quarantine list" in line]
     assert published(world, accept=accept).quarantined == 0, "what waits there already is no news"
@@ -120,7 +121,7 @@ def test_a_row_that_comes_to_be_where_another_was_open_is_looked_at_again(world:
     with world.arex() as arex:
         arex.write(first)
         meanwhile = Meanwhile(lambda: arex.accept(second))
-        assert commands.publish(world.site(), targets=[], observer=meanwhile, force=True)[0].exit_status == 0
+        assert publish.publish(world.site(), targets=[], observer=meanwhile, force=True)[0].exit_status == 0
         arex.finish(second)
         world.done[second.job_id] = second
     assert published(world).exit_status == 0

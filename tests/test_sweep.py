@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from publisher import commands, config
-from publisher.outcome import Outcome
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
 from publisher.sources.base import Page
-from publisher.wiring import Site, Surroundings
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI
@@ -46,14 +48,14 @@ def swept(site: SiteUnderTest) -> tuple[Watching, Outcome]:
     """A round a day later."""
     with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET swept = swept - 90000")
-    live = Site(
+    live = LiveSite(
         settings=config.load(site.path, {}, host_name="ce01.example.org"),
-        surroundings=Surroundings(
+        process=ProcessEnvironment(
             environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
         ),
     )
     watching = Watching()
-    (outcome,) = commands.publish(live, targets=[], observer=watching, force=True)
+    (outcome,) = publish.publish(live, targets=[], observer=watching, force=True)
     return watching, outcome
 
 

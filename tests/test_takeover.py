@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from publisher.model.as_jura import as_jura
-from publisher.model.when import epoch, iso
-from publisher.outcome import Outcome
-from publisher.takeover import left_by_jura
+from publisher.model.time import epoch, iso
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.takeover.adopt import left_by_jura
+from publisher.pipeline.takeover.jura import as_jura
 from tests.arc_pages import LAST, apel, loaded, stopped
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
@@ -146,7 +146,7 @@ def test_lost_jobs_are_listed_before_the_first_round_and_only_then(tmp_path: Pat
         for job in jobs:
             arex.write(job)
     site.config["targets"]["egi"] |= {"start": iso(last), "jura_until": iso(last)}
-    rehearsal = site.publish("--dry-run").json["targets"]["egi"]["lost"]
+    dry_run = site.publish("--dry-run").json["targets"]["egi"]["lost"]
     run = site.run("publish", "--force")
     assert "certainly lost: 1," in run.out
     assert "lost-by-jura" in run.out
@@ -154,7 +154,7 @@ def test_lost_jobs_are_listed_before_the_first_round_and_only_then(tmp_path: Pat
     assert start in run.out
     assert "lost-by-jura" in run.err, "it stands in the log, whatever becomes of the round"
     assert "ARC 7\n  told those of accounting_v2.db under other keys: there, `publisher republish` the month" in run.out
-    assert [job["job"] for job in rehearsal["jobs"] if job["certain"]] == ["lost-by-jura"]
+    assert [job["job"] for job in dry_run["jobs"] if job["certain"]] == ["lost-by-jura"]
     again = site.publish()
     assert again.json["targets"]["egi"]["lost"] is None
     # As it said: with that start the job goes out.

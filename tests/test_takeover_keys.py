@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from publisher.model.when import epoch, iso
-from publisher.results import ticket
+from publisher.cli.outcomes import ticket
+from publisher.model.time import epoch, iso
 from tests.arc_pages import apel, keys, stopped
 from tests.arex_databases import SampleJob, Schema
 from tests.pki import Credential

@@ -70,7 +70,7 @@ def publishing(site: SiteUnderTest, *command: str) -> Iterator[subprocess.Popen[
     """A real `publisher` process; killed at the end, should it still be there."""
     environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
     child = subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli import main; main()", "--config", str(site.path), *command],
+        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

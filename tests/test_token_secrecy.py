@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher.delivery.answer import Answer
-from publisher.delivery.verdicts import token_verdict
+from publisher.transports.ams.responses import token_verdict
+from publisher.transports.http.answers import Answer
 from tests.arex_databases import generate
 from tests.fake_ams import FakeAMS, Fault
 from tests.pki import PKI

@@ -21,11 +21,13 @@ from typing import Any, get_args
 
 import pytest
 
-from publisher import commands, config
-from publisher.model.job import Side
-from publisher.sources.arex import Options, create
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.model.job import SideTable
+from publisher.pipeline import publish
+from publisher.pipeline.site import ProcessEnvironment
+from publisher.sources.arex.source import Options, create
 from publisher.sources.base import Page
-from publisher.wiring import Site, Surroundings
 from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
 from tests.complaints import assert_complains
 from tests.daemons import until
@@ -109,7 +111,7 @@ def test_with_wal_a_writer_never_waits_for_us(tmp_path: Path) -> None:
         process(IMPATIENT_WRITER, str(path)) as writer,
     ):
         pages = 0
-        for _ in source.since(None, str(path), frozenset(Side), datetime.now(UTC)):
+        for _ in source.since(None, str(path), frozenset(SideTable), datetime.now(UTC)):
             pages += 1
             await_commit(watching, writer)
         writer.communicate("")
@@ -126,7 +128,7 @@ def test_without_wal_a_writer_waits_for_us_no_longer_than_a_page(tmp_path: Path)
         closing(create(Options(databases=(str(path),)), {})) as source,
         closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as writer,
     ):
-        for _ in source.since(None, str(path), frozenset(Side), datetime.now(UTC)):
+        for _ in source.since(None, str(path), frozenset(SideTable), datetime.now(UTC)):
             pages += 1
             writer.execute("BEGIN EXCLUSIVE")
             writer.execute("UPDATE AAR SET ExitCode = 1 - ExitCode WHERE RecordID = 1")
@@ -198,11 +200,11 @@ class AtPage:
 
 def round_with(site: SiteUnderTest, observer: AtPage) -> int:
     site.save()
-    surroundings = Surroundings(
+    surroundings = ProcessEnvironment(
         environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
     )
-    live = Site(settings=config.load(site.path, {}, host_name="ce01.example.org"), surroundings=surroundings)
-    return commands.exit_status(commands.publish(live, targets=[], observer=observer, force=True))
+    live = LiveSite(settings=config.load(site.path, {}, host_name="ce01.example.org"), process=surroundings)
+    return publish.exit_status(publish.publish(live, targets=[], observer=observer, force=True))
 
 
 def renumber(site: SiteUnderTest, jobs: list[SampleJob], kept: list[SampleJob]) -> None:
@@ -306,7 +308,7 @@ def test_sigterm_ends_a_wait_for_the_lock_too(site: SiteUnderTest) -> None:
             [
                 sys.executable,
                 "-c",
-                "from publisher.cli import main; main()",
+                "from publisher.cli.main import main; main()",
                 "--config",
                 str(site.path),
                 "publish",
@@ -375,7 +377,7 @@ try:
             pass
 except OSError:
     pass
-from publisher import cli
+from publisher.cli import main as cli
 status = cli.run(["--config", config, "publish", "--force"])
 if sys.argv[3] != "killed":
     arex.close()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.delivery.answer import Answer, Failure, NoAnswer, envelope_message, plain, quoted, redacted
-from publisher.delivery.verdicts import BIG, Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.transports.ams.responses import BIG, Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.transports.http.answers import Answer, Failure, RequestFailure, envelope_message, plain, quoted, redacted
 
 SMALL = 10_000
 HTML = b"<html><head><title>502</title></head><body><h1>502 Bad Gateway</h1>\nno server is available</body></html>"
@@ -22,7 +22,7 @@ def said(status: int, message: str) -> Answer:
     return Answer(status=status, body=envelope(status, message))
 
 
-def published(answer: Answer | NoAnswer, length: int = SMALL) -> tuple[Action, int, bool]:
+def published(answer: Answer | RequestFailure, length: int = SMALL) -> tuple[Action, int, bool]:
     decision = publish_verdict(length, answer)
     assert len(decision.reason) <= 500
     return decision.action, decision.exit_status, decision.doubt
@@ -164,14 +164,14 @@ SILENCE = [
 
 @pytest.mark.parametrize(("failure", "action", "exit_status", "doubt"), SILENCE)
 def test_silence_on_publish(failure: Failure, action: Action, exit_status: int, doubt: bool) -> None:
-    silence = NoAnswer(failure=failure, reason="why")
+    silence = RequestFailure(failure=failure, reason="why")
     assert published(silence) == (action, exit_status, doubt)
     assert publish_verdict(SMALL, silence).reason == "why"
 
 
 @pytest.mark.parametrize(("failure", "action", "exit_status", "_"), SILENCE)
 def test_silence_of_authn_leaves_no_doubt(failure: Failure, action: Action, exit_status: int, _: bool) -> None:
-    decision = token_verdict(NoAnswer(failure=failure, reason="why"))
+    decision = token_verdict(RequestFailure(failure=failure, reason="why"))
     assert (decision.action, decision.exit_status, decision.doubt) == (action, exit_status, False)
 
 

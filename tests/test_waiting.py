@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher import commands
-from publisher.commands import TargetStatus
+from publisher.pipeline import publish
+from publisher.pipeline.publish import TargetStatus
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -35,7 +35,7 @@ def finish(site: WatchedSite, *numbers: int) -> None:
 
 
 def status(site: WatchedSite) -> TargetStatus:
-    ((found,), trouble) = commands.status(site.live(), targets=[])
+    ((found,), trouble) = publish.status(site.live(), targets=[])
     assert trouble == ""
     return found
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.errors import UsageError
-from publisher.model.selection import Window
-from publisher.model.when import (
+from publisher.model.errors import UsageError
+from publisher.model.time import (
     Month,
     StartKind,
     StartRule,
+    Window,
     fixed_period,
     month_of,
     months,

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from publisher.formats import car_check, ogf_ur_check
-from publisher.formats.xml import ONE_SCHEMA_AT_A_TIME, Fragments, escape_ascii, escape_unicode, instant
+from publisher.formats.apel import car_check
+from publisher.formats.sgas import ogf_ur_check
+from publisher.formats.xml.text import ONE_SCHEMA_AT_A_TIME, RenderedParts, escape_ascii, escape_unicode, instant
 from publisher.model.text import xml_text
 from tests.patience import PATIENCE_S
 from tests.strategies import HOSTILE_TEXTS, hostile_text
@@ -85,14 +86,14 @@ def test_fragments_are_made_once_for_each_object_not_for_each_value() -> None:
         made.append(subject)
         return str(subject)
 
-    fragments = Fragments(render)
+    fragments = RenderedParts(render)
     one, twin = [1], [1]
     assert [fragments(one), fragments(twin), fragments(one)] == ["[1]", "[1]", "[1]"]
     assert len(made) == 2
 
 
 def test_fragments_stay_bounded_and_right_when_objects_come_and_go() -> None:
-    fragments = Fragments(str, limit=10)
+    fragments = RenderedParts(str, limit=10)
     for number in range(1_000):
         assert fragments((number, "fresh")) == f"({number}, 'fresh')"  # ids of the freed are used again
         assert len(fragments) <= 10
@@ -107,7 +108,7 @@ def test_what_cannot_be_rendered_is_not_remembered() -> None:
             raise ValueError(subject)
         return subject
 
-    fragments = Fragments(render)
+    fragments = RenderedParts(render)
     subject = "x"
     with pytest.raises(ValueError, match="x"):
         fragments(subject)

@@ -12,18 +12,23 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from publisher import commands, config
-from publisher.errors import ConfigError, LedgerError, PublisherError, SourceError
-from publisher.ledger.base import Hold
-from publisher.outcome import Outcome
-from publisher.wiring import Site, Surroundings
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.ledger.contract import Hold
+from publisher.model.errors import ConfigError, LedgerError, PublisherError, SourceError
+from publisher.pipeline import publish as commands
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
+from publisher.transports.background import BackgroundTask
 from tests.fake_ams.faults import Fault
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.walk_dangers import DANGERS, Dangers, Killed, Witness, drawn, endangered
 from tests.walk_services import AMS_LIMIT, SGAS_LIMIT, TARGETS
@@ -71,6 +76,11 @@ class Walk(Statuses):
                     limit=limit if targets else None,
                 )
             except Killed:
+                for (
+                    left
+                ) in threading.enumerate():  # a real kill ends them too; here they would take the next round's faults
+                    if left.name == BackgroundTask.NAME:
+                        left.join(PATIENCE_S)
                 self.condemned |= witness.condemned
                 self._danger("killed between two steps")
                 self._after_a_kill()
@@ -148,9 +158,11 @@ class Walk(Statuses):
         strange = [one for one in held if one.job.rule not in ("refused-by-receiver", "too-large")]
         assert not strange, strange
         if held:
-            commands.change_hold(site, [], Hold.RELEASED, every=True, targets=[])
+            commands.release_or_drop(site, [], Hold.RELEASED, every=True, targets=[])
 
-    def _live(self, witness: Witness, dangers: Dangers, *, ahead: timedelta = timedelta(0), save: bool = True) -> Site:
+    def _live(
+        self, witness: Witness, dangers: Dangers, *, ahead: timedelta = timedelta(0), save: bool = True
+    ) -> LiveSite:
         if save:
             self.site.save()
         settings = config.load(self.site.path, {}, host_name="ce01.example.org")
@@ -166,14 +178,14 @@ class Walk(Statuses):
                 self._danger("stopped while it waits")
             return stop
 
-        surroundings = Surroundings(
+        surroundings = ProcessEnvironment(
             environment={},
             clock=lambda: datetime.now(UTC) + self._shift + ahead,
             monotonic=self._monotonic,
             wait=wait,
             chance=self._jitter.random,
         )
-        return Site(settings=settings, surroundings=surroundings)
+        return LiveSite(settings=settings, process=surroundings)
 
     def _ended_by(self, error: PublisherError, dangers: Dangers) -> None:
         """What concerned all targets alike."""

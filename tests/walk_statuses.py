@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from publisher import commands
-from publisher.outcome import Outcome
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
 from tests.fake_ams.faults import CONNECT
 from tests.pki import PKI
 from tests.walk_dangers import Dangers, Seen, Witness, seen
@@ -49,7 +49,7 @@ class Statuses(ServicesAndSite):
             narrowed = outcome.quarantined or outcome.held
             assert outcome.outcome in words.get(outcome.exit_status, ("rejected", "error")) or narrowed, outcome
             assert outcome.reason or outcome.exit_status in (0, 65), outcome
-        assert commands.exit_status(outcomes) == gravest(outcome.exit_status for outcome in outcomes)
+        assert publish.exit_status(outcomes) == gravest(outcome.exit_status for outcome in outcomes)
 
     def _expected(self, outcome: Outcome, begin: Seen, end: Seen) -> set[int]:
         """The one status that fits the last exchange of a round."""

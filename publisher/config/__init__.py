@@ -6,15 +6,23 @@ may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys
 the sample and a paragraph in publisher.yaml(5).
 """
 
-from publisher.config.metrics import Listen, MetricsSettings
 from publisher.config.records import IdentitySettings, RecordSettings
-from publisher.config.registered import REGISTERED, Registered
-from publisher.config.settings import CredentialSettings, Settings, SourceSettings, load, one_off_target
+from publisher.config.settings import (
+    CredentialSettings,
+    Listen,
+    MetricsSettings,
+    Settings,
+    SourceSettings,
+    load,
+    one_off_target,
+)
 from publisher.config.show import show
-from publisher.config.targets import TargetSettings, is_summary
+from publisher.config.targets import ConfiguredTarget
+from publisher.config.yaml.plugins import REGISTERED, Registered
 
 __all__ = [
     "REGISTERED",
+    "ConfiguredTarget",
     "CredentialSettings",
     "IdentitySettings",
     "Listen",
@@ -23,9 +31,7 @@ __all__ = [
     "Registered",
     "Settings",
     "SourceSettings",
-    "TargetSettings",
     "example",
-    "is_summary",
     "load",
     "one_off_target",
     "show",
@@ -36,4 +42,4 @@ def example() -> str:
     """The commented sample configuration."""
     from importlib.resources import files  # takes 2 ms to load, and few commands show the sample
 
-    return files("publisher").joinpath("example.yaml").read_text(encoding="utf-8")
+    return files("publisher.config").joinpath("example.yaml").read_text(encoding="utf-8")

@@ -6,25 +6,23 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from publisher.charges.quantities import TimeUnit
-from publisher.charges.rules import (
+from publisher.config.yaml import schema
+from publisher.config.yaml.schema import ReadContext, Wrong, read_block
+from publisher.config.yaml.tree import Listing, Node, Text, YamlBlock
+from publisher.model.errors import UsageError
+from publisher.model.job import Epoch
+from publisher.model.time import Window, epoch, fixed_period
+from publisher.reporting.charges.formula import FormulaError
+from publisher.reporting.charges.quantities import TimeUnit
+from publisher.reporting.charges.rules import (
     DEFAULT_PLACES,
     MAX_PLACES,
     ChargeRule,
-    Compat,
+    Compatibility,
     Formula,
     OnError,
     Rounding,
 )
-from publisher.charges.tokens import FormulaError
-from publisher.config import values
-from publisher.config.shapes import read_block
-from publisher.config.tree import Block, Listing, Node, Text
-from publisher.config.values import Reading, Wrong
-from publisher.errors import UsageError
-from publisher.model.job import Epoch
-from publisher.model.selection import Window
-from publisher.model.when import epoch, fixed_period
 
 # What an attribute of type xsd:token keeps as it is, and what a table of sums bears as a heading.
 _UNIT: Final = re.compile(r"[!-~]+(?: [!-~]+)*")
@@ -39,7 +37,7 @@ def _check_patterns(patterns: tuple[str, ...]) -> str | None:
 
 def _check_unit(unit: str) -> str | None:
     if len(unit) > _UNIT_CHARACTERS or not _UNIT.fullmatch(unit):
-        return f"{values.quoted(unit)} is no unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh"
+        return f"{schema.quoted(unit)} is no unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh"
     return None
 
 
@@ -59,13 +57,13 @@ class RoundingKeys:
     mode: Rounding = Rounding.HALF_UP
 
 
-def _rounding(node: Node, reading: Reading) -> RoundingKeys:
-    if isinstance(node, Block):
+def _rounding(node: Node, reading: ReadContext) -> RoundingKeys:
+    if isinstance(node, YamlBlock):
         return read_block(node, RoundingKeys, reading)
     if isinstance(node, Text) and node.text == "none":
         return RoundingKeys(places=None)
     try:
-        places = values.whole_number(node)
+        places = schema.whole_number(node)
     except Wrong as wrong:
         raise Wrong(f"{wrong}, none, or {{places: 2, mode: half-even}}") from wrong
     if complaint := _check_places(places):
@@ -89,7 +87,7 @@ class ChargeKeys:
     validity_to: str | None = None
     time_unit: TimeUnit = TimeUnit.HOURS
     rounding: RoundingKeys | None = field(default=None, metadata={"read": _rounding})
-    compat: Compat = Compat.NONE
+    compat: Compatibility = Compatibility.NONE
     on_error: OnError = OnError.OMIT
 
     def __post_init__(self) -> None:
@@ -98,7 +96,7 @@ class ChargeKeys:
                 raise ValueError(f"has both {short} and {long}; take one of them out")
 
 
-def charge_rules(node: Node, reading: Reading) -> tuple[ChargeRule, ...]:
+def charge_rules(node: Node, reading: ReadContext) -> tuple[ChargeRule, ...]:
     """One mapping, or a list of rules."""
     entries = node.entries if isinstance(node, Listing) else (node,)
     rules = []
@@ -113,11 +111,11 @@ def charge_rules(node: Node, reading: Reading) -> tuple[ChargeRule, ...]:
     return tuple(rules)
 
 
-def _rule(node: Node, reading: Reading) -> ChargeRule:
+def _rule(node: Node, reading: ReadContext) -> ChargeRule:
     if isinstance(node, Text):
         raise Wrong(f"is not a mapping; write {_EXAMPLE}")
     keys = read_block(node, ChargeKeys, reading)
-    rounding = keys.rounding or RoundingKeys(places=None if keys.compat is Compat.HEAPPE else DEFAULT_PLACES)
+    rounding = keys.rounding or RoundingKeys(places=None if keys.compat is Compatibility.HEAPPE else DEFAULT_PLACES)
     return ChargeRule(
         formula=_formula(node, keys, reading),
         unit=keys.unit,
@@ -134,11 +132,11 @@ def _rule(node: Node, reading: Reading) -> ChargeRule:
     )
 
 
-def _formula(node: Node, keys: ChargeKeys, reading: Reading) -> Formula:
+def _formula(node: Node, keys: ChargeKeys, reading: ReadContext) -> Formula:
     try:
         return Formula.read(keys.formula, keys.compat)
     except FormulaError as error:
-        place = node.keys["formula"].place if isinstance(node, Block) else node.place
+        place = node.keys["formula"].place if isinstance(node, YamlBlock) else node.place
         reading.wrong(place, str(error))
         raise Wrong("") from error
 

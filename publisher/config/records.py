@@ -10,21 +10,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from publisher.config import values
 from publisher.config.rules import benchmark_rules, vo_rules
-from publisher.config.shapes import check_names, keys_of, read_block, read_keys
-from publisher.config.tree import Block, Node, Text, nearest
-from publisher.config.values import Reading, Wrong
-from publisher.importers import BY_INTERFACE
-from publisher.model.benchmark import BenchmarkPolicy, BenchmarkRule
-from publisher.model.charge import CHARGED_FORMATS
-from publisher.model.hosts import is_domain_name
-from publisher.model.identity import Identity, IdentityMode
+from publisher.config.yaml import schema
+from publisher.config.yaml.schema import ReadContext, Wrong, check_names, keys_of, read_block, read_keys
+from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
+from publisher.formats import receiver_of
+from publisher.model.identity import Identity, IdentityMode, VoRule
 from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
-from publisher.model.vo_rules import VoRule
+from publisher.model.rates import BenchmarkPolicy, BenchmarkRule
+from publisher.model.text import is_domain_name
+from publisher.sources import BY_INTERFACE
 
 if TYPE_CHECKING:
-    from publisher.charges.rules import ChargeRule, Charges
+    from publisher.reporting.charges.rules import ChargeRule, Charges
 
 # Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
@@ -52,7 +50,7 @@ class IdentitySettings:
 def _check_default_vo(text: str) -> str | None:
     vo, mark, issuer = text.partition("#")
     if " " in text or "#" in issuer or (mark and not (vo and issuer)):
-        return f"{values.quoted(text)} is neither VO nor VO#ISSUER"
+        return f"{schema.quoted(text)} is neither VO nor VO#ISSUER"
     return None
 
 
@@ -61,7 +59,7 @@ def _check_statuses(statuses: tuple[str, ...]) -> str | None:
         return "is empty, so no job would be published; leave the key out for completed and failed"
     unknown = [status for status in statuses if status not in STATUSES]
     return (
-        f"{values.quoted(unknown[0])} is no status of a finished job; {nearest(unknown[0], STATUSES)}"
+        f"{schema.quoted(unknown[0])} is no status of a finished job; {nearest(unknown[0], STATUSES)}"
         if unknown
         else None
     )
@@ -72,14 +70,14 @@ def _check_localid_prefix(prefix: str) -> str | None:
     if prefix.isprintable() and prefix == prefix.strip():
         return None
     return (
-        f"{values.quoted(prefix)} has blanks around it or a character that is not printable; it becomes part of a key"
+        f"{schema.quoted(prefix)} has blanks around it or a character that is not printable; it becomes part of a key"
     )
 
 
 def _check_machine_name(name: str) -> str | None:
     if not name or is_domain_name(name):
         return None
-    return f"{values.quoted(name)} is no full host name; the record schemas take only those"
+    return f"{schema.quoted(name)} is no full host name; the record schemas take only those"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +128,20 @@ class RecordSettings:
             imported={
                 interface: self._imported(name, (importers or {}).get(name)) for interface, name in BY_INTERFACE.items()
             },
-            charging=_charges(self.charges) if self.charges and format_name in CHARGED_FORMATS else None,
+            charging=self._charging_in(format_name),
         )
+
+    def _charging_in(self, format_name: str) -> Charges | None:
+        """The price lists, for a format whose receiver takes charges."""
+        return self.charging() if self.charges and format_name and receiver_of(format_name).takes_charges else None
+
+    def charging(self) -> Charges | None:
+        """The price lists; None without any."""
+        if not self.charges:
+            return None
+        from publisher.reporting.charges.rules import Charges
+
+        return Charges(rules=self.charges)
 
     def _imported(self, name: str, options: Any) -> ImportedPlace:
         """Of jobs that an importer brought in: what stands in its own block comes before `records`."""
@@ -168,22 +178,16 @@ def _unless_auto(said: str) -> str:
     return "" if said is Infrastructure.AUTO else str(said)
 
 
-def _charge_rules(node: Node, reading: Reading) -> tuple[ChargeRule, ...]:
+def _charge_rules(node: Node, reading: ReadContext) -> tuple[ChargeRule, ...]:
     from publisher.config.charges import charge_rules  # formulas take 15 ms to load, for the few who charge
 
     return charge_rules(node, reading)
 
 
-def _charges(rules: tuple[ChargeRule, ...]) -> Charges:
-    from publisher.charges.rules import Charges
-
-    return Charges(rules=rules)
-
-
-def _identity(node: Node, reading: Reading) -> IdentitySettings:
+def _identity(node: Node, reading: ReadContext) -> IdentitySettings:
     """A mode by name, or a mapping with the secret and period of pseudonyms."""
     if isinstance(node, Text):
-        found = IdentitySettings(mode=values.choice(node, IdentityMode))
+        found = IdentitySettings(mode=schema.choice(node, IdentityMode))
     else:
         found = read_block(node, IdentitySettings, reading)
     if found.mode is not IdentityMode.PSEUDONYM:
@@ -213,7 +217,7 @@ def _secret(path: Path) -> bytes:
     return secret
 
 
-def read_records(block: Block, reading: Reading) -> RecordSettings:
+def read_records(block: YamlBlock, reading: ReadContext) -> RecordSettings:
     """The `records` block; where something is wrong, the problems say it and the defaults stand in."""
     check_names(block, keys_of(RecordSettings), reading)
     return RecordSettings(**read_keys(block, RecordSettings, reading))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from publisher.config import values
-from publisher.config.shapes import read_block
-from publisher.config.tree import Listing, Node, Text, nearest
-from publisher.config.values import Reading, Wrong
-from publisher.errors import Unfit, UsageError
-from publisher.model.benchmark import Benchmark, BenchmarkRule, make_benchmark
-from publisher.model.vo_rules import VO_RULE_FIELDS, VoRule
-from publisher.model.when import fixed_period, window
+from publisher.config.yaml import schema
+from publisher.config.yaml.schema import ReadContext, Wrong, read_block
+from publisher.config.yaml.tree import Listing, Node, Text, nearest
+from publisher.model.errors import Unfit, UsageError
+from publisher.model.identity import VO_RULE_FIELDS, VoRule
+from publisher.model.rates import Benchmark, BenchmarkRule, make_benchmark
+from publisher.model.time import fixed_period, window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class OneBenchmark:
 def _check_field(name: str) -> str | None:
     if name in VO_RULE_FIELDS:
         return None
-    return f"{values.quoted(name)} is no field of a job; {nearest(name, VO_RULE_FIELDS)}"
+    return f"{schema.quoted(name)} is no field of a job; {nearest(name, VO_RULE_FIELDS)}"
 
 
 def _check_word(text: str) -> str | None:
@@ -50,7 +49,7 @@ def _check_word(text: str) -> str | None:
 
 
 def _check_group(group: str) -> str | None:
-    return None if group.startswith("/") else f"{values.quoted(group)} must begin with a slash, as in /atlas/de"
+    return None if group.startswith("/") else f"{schema.quoted(group)} must begin with a slash, as in /atlas/de"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class VoRuleKeys:
     override: bool = False
 
 
-def benchmark_rules(node: Node, reading: Reading) -> tuple[BenchmarkRule, ...]:
+def benchmark_rules(node: Node, reading: ReadContext) -> tuple[BenchmarkRule, ...]:
     """One mapping, or a list of rules."""
     if not isinstance(node, Listing):
         return (_benchmark_rule(node, node.place.path, reading),)
@@ -81,7 +80,7 @@ def benchmark_rules(node: Node, reading: Reading) -> tuple[BenchmarkRule, ...]:
     return tuple(rules)
 
 
-def _benchmark_rule(node: Node, origin: str, reading: Reading) -> BenchmarkRule:
+def _benchmark_rule(node: Node, origin: str, reading: ReadContext) -> BenchmarkRule:
     if isinstance(node, Text):
         raise Wrong("is not a mapping; write {type: HEPscore23, value: 11.5}")
     keys = read_block(node, BenchmarkKeys, reading)
@@ -110,9 +109,9 @@ def _benchmark_rule(node: Node, origin: str, reading: Reading) -> BenchmarkRule:
     )
 
 
-def _benchmarks(node: Node, reading: Reading) -> tuple[Benchmark, ...]:
+def _benchmarks(node: Node, reading: ReadContext) -> tuple[Benchmark, ...]:
     made = []
-    for entry in values.listing(node, "[{type: HEPscore23, value: 11.5}]").entries:
+    for entry in schema.listing(node, "[{type: HEPscore23, value: 11.5}]").entries:
         one = read_block(entry, OneBenchmark, reading)
         made.append(_benchmark(one.type, one.value))
     kinds = [benchmark.kind for benchmark in made]
@@ -128,9 +127,9 @@ def _benchmark(kind: str, value: str) -> Benchmark:
         raise Wrong(unfit.reason) from unfit
 
 
-def vo_rules(node: Node, reading: Reading) -> tuple[VoRule, ...]:
+def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
     rules = []
-    entries = values.listing(node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}").entries
+    entries = schema.listing(node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}").entries
     for entry in entries:
         try:
             keys = read_block(entry, VoRuleKeys, reading)

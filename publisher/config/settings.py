@@ -1,35 +1,106 @@
-"""The whole file: its top-level keys, and the settings they become."""
+"""The `metrics` block: where they are told.
+
+The whole file: its top-level keys, and the settings they become.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from publisher.config import values
-from publisher.config.metrics import MetricsSettings, check_library
 from publisher.config.records import RecordSettings, read_records
-from publisher.config.registered import REGISTERED, Registered, plugin_options
-from publisher.config.shapes import build, check_names, keys_of, missing_keys, read_block, read_keys
-from publisher.config.targets import Common, TargetSettings, destination, read_target, read_targets
-from publisher.config.tree import Block, Listing, Node, Place, Problems, Text, read_tree
-from publisher.config.values import Reading, Wrong
-from publisher.errors import ConfigError
+from publisher.config.targets import Common, ConfiguredTarget, destination, read_target, read_targets
+from publisher.config.yaml import schema
+from publisher.config.yaml.plugins import REGISTERED, Registered, plugin_options
+from publisher.config.yaml.schema import (
+    ReadContext,
+    Wrong,
+    build,
+    check_names,
+    keys_of,
+    missing_keys,
+    read_block,
+    read_keys,
+)
+from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock, read_tree
+from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
+from publisher.model.target import Target
+
+_LIBRARY: Final = "prometheus_client"
+_LOOPBACK: Final = "127.0.0.1"
+_PORTS: Final = range(1, 65536)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """An address of this host, IPv4 or IPv6, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _read_textfile(node: Node, reading: ReadContext) -> Path:
+    path = schema.path(node, reading)
+    if path.suffix != ".prom":
+        raise Wrong(f"{schema.quoted(str(path))} does not end in .prom; the node exporter reads no other files")
+    return path
+
+
+def _read_listen(node: Node, _reading: ReadContext) -> Listen:
+    text = schema.scalar(node, "an address and a port, such as 127.0.0.1:9645")
+    host, _colon, port = text.rpartition(":")
+    host = {"": _LOOPBACK, "localhost": _LOOPBACK}.get(host, host.removeprefix("[").removesuffix("]"))
+    try:
+        ip_address(host)
+    except ValueError:
+        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(host)} is no IP address; write 127.0.0.1:9645") from None
+    if not port.isascii() or not port.isdigit() or int(port) not in _PORTS:
+        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(port)} is no port; write 127.0.0.1:9645")
+    return Listen(host=host, port=int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """A text file for the node exporter, and where the daemon answers Prometheus itself."""
+
+    textfile: Path | None = field(default=None, metadata={"read": _read_textfile})
+    listen: Listen | None = field(default=None, metadata={"read": _read_listen})
+
+    def __post_init__(self) -> None:
+        if self.textfile is None and self.listen is None:
+            raise ValueError("names neither textfile nor listen; take it out, or say where metrics are wanted")
+
+
+def check_library(_: MetricsSettings) -> str | None:
+    """What is missing here to make any."""
+    if find_spec(_LIBRARY) is not None:
+        return None
+    return (
+        f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
+        "python3-prometheus_client on EL, publisher[metrics] with pip), or take this block out"
+    )
+
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
 DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
 
 
-def _read_ca(node: Node, reading: Reading) -> Path | None:
-    return None if isinstance(node, Text) and node.text == "system" else values.path(node, reading)
+def _read_ca(node: Node, reading: ReadContext) -> Path | None:
+    return None if isinstance(node, Text) and node.text == "system" else schema.path(node, reading)
 
 
 def check_site(site: str) -> str | None:
     """What is wrong with a site's name."""
     if not site or not site.isascii() or " " in site or len(site) > 255:
-        return f"{values.quoted(site)} is no site name; write it as in GOCDB: ASCII, without blanks"
+        return f"{schema.quoted(site)} is no site name; write it as in GOCDB: ASCII, without blanks"
     return None
 
 
@@ -62,13 +133,13 @@ class TopKeys:
     """The keys of the file. The blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
-    source: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where jobs come from"})
+    source: object = field(metadata={"read": lambda node, _: schema.as_block(node), "help": "say where jobs come from"})
     state: Path = field(default_factory=lambda: DEFAULT_STATE)
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
-    records: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
-    importers: object = field(default=None, metadata={"read": lambda node, _: values.block(node)})
-    targets: object = field(metadata={"read": lambda node, _: values.block(node), "help": "say where records go"})
+    records: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
+    importers: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
+    targets: object = field(metadata={"read": lambda node, _: schema.as_block(node), "help": "say where records go"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +152,7 @@ class Settings:
     state: Path
     credentials: CredentialSettings
     records: RecordSettings
-    targets: tuple[TargetSettings, ...]
+    targets: tuple[ConfiguredTarget, ...]
     importers: Mapping[str, object] = field(default_factory=dict)  # by name, the importer's `Options`
     metrics: MetricsSettings | None = None
     host_name: str = ""
@@ -103,7 +174,7 @@ def load(
     tree = read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())
-    reading = Reading(problems=problems, environment=environment, folder=path.absolute().parent)
+    reading = ReadContext(problems=problems, environment=environment, folder=path.absolute().parent)
     settings = _settings(path, tree, host_name, registered, reading)
     problems.stop()
     if settings is None:
@@ -126,17 +197,17 @@ def one_off_target(
     site: str | None,
     host_name: str,
     registered: Registered = REGISTERED,
-) -> TargetSettings:
+) -> ConfiguredTarget:
     """A target that stands on the command line only, under the rules of the file. `keys` are those of a target.
 
     Raises: ConfigError.
     """
     problems = Problems("command line")
-    reading = Reading(problems=problems, environment={}, folder=Path.cwd())
+    reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
     place = Place(line=0, path="")
     if site is not None and (complaint := check_site(site)):
         problems.add(place.under("site", 0), complaint)
-    block = Block(
+    block = YamlBlock(
         place=place,
         keys={key: _said(place.under(key, 0), told) for key, told in keys.items()},
     )
@@ -161,14 +232,16 @@ def one_off_target(
     return target
 
 
-def _same_rows(one: TargetSettings, other: TargetSettings) -> bool:
+def _same_rows(one: Target, other: Target) -> bool:
     """Whether two targets write into the same rows of one receiver; a shadow writes into none."""
     there = destination(one)
     same = there is not None and there == destination(other)
     return same and one.policy.site == other.policy.site and not other.shadow
 
 
-def _settings(path: Path, tree: Block, host_name: str, registered: Registered, reading: Reading) -> Settings | None:
+def _settings(
+    path: Path, tree: YamlBlock, host_name: str, registered: Registered, reading: ReadContext
+) -> Settings | None:
     check_names(tree, keys_of(TopKeys), reading)
     known = read_keys(tree, TopKeys, reading)
     missing = missing_keys(tree, TopKeys, reading)
@@ -195,7 +268,7 @@ def _settings(path: Path, tree: Block, host_name: str, registered: Registered, r
     )
 
 
-def _importers(block: Block | None, registered: Registered, reading: Reading) -> Mapping[str, object]:
+def _importers(block: YamlBlock | None, registered: Registered, reading: ReadContext) -> Mapping[str, object]:
     """The blocks of importers; where one is wrong, the problems say it."""
     if block is None:
         return {}
@@ -212,7 +285,7 @@ def _importers(block: Block | None, registered: Registered, reading: Reading) ->
     return found
 
 
-def _source(block: Block, registered: Registered, reading: Reading) -> SourceSettings | None:
+def _source(block: YamlBlock, registered: Registered, reading: ReadContext) -> SourceSettings | None:
     missing_keys(block, SourceKeys, reading)
     name, shape = plugin_options(block, registered.sources, reading)
     if shape is None:

@@ -13,15 +13,14 @@ import yaml
 
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import Settings
-from publisher.config.shapes import keys_of
-from publisher.config.targets import TargetSettings
-from publisher.model.benchmark import BenchmarkRule
-from publisher.model.selection import Window
-from publisher.model.vo_rules import VoRule
-from publisher.model.when import iso
+from publisher.config.targets import ConfiguredTarget
+from publisher.config.yaml.schema import keys_of
+from publisher.model.identity import VoRule
+from publisher.model.rates import BenchmarkRule
+from publisher.model.time import Window, iso
 
 if TYPE_CHECKING:
-    from publisher.charges.rules import ChargeRule
+    from publisher.reporting.charges.rules import ChargeRule
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
@@ -51,7 +50,7 @@ def _set_keys(options: object) -> dict[str, Any]:
     return {key: value for key, value in _keys(options).items() if value is not None}
 
 
-def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:
+def _target(target: ConfiguredTarget, base: RecordSettings) -> dict[str, Any]:
     own = _records(target.records)
     same = _records(base)
     return {
@@ -59,7 +58,7 @@ def _target(target: TargetSettings, base: RecordSettings) -> dict[str, Any]:
         **_keys(target.options),
         "format": target.format,
         "sync": target.sync,
-        **({"cron": target.cron.text} if target.cron else {"every": _duration(target.every_s)}),
+        **({"cron": str(target.cron)} if target.cron else {"every": _duration(target.every_s)}),
         "jitter": _duration(target.jitter_s),
         "start": str(target.start),
         "vos": None if target.vos is None else sorted(target.vos),

@@ -6,26 +6,26 @@ A target's keys are those of every target, those of its transport, and those of 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from publisher.config import values
 from publisher.config.records import RecordSettings
-from publisher.config.registered import Registered, plugin_options
-from publisher.config.shapes import build, check_names, keys_of, read_keys
-from publisher.config.tree import Block, Node, Text, nearest
-from publisher.config.values import Reading, Wrong
-from publisher.errors import UsageError
+from publisher.config.yaml import schema
+from publisher.config.yaml.plugins import Registered, plugin_options
+from publisher.config.yaml.schema import ReadContext, Wrong, build, check_names, keys_of, read_keys
+from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
+from publisher.formats import is_summary_format
+from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import Infrastructure, RecordPolicy
-from publisher.model.selection import Selection, Window
-from publisher.model.when import StartKind, StartRule, epoch, fixed_period, month_of
+from publisher.model.target import Target
+from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
 
 if TYPE_CHECKING:
-    from publisher.scheduler.cron import Cron
+    from publisher.config.cron import Cron
 
 # A lock file is named after it: file names end at 255 bytes.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -37,19 +37,13 @@ _DEFAULT_BATCH: Final = 500
 _DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
 _JURA_FORMATS: Final = ("car", "apel-summary-0.2", "apel-summary-0.4", "ogf-ur")
 _SUMMARY_EVERY_S: Final = 86400
-_PATIENCE: Final = timedelta(hours=1)  # beyond two rounds
 _JOBS_EVERY_S: Final = 3600
 _MEETING_PLACES: Final[Mapping[str, str]] = {"ams": "url, project and topic", "spool": "directory"}
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
 
 
-def is_summary(format_name: str) -> bool:
-    """Whether the format sends monthly totals, which replace each other at the receiver."""
-    return format_name.startswith(("apel-summary", "apel-normalised"))
-
-
-def _read_start(node: Node, _reading: Reading) -> StartRule:
-    text = values.scalar(node, "month, now, all or a date")
+def _read_start(node: Node, _reading: ReadContext) -> StartRule:
+    text = schema.scalar(node, "month, now, all or a date")
     if text in (StartKind.MONTH, StartKind.NOW, StartKind.ALL):
         return StartRule(kind=StartKind(text))
     try:
@@ -58,8 +52,8 @@ def _read_start(node: Node, _reading: Reading) -> StartRule:
         raise Wrong(f"{error}, or one of month, now, all") from error
 
 
-def _read_jura_until(node: Node, _reading: Reading) -> Epoch:
-    text = values.scalar(node, "a time, such as 2026-10-12T03:04:05Z")
+def _read_jura_until(node: Node, _reading: ReadContext) -> Epoch:
+    text = schema.scalar(node, "a time, such as 2026-10-12T03:04:05Z")
     try:
         return epoch(fixed_period(text).start)
     except UsageError as error:
@@ -70,32 +64,32 @@ def _check_jura_format(form: str) -> str | None:
     return None if form in _JURA_FORMATS else f"jura-ng sends {', '.join(_JURA_FORMATS)}"
 
 
-def _read_every(node: Node, _reading: Reading) -> int:
-    seconds = values.whole_duration_s(node)
+def _read_every(node: Node, _reading: ReadContext) -> int:
+    seconds = schema.whole_duration_s(node)
     if seconds not in _EVERY_S:
         raise Wrong("must be between 1s and 366d; write 1h, 24h, 7d")
     return seconds
 
 
-def _read_cron(node: Node, _reading: Reading) -> Cron:
-    from publisher.scheduler.cron import Cron  # for the few who write it
+def _read_cron(node: Node, _reading: ReadContext) -> Cron:
+    from publisher.config.cron import Cron  # for the few who write it
 
-    text = values.scalar(node, "five fields as in crontab")
+    text = schema.scalar(node, "five fields as in crontab")
     try:
         return Cron(text)
     except ValueError as error:
-        raise Wrong(f"{values.quoted(text)}: {error}") from error
+        raise Wrong(f"{schema.quoted(text)}: {error}") from error
 
 
-def _read_jitter(node: Node, _reading: Reading) -> int:
-    seconds = values.whole_duration_s(node)
+def _read_jitter(node: Node, _reading: ReadContext) -> int:
+    seconds = schema.whole_duration_s(node)
     if seconds not in _JITTER_S:
         raise Wrong("must be between 0 and 1d; write 90s, 10m, 1h")
     return seconds
 
 
-def _read_batch_records(node: Node, _reading: Reading) -> int:
-    count = values.whole_number(node)
+def _read_batch_records(node: Node, _reading: ReadContext) -> int:
+    count = schema.whole_number(node)
     if count and count not in _BATCH_RECORDS:
         raise Wrong(
             f"{count} is not between 1 and {_BATCH_RECORDS[-1]}; 0 means no limit on the count, as in ARC's urbatchsize "
@@ -128,63 +122,10 @@ class TargetKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSettings:
-    """One destination; its name is its key in the ledger.
+class ConfiguredTarget(Target):
+    """A target with the `records` keys that hold for it."""
 
-    `every_s` is the least time between two rounds, unless `cron` names their moments; in the daemon each begins up to
-    `jitter_s` later. `batch_records` is 0 where only size limits a message. `vos` None is
-    all. `shadow` renders and counts but hands nothing over. `options` are of the transport's `Options`.
-    """
-
-    name: str
-    type: str
-    options: object
-    format: str
-    sync: bool
-    every_s: int
-    cron: Cron | None
-    jitter_s: int
-    start: StartRule
-    vos: frozenset[str] | None
-    exclude_vos: frozenset[str]
-    batch_records: int
-    shadow: bool
     records: RecordSettings
-    policy: RecordPolicy = field(repr=False)  # holds the secret of pseudonyms
-    jura_until: Epoch | None = None  # jura-ng published here the jobs that ended until then
-    jura_format: str | None = None  # in this format; None: in ours
-
-    @property
-    def summary(self) -> bool:
-        return is_summary(self.format)
-
-    @property
-    def timetable(self) -> str:
-        """When its rounds are, for people."""
-        return f"cron {self.cron}" if self.cron else f"every {self.every_s} s"
-
-    def due_after(self, success: datetime) -> datetime:
-        """When the next round is due after one that went through, aware UTC."""
-        return self.cron.next_after(success) if self.cron else success + timedelta(seconds=self.every_s)
-
-    def overdue_after(self, success: datetime) -> datetime:
-        """When somebody should look at a target that had no success since, aware UTC.
-
-        Then the round after the next one is over, and some time more: timers are spread, and a host may be down.
-        """
-        return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _PATIENCE
-
-    def in_format(self, name: str) -> TargetSettings:
-        """The same target with another format, which may have a place for more or for less."""
-        known = self.policy
-        policy = self.records.policy(known.site, known.host_name, name)
-        return replace(self, format=name, policy=replace(policy, imported=known.imported))
-
-    def selection(self, window: Window) -> Selection:
-        """The jobs that this target wants of a window."""
-        return Selection(
-            statuses=frozenset(self.records.statuses), window=window, vos=self.vos, exclude_vos=self.exclude_vos
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +139,7 @@ class Common:
     importers: Mapping[str, object] = field(default_factory=dict)  # their options by name
 
 
-def read_targets(block: Block, common: Common, reading: Reading) -> tuple[TargetSettings, ...]:
+def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tuple[ConfiguredTarget, ...]:
     """Every target that could be read; what is wrong goes to the problems."""
     if not block.keys:
         reading.wrong(block.place, "holds no target; add one, or nothing is ever published")
@@ -209,7 +150,7 @@ def read_targets(block: Block, common: Common, reading: Reading) -> tuple[Target
                 node.place, "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit"
             )
         try:
-            target = read_target(name, values.block(node), common, reading)
+            target = read_target(name, schema.as_block(node), common, reading)
         except Wrong as wrong:
             reading.wrong(node.place, str(wrong))
             continue
@@ -219,7 +160,7 @@ def read_targets(block: Block, common: Common, reading: Reading) -> tuple[Target
     return tuple(made)
 
 
-def read_target(name: str, block: Block, common: Common, reading: Reading) -> TargetSettings | None:
+def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContext) -> ConfiguredTarget | None:
     """One target; None when it cannot be used, the reasons being among the problems."""
     kind, options_shape = plugin_options(block, common.registered.transports, reading)
     if options_shape is not None:
@@ -240,14 +181,20 @@ def read_target(name: str, block: Block, common: Common, reading: Reading) -> Ta
     return _settings(name, keys, options, records, common)
 
 
-def _settings(name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common) -> TargetSettings:
+def _settings(
+    name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common
+) -> ConfiguredTarget:
     batch = _DEFAULT_BATCHES.get(keys.type, _DEFAULT_BATCH) if keys.batch_records is None else keys.batch_records
-    every_s = _SUMMARY_EVERY_S if is_summary(keys.format) else _JOBS_EVERY_S
-    policy = records.policy(common.site, common.host_name, keys.format, common.importers)
-    if keys.jura_until is not None and keys.type != "sgas":
+    every_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
+
+    def policy_for(format_name: str) -> RecordPolicy:
+        policy = records.policy(common.site, common.host_name, format_name, common.importers)
+        if keys.jura_until is None or keys.type == "sgas":
+            return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
-        policy = replace(policy, benchmarks=replace(policy.benchmarks, jura_before=epoch(month.next.start)))
-    return TargetSettings(
+        return replace(policy, benchmarks=replace(policy.benchmarks, jura_before=epoch(month.next.start)))
+
+    return ConfiguredTarget(
         name=name,
         type=keys.type,
         options=options,
@@ -264,7 +211,10 @@ def _settings(name: str, keys: TargetKeys, options: object, records: RecordSetti
         jura_until=keys.jura_until,
         jura_format=keys.jura_format,
         records=records,
-        policy=policy,
+        statuses=frozenset(records.statuses),
+        policy=policy_for(keys.format),
+        policy_for=policy_for,
+        charging=records.charging(),
     )
 
 
@@ -272,18 +222,18 @@ def _key_names(*shapes: type) -> list[str]:
     return [key for shape in shapes for key in keys_of(shape)]
 
 
-def _format(block: Block, valid: Collection[str], reading: Reading) -> str | None:
+def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> str | None:
     """The format's name when there is one of that name; a missing one is told elsewhere."""
     node = block.keys.get("format")
     if not isinstance(node, Text) or node.null:
         return None
     if node.text in valid:
         return node.text
-    reading.wrong(node.place, f"{values.quoted(node.text)} is not known; {nearest(node.text, valid)}")
+    reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {nearest(node.text, valid)}")
     return None
 
 
-def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block, reading: Reading) -> None:
+def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "stands beside every; take one of them out")
@@ -293,7 +243,7 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block,
     if known.get("sync") and format_name and not format_name.startswith(("apel-", "car")):
         reading.wrong(block.keys["sync"].place, f"sync counts are for APEL; {format_name} does not go there")
     start: StartRule = known.get("start", StartRule())
-    if not format_name or not is_summary(format_name):
+    if not format_name or not is_summary_format(format_name):
         return
     inside = start.since is not None and start.since != month_of(start.since).start
     if start.kind is StartKind.NOW or inside:
@@ -304,14 +254,16 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: Block,
         )
 
 
-def _check_records(records: RecordSettings, overrides: Mapping[str, Any], block: Block, reading: Reading) -> None:
+def _check_records(
+    records: RecordSettings, overrides: Mapping[str, Any], block: YamlBlock, reading: ReadContext
+) -> None:
     """What is wrong between `records` keys, as this target sees them."""
     if records.infrastructure is Infrastructure.LOCAL and not records.batch_server:
         at = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
         reading.wrong(at, "infrastructure: local needs batch_server, the host name that local jobs were submitted to")
 
 
-def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Reading) -> None:
+def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadContext) -> None:
     """Targets that would spoil each other's rows at the receiver.
 
     A shadow target hands nothing over and may stand beside the one that it is compared with.
@@ -321,11 +273,11 @@ def _check_mixtures(targets: list[TargetSettings], block: Block, reading: Readin
             continue
         node = block.keys[second.name]
         if trouble := _mixed(first, second):
-            node = node.keys["format"] if isinstance(node, Block) and first.format != second.format else node
+            node = node.keys["format"] if isinstance(node, YamlBlock) and first.format != second.format else node
             reading.wrong(node.place, trouble)
 
 
-def _mixed(first: TargetSettings, second: TargetSettings) -> str:
+def _mixed(first: Target, second: Target) -> str:
     """What comes of two targets at one place; '' when nothing does.
 
     Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under one key replace each other.
@@ -336,7 +288,7 @@ def _mixed(first: TargetSettings, second: TargetSettings) -> str:
             f"{second.format} would go to {where} {first.format} of target {first.name}, and jobs are counted twice there; "
             "send one format, or mark one target `shadow: true`"
         )
-    if second.summary and not apart(first, second):
+    if is_summary_format(second.format) and not apart(first, second):
         return (
             f"its totals would go to {where} those of target {first.name}, and replace some of them there; give each target "
             "vos of its own, or make them one"
@@ -349,14 +301,14 @@ def _mixed(first: TargetSettings, second: TargetSettings) -> str:
     return ""
 
 
-def apart(one: TargetSettings, other: TargetSettings) -> bool:
+def apart(one: Target, other: Target) -> bool:
     """Whether no VO is wanted by both."""
     if one.vos is None:
         return other.vos is not None and other.vos <= one.exclude_vos
     return one.vos <= other.exclude_vos if other.vos is None else not one.vos & other.vos
 
 
-def destination(target: TargetSettings) -> tuple[str, ...] | None:
+def destination(target: Target) -> tuple[str, ...] | None:
     """Where a target's messages meet those of others; None where they cannot, or where the receiver tells them apart."""
     options: Any = target.options
     if target.type == "spool":

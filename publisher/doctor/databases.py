@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from publisher.config import TargetSettings
-from publisher.delivery.credential_check import foreign_machines
+from publisher.config import Settings
 from publisher.doctor.findings import Finding, Question, join, not_asked
-from publisher.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
-from publisher.formats import job_format, summary_format
-from publisher.importers import BESIDE_STATE
-from publisher.missing import missing_databases
-from publisher.model.benchmark import wall_said
+from publisher.formats import is_summary_format, job_format, summary_format
+from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.selection import Window
-from publisher.model.when import Month, epoch
+from publisher.model.rates import wall_said
+from publisher.model.target import Target
+from publisher.model.time import Month, Window, epoch
+from publisher.pipeline.guards.databases import missing_databases
+from publisher.pipeline.site import Site
+from publisher.sources import BESIDE_STATE
+from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
-from publisher.sources.local_time import zone_of_host
-from publisher.wiring import Site
+from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6
 _QUIET: Final = timedelta(days=7)
@@ -33,10 +33,10 @@ _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
 _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database optimize`"
 
 
-def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
+def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -> Iterator[Finding]:
     question = Question("database", "source", "every job that is published is read from there")
-    yield from _zone(site)
-    now = site.surroundings.clock()
+    yield from _zone(site, settings)
+    now = site.clock()
     try:
         with closing(site.source()) as source:
             facts = source.facts()
@@ -53,24 +53,24 @@ def check_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[F
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
 
 
-def _zone(site: Site) -> Iterator[Finding]:
+def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events stand there as local time without a zone. Imported jobs have no events."""
-    options: Any = site.settings.source.options
-    imported = {str(site.settings.state.with_name(BESIDE_STATE))} if site.settings.importers else set()
+    options: Any = settings.source.options
+    imported = {str(site.state.with_name(BESIDE_STATE))} if site.importers else set()
     if not hasattr(options, "time_zone") or (options.control_dir is None and set(options.databases) <= imported):
         return
     question = Question("time zone", "source", "A-REX writes local times, and another zone moves every start by hours")
     if options.time_zone:
         yield question.ok(options.time_zone)
         return
-    taken = zone_of_host(site.surroundings.environment)
+    taken = zone_of_host(site.environment)
     yield question.warning(
         f"source.time_zone is not set, so the zone of this host is taken: {taken}",
         "write source.time_zone, the zone in which the CE runs, such as Europe/Oslo",
     )
 
 
-def check_known_databases(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding]:
+def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
     question = Question("known databases", "source", "jobs that stand in none of the others are counted nowhere")
     try:
@@ -153,7 +153,7 @@ _ADVICE_BENCHMARKS: Final = (
 
 
 @dataclass(slots=True)
-class _Fates:
+class _JobFates:
     """What would become of a target's newest jobs."""
 
     looked_at: int = 0
@@ -168,7 +168,7 @@ class _Fates:
         return f"the newest {self.looked_at:,} jobs, of {len(self.queues)} queues"
 
 
-def _newest(site: Site, source: Source, targets: Sequence[TargetSettings], now: datetime) -> Iterator[Finding]:
+def _newest(site: Site, source: Source, targets: Sequence[Target], now: datetime) -> Iterator[Finding]:
     jobs, skipped = _recent(source, now)
     for target in targets:
         fates = _judged(target, jobs, now)
@@ -180,9 +180,9 @@ def _newest(site: Site, source: Source, targets: Sequence[TargetSettings], now: 
             yield from _machine_names(site, target, fates.machines)
 
 
-def _benchmarks(target: TargetSettings, fates: _Fates) -> Finding:
+def _benchmarks(target: Target, fates: _JobFates) -> Finding:
     question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
-    unset = not target.records.benchmark and target.format not in _WITHOUT_BENCHMARK
+    unset = not target.policy.benchmarks.rules and target.format not in _WITHOUT_BENCHMARK
     if not fates.looked_at:
         found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
         advice = "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`"
@@ -204,7 +204,7 @@ def _benchmarks(target: TargetSettings, fates: _Fates) -> Finding:
     return question.ok(f"known for {fates.among}")
 
 
-def _fitness(target: TargetSettings, fates: _Fates, skipped: Counter[str]) -> Finding:
+def _fitness(target: Target, fates: _JobFates, skipped: Counter[str]) -> Finding:
     question = Question("fitness", target.name, "a job that breaks a rule is set aside")
     rules = fates.rules + skipped
     if not rules:
@@ -214,7 +214,7 @@ def _fitness(target: TargetSettings, fates: _Fates, skipped: Counter[str]) -> Fi
     return question.warning(f"jobs that would be set aside, among {fates.among}: {broken}", advice)
 
 
-def _machine_names(site: Site, target: TargetSettings, machines: Set[str]) -> Iterator[Finding]:
+def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
     """Whether the certificate is of the domain of every MachineName, which is what SGAS asks unless told otherwise."""
     why = "SGAS refuses a record whose MachineName is not of the certificate's domain; an empty document does not show that"
     question = Question("machine name", target.name, why)
@@ -252,10 +252,10 @@ def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str
     return jobs, skipped
 
 
-def _judged(target: TargetSettings, jobs: Sequence[JobRecord], now: datetime) -> _Fates:
-    fates = _Fates()
+def _judged(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _JobFates:
+    fates = _JobFates()
     selection = target.selection(Window())
-    summary = summary_format(target.format) if target.summary else None
+    summary = summary_format(target.format) if is_summary_format(target.format) else None
     render = summary.admit if summary else job_format(target.format).render
     for job in jobs:
         if not selection.wants(job):

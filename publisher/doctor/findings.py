@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from publisher.delivery.base import Step
-from publisher.errors import ConfigError, PublisherError, gravest
+from publisher.model.errors import ConfigError, PublisherError, gravest
+from publisher.transports.base import Step
 
 
 class State(StrEnum):
@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class PerfData:
     """A number for monitoring, in `unit` ('' for a count); `warn` and `critical` are ranges as Nagios writes them, or ''."""
 
     label: str
@@ -50,7 +50,7 @@ class Diagnosis:
     """Everything that was found, in the order of asking."""
 
     findings: tuple[Finding, ...]
-    measures: tuple[Measure, ...] = ()
+    measures: tuple[PerfData, ...] = ()
 
     @property
     def exit_status(self) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from publisher.doctor.findings import Finding, Question
-from publisher.errors import ConfigError, SourceError
-from publisher.importers.arc_jobs import check_arc_database
-from publisher.wiring import Site
+from publisher.model.errors import ConfigError, SourceError
+from publisher.pipeline.site import Site
+from publisher.sources.importing.arc_jobs import check_arc_database
 
 
 def check_importers(site: Site) -> Iterator[Finding]:
-    for name in site.settings.importers:
+    for name in site.importers:
         yield _maps(site, name)
         yield from _arc_databases(site, name)
 
@@ -27,7 +27,7 @@ def _maps(site: Site, name: str) -> Finding:
 
 
 def _arc_databases(site: Site, name: str) -> Iterator[Finding]:
-    options: Any = site.settings.importers[name]
+    options: Any = site.importers[name]
     question = Question(
         "arc_databases", name, "without them nothing is imported, because jobs of the CEs would count twice"
     )

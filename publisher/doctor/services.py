@@ -6,14 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from publisher.config import TargetSettings
-from publisher.delivery.base import Endpoint, Step
-from publisher.delivery.credential_check import SOON, TOO_LATE, certificate_ends, check_credentials, not_here
-from publisher.delivery.reach import reach
-from publisher.delivery.trust_check import check_trust
-from publisher.doctor.findings import Finding, Measure, Question, State, not_asked
-from publisher.errors import CredentialError, PublisherError
-from publisher.wiring import Site
+from publisher.doctor.findings import Finding, PerfData, Question, State, not_asked
+from publisher.model.errors import CredentialError, PublisherError
+from publisher.model.target import Target
+from publisher.pipeline.site import Site
+from publisher.transports.base import Endpoint, Step
+from publisher.transports.credentials.checks import (
+    SOON,
+    TOO_LATE,
+    certificate_ends,
+    check_credentials,
+    check_trust,
+    not_here,
+)
+from publisher.transports.http.reachability import reach
 
 _WHY: Final[Mapping[str, str]] = {
     "certificate": "services know this host by it, and messages are signed with it",
@@ -49,25 +55,25 @@ _OTHERWISE: Final[Mapping[str, str]] = {
 _CREDENTIAL_STEPS: Final = frozenset({"certificate", "certificate dates", "certificate purpose", "key"})
 
 
-def check_identity(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding | Measure]:
+def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
     """The certificate, its key, and the CAs."""
-    credentials, now = site.credentials(), site.surroundings.clock()
+    credentials, now = site.credentials(), site.clock()
     options: list[Any] = [target.options for target in targets if _shows_certificate(target)]
     if not options:
         return
     allow_open_key = all(getattr(one, "allow_open_key", False) for one in options)
-    for step in check_credentials(credentials, now, site.surroundings.environment, allow_open_key=allow_open_key):
+    for step in check_credentials(credentials, now, site.environment, allow_open_key=allow_open_key):
         yield _finding(step, "credentials")
     ends = certificate_ends(credentials)
     if ends is not None:
-        yield Measure(
+        yield PerfData(
             label="certificate_days", value=(ends - now).days, warn=f"{SOON.days}:", critical=f"{TOO_LATE.days}:"
         )
     for step in check_trust(credentials, now):
         yield _finding(step, "credentials")
 
 
-def check_services(site: Site, targets: Sequence[TargetSettings], before: Sequence[Finding]) -> Iterator[Finding]:
+def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
     """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
     unfit = [found for found in before if found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE]
     known: dict[str, tuple[Step, ...]] = {}
@@ -92,24 +98,22 @@ def check_services(site: Site, targets: Sequence[TargetSettings], before: Sequen
             yield from _preflight(site, target, question)
 
 
-def _way(
-    site: Site, target: TargetSettings, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]
-) -> Iterator[Finding]:
+def _way(site: Site, target: Target, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:
     """Each service is looked at once, however many targets talk to it."""
     key = f"{endpoint.url} {endpoint.proxy}"
     if key not in known:
-        known[key] = reach(endpoint, site.credentials(), site.surroundings.clock, site.surroundings.monotonic)
+        known[key] = reach(endpoint, site.credentials(), site.clock, site.monotonic)
     for step in known[key]:
         yield _finding(step, f"{target.name}, {endpoint.name}")
 
 
-def _preflight(site: Site, target: TargetSettings, question: Question) -> Iterator[Finding]:
+def _preflight(site: Site, target: Target, question: Question) -> Iterator[Finding]:
     try:
         with closing(site.transport(target)) as transport:
             for step in transport.preflight():
                 yield _finding(step, target.name)
             # Those of the certificate were told above, in better words.
-            for warning in transport.warnings(site.surroundings.clock()):
+            for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")
                     yield Question("target", target.name, "what it says decides what its receiver gets").warning(
@@ -119,7 +123,7 @@ def _preflight(site: Site, target: TargetSettings, question: Question) -> Iterat
         yield question.error(error, "mend the certificate or its key")
 
 
-def _shows_certificate(target: TargetSettings) -> bool:
+def _shows_certificate(target: Target) -> bool:
     """All but files that somebody else signs."""
     return getattr(target.options, "sign", None) is not False
 

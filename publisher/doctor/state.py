@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from publisher.config import TargetSettings
-from publisher.doctor.findings import Finding, Measure, Question, join, not_asked
-from publisher.errors import Later, LedgerError
-from publisher.ledger.base import Ledger, TargetState
-from publisher.model.months import month_name
-from publisher.wiring import Site
+from publisher.doctor.findings import Finding, PerfData, Question, join, not_asked
+from publisher.formats import is_summary_format
+from publisher.ledger.contract import Ledger, TargetState
+from publisher.model.errors import Later, LedgerError
+from publisher.model.target import Target
+from publisher.model.totals.months import month_name
+from publisher.pipeline.site import Site
 
 _STATUS: Final = LedgerError.exit_status
 _MIB: Final = 1 << 20
@@ -117,18 +118,18 @@ def _space(directory: Path, free: int) -> Finding:
     return question.warning(found, advice) if free < SPACE_WARNING else question.ok(found)
 
 
-def check_ledger(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Finding | Measure]:
+def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
     """What the ledger knows of each target: its last success, what is in doubt, set aside or held back."""
     question = Question("state", "state", _WHY_DIRECTORY)
-    if not _holds_files(site.settings.state.parent):
+    if not _holds_files(site.state.parent):
         yield not_asked(question, "no file of ours can be there")
         return
-    now = site.surroundings.clock()
+    now = site.clock()
     try:
         with closing(site.ledger_to_read()) as ledger:
             states = [(target, ledger.target(target.name)) for target in targets]
-            there = site.settings.state.exists()
-            yield question.ok(f"{site.settings.state}{'' if there else ' is not there yet; the first round makes it'}")
+            there = site.state.exists()
+            yield question.ok(f"{site.state}{'' if there else ' is not there yet; the first round makes it'}")
             for target, state in states:
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:
@@ -138,9 +139,7 @@ def check_ledger(site: Site, targets: Sequence[TargetSettings]) -> Iterator[Find
             yield not_asked(Question("last success", target.name, why), "the state cannot be read")
 
 
-def _target(
-    target: TargetSettings, state: TargetState | None, ledger: Ledger, now: datetime
-) -> Iterator[Finding | Measure]:
+def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:
     name = target.name
     why = "a target that gets nothing for long has a trouble that somebody must mend"
     yield _last_success(Question("last success", name, why), target, state, now)
@@ -148,30 +147,30 @@ def _target(
         return
     if state.last_success is not None:
         limit = _limit(target, state.last_success)
-        yield Measure(
+        yield PerfData(
             label=f"{name}_age",
             value=max(0, round((now - state.last_success).total_seconds())),
             unit="s",
             warn=str(round(limit.total_seconds())),
             critical=str(round(max(limit, _TOO_LONG).total_seconds())),
         )
-    yield Measure(label=f"{name}_quarantined", value=state.quarantined, warn="0")
-    yield Measure(label=f"{name}_in_doubt", value=state.in_doubt)
+    yield PerfData(label=f"{name}_quarantined", value=state.quarantined, warn="0")
+    yield PerfData(label=f"{name}_in_doubt", value=state.in_doubt)
     yield _quarantine(Question("quarantine", name, "these jobs are counted nowhere until somebody looks"), state)
     yield _doubt(
         Question("in doubt", name, "their answers were lost, and they are sent again under the same id"), state
     )
-    if target.summary:
-        yield Measure(label=f"{name}_held_months", value=len(state.held), warn="0")
+    if is_summary_format(target.format):
+        yield PerfData(label=f"{name}_held_months", value=len(state.held), warn="0")
         yield _months(Question("held months", name, "the receiver has old numbers for them"), state.held)
 
 
-def _limit(target: TargetSettings, success: datetime) -> timedelta:
+def _limit(target: Target, success: datetime) -> timedelta:
     """How old a success may be: the round after the next one is due by then."""
     return target.overdue_after(success) - success
 
 
-def _last_success(question: Question, target: TargetSettings, state: TargetState | None, now: datetime) -> Finding:
+def _last_success(question: Question, target: Target, state: TargetState | None, now: datetime) -> Finding:
     look = f"`publisher publish --force --target {target.name}` says what is wrong; so does `journalctl -u publisher`"
     if state is None or state.last_round is None:
         advice = (

@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from publisher.formats.base import Frame, JobFormat, SummaryFormat, SyncFormat
+from publisher.formats.base import Frame, JobFormat, Receiver, SummaryFormat, SyncFormat
 
 JOB_FORMATS: Final[Mapping[str, str]] = {
-    "car": "publisher.formats.car",
-    "ogf-ur": "publisher.formats.ogf_ur",
-    "apel-job-0.2": "publisher.formats.apel_job",
-    "apel-job-0.3": "publisher.formats.apel_job",
-    "apel-job-0.4": "publisher.formats.apel_job",
+    "car": "publisher.formats.apel.car",
+    "ogf-ur": "publisher.formats.sgas.ogf_ur",
+    "apel-job-0.2": "publisher.formats.apel.job_text",
+    "apel-job-0.3": "publisher.formats.apel.job_text",
+    "apel-job-0.4": "publisher.formats.apel.job_text",
 }
 SUMMARY_FORMATS: Final[Mapping[str, str]] = {
-    "apel-summary-0.2": "publisher.formats.apel_summary",
-    "apel-summary-0.3": "publisher.formats.apel_summary",
-    "apel-summary-0.4": "publisher.formats.apel_summary",
-    "apel-normalised-summary-0.4": "publisher.formats.apel_summary",
+    "apel-summary-0.2": "publisher.formats.apel.summary_text",
+    "apel-summary-0.3": "publisher.formats.apel.summary_text",
+    "apel-summary-0.4": "publisher.formats.apel.summary_text",
+    "apel-normalised-summary-0.4": "publisher.formats.apel.summary_text",
 }
 SYNC_FORMATS: Final[Mapping[str, str]] = {
-    "apel-sync-0.1": "publisher.formats.apel_sync",
+    "apel-sync-0.1": "publisher.formats.apel.sync_text",
 }
 FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
 
@@ -51,6 +51,12 @@ def sync_format(name: str) -> SyncFormat:
 def is_summary_format(name: str) -> bool:
     """Whether the format sends monthly totals, which replace each other at the receiver."""
     return name in SUMMARY_FORMATS
+
+
+def receiver_of(name: str) -> Receiver:
+    """What the receiver does with records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
+    receiver: Receiver = import_module(FORMATS[name]).create(name).receiver
+    return receiver
 
 
 def frame_of(name: str) -> Frame:

@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from enum import StrEnum
+from typing import ClassVar, Protocol, runtime_checkable
 
-from publisher.model.job import Side
+from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.summary import Grouping, SummaryGroup
-from publisher.model.sync_count import SyncCount
-
-_TABLES: Final[Mapping[str, str]] = {
-    "apel-summary-0.2": "Summaries",
-    "apel-summary-0.3": "NormalisedSummaries",
-    "apel-summary-0.4": "Summaries",
-    "apel-normalised-summary-0.4": "NormalisedSummaries",
-}
+from publisher.model.totals.summary import Grouping, SummaryGroup, SummaryKey, SyncCount
 
 
-def receiver_table(format_name: str) -> str:
-    """The table in which a receiver keeps records of a format: within one they replace each other, in two both count.
+class OnChange(StrEnum):
+    """What becomes of a delivered run whose values changed: sent again in place of the first, counted anew, or kept.
 
-    Spec: apel facts, sections 3 and 7.
+    SGAS discards whatever comes again under a record id that it has, and says so to nobody (sgas facts, section 5).
     """
-    return _TABLES.get(format_name, "JobRecords")
+
+    REPLACE = "replace"
+    RECOUNT = "recount"
+    KEEP_FIRST = "keep first"
 
 
-def has_levels(format_name: str) -> bool:
-    """Whether the table has a column for a benchmark's value; normalised summaries have one for its type only."""
-    return receiver_table(format_name) != "NormalisedSummaries"
+class RowKeys(Protocol):
+    """The rows of a service that adds single records up."""
+
+    def of(self, job: PublishedJob) -> SummaryKey:
+        """Raises: Unfit for a job that ended in no calendar month."""
+        ...
+
+
+def _nothing_omitted(_: PublishedJob) -> tuple[tuple[str, str], ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """What an accounting service does with the records of a format.
+
+    Within one `table` records replace each other; those of two tables of one service are counted beside each other.
+    `row_keys` tells the keys under which it adds single records up: one that comes again under another of them would be
+    counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: what a
+    record says of a job, and what it says less or otherwise than the job.
+    """
+
+    name: str
+    on_change: OnChange
+    table: str
+    row_keys: Callable[[], RowKeys] | None = None
+    whole_months: bool = False
+    takes_sync: bool = False
+    takes_charges: bool = False
+    keeps_benchmark_values: bool = True  # its table has a column for them, beside the one for their types
+    submit_host_is_client: bool = False  # SubmitHost is where the user's client ran
+    signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
+    default_batch_records: int = 500
+    values: Callable[[PublishedJob, bool], Iterator[tuple[str, str]]]
+    omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = _nothing_omitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +72,22 @@ class Frame:
     def join(self, records: list[bytes]) -> bytes:
         return b"".join((self.head, self.separator.join(records), self.tail))
 
+    def split(self, payload: bytes, sizes: Sequence[int]) -> list[bytes]:
+        """The records of a payload again, by their sizes in bytes."""
+        contents = []
+        at = len(self.head)
+        for size in sizes:
+            contents.append(payload[at : at + size])
+            at += size + len(self.separator)
+        return contents
+
 
 class JobFormat(Protocol):
     """Renders one job after the other. Pure: no input, no output, no clock."""
 
     name: ClassVar[str]
-    needs: ClassVar[frozenset[Side]]
+    receiver: ClassVar[Receiver]
+    needs: ClassVar[frozenset[SideTable]]
     frame: ClassVar[Frame]
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
@@ -78,7 +116,7 @@ class Shedding(Protocol):
 class Formed(Protocol):
     """A `JobFormat` that tells a sound record by its form, without parsing it."""
 
-    def is_sound(self, record: bytes) -> bool:
+    def matches(self, record: bytes) -> bool:
         """Whether `check` surely takes the record. A sound one may be told unsound, but never the other way round."""
         ...
 
@@ -93,7 +131,8 @@ class SummaryFormat(Protocol):
     """Says which jobs a summary can count, and renders the groups that an `Accumulator` of its grouping makes of them."""
 
     name: ClassVar[str]
-    needs: ClassVar[frozenset[Side]]
+    receiver: ClassVar[Receiver]
+    needs: ClassVar[frozenset[SideTable]]
     frame: ClassVar[Frame]
     grouping: ClassVar[Grouping]
     takes_zeros: ClassVar[bool]  # the real receiver was seen to empty a row for a record of zeros under its key
@@ -119,6 +158,7 @@ class SyncFormat(Protocol):
     """Renders counts per submit host and month."""
 
     name: ClassVar[str]
+    receiver: ClassVar[Receiver]
     frame: ClassVar[Frame]
 
     def render(self, count: SyncCount) -> bytes:

@@ -1,4 +1,6 @@
-"""Job records: one finished run of a job, as a source saw it.
+"""Finished runs that differ in nothing but who they are, when they ended and what they used: one record stands for all.
+
+Job records: one finished run of a job, as a source saw it.
 
 Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay representable, so that it
 can be quarantined by name. Everything else in this project uses aware datetimes.
@@ -7,13 +9,13 @@ can be quarantined by name. Everything else in this project uses aware datetimes
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Final, NewType, cast
 
-from publisher.model.per_job import per_job
+from publisher.model import per_job
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
@@ -27,7 +29,7 @@ _OF_JOB: Final = blake2b(digest_size=JOB_DIGEST_BYTES)
 _OF_RUN: Final = blake2b(digest_size=RUN_DIGEST_BYTES)
 
 
-class Side(StrEnum):
+class SideTable(StrEnum):
     """A side table that is read only for formats that publish it."""
 
     TRANSFERS = "transfers"
@@ -54,7 +56,7 @@ class Transfer:
 
 
 @per_job(frozen=True, slots=True)
-class Glimpse:
+class RunValues:
     """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`."""
 
     job_id: JobId
@@ -87,7 +89,7 @@ _PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark"})  # where some
 
 
 @per_job(frozen=True, slots=True)
-class JobRecord(Glimpse):
+class JobRecord(RunValues):
     """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there.
 
     Made by keyword, but where one is made of each row: Python 3.11 takes 2.0 µs for 39 keywords, and 0.9 for the values in
@@ -191,3 +193,32 @@ def values_fingerprint(*values: object) -> int:
 
 def _fingerprint(told: str) -> int:
     return zlib.crc32(told.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
+
+
+# RecordID, JobID, LocalJobID, end (epoch seconds), wall time, CPU time of user and kernel (seconds). A tuple, because one is
+# made for every job, and nothing else.
+BareRun = tuple[int, JobId, str, Epoch, int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Complete runs with the example's status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores.
+
+    Their start is known to lie after 1970. Whatever else the example has is its own.
+    """
+
+    example: JobRecord
+    runs: Sequence[BareRun]
+
+
+def run_fingerprints(status: str, values: Iterable[tuple[int, int, int, int]], nodes: int, cores: int) -> list[int]:
+    """The `values_fingerprint` of runs from their end, wall time and CPU times, as `RunValues.fingerprint` has it.
+
+    A text made in one step where that makes the repr of a tuple: 0.35 µs a run against 0.9.
+    """
+    before = zlib.crc32(f"({status!r}, ".encode("utf-8", "surrogateescape"))
+    after = f", {nodes!r}, {cores!r})"
+    return [
+        zlib.crc32(f"{end!r}, {wall!r}, {user!r}, {kernel!r}{after}".encode(), before) & 0xFFFFFF or 1
+        for end, wall, user, kernel in values
+    ]

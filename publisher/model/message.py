@@ -1,23 +1,26 @@
-"""Messages: a batch of rendered records under a stable id."""
+"""Messages: a batch of rendered records under a stable id.
+
+How far a target has read a source: what the ledger remembers between rounds.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, NewType
 
-from publisher.model.job import Epoch, JobKey, JobRecord
-from publisher.model.per_job import per_job
-from publisher.model.summary_keys import SummaryKey
+from publisher.model import per_job
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.totals.summary import SummaryKey
 
 MessageId = NewType("MessageId", str)
 # What AMS stores without harm as an attribute value (ams facts, section 5).
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
-LEFT_OUT: Final = 0
+REMOVED: Final = 0
 """The fingerprint of a run that was counted and left its month, because nothing is made of its row now. No values have it."""
 
 
@@ -87,3 +90,94 @@ def message_id(made_at: datetime, payload: bytes) -> MessageId:
 
 def _id_of(made_at: datetime, digest: str) -> MessageId:
     return MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{digest[:16]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRow:
+    """A row to look at again: its job is still running, or finished but with side rows still to come.
+
+    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
+    write a row hours after the job's EndTime (arc-database facts, section 3).
+    """
+
+    row: RowRef
+    finished_seen_at: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a database was read: every row up to `record_id` was dealt with or is open.
+
+    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
+    file) and everything is read again; what was delivered is known by job, not by row.
+    """
+
+    database: str
+    record_id: int
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowMark:
+    """How far an errand (a window to republish) has come: everything up to this end time and row is written down."""
+
+    window_progress: str
+    ended_at: Epoch
+    row: RowRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the ledger may forget to look at, and what it must remember, once everything before it is written down."""
+
+    cursors: tuple[Cursor, ...] = ()
+    opened: tuple[OpenRow, ...] = ()
+    closed: tuple[RowRef, ...] = ()
+    skipped: tuple[SkippedJob, ...] = ()
+    left_quarantine: tuple[JobKey, ...] = ()  # not wanted any more
+    window_mark: WindowMark | None = None
+
+    def __add__(self, other: Progress) -> Progress:
+        """`other` comes later: a row that was closed may be open by then, when it got the number of another (`rotate`)."""
+        closed = self.closed
+        if closed and other.opened:
+            open_again = {one.row for one in other.opened}
+            closed = tuple(row for row in closed if row not in open_again)
+        return Progress(
+            cursors=tuple({at.database: at for at in self.cursors + other.cursors}.values()),
+            opened=self.opened + other.opened,
+            closed=closed + other.closed,
+            skipped=self.skipped + other.skipped,
+            left_quarantine=self.left_quarantine + other.left_quarantine,
+            window_mark=other.window_mark or self.window_mark,
+        )
+
+
+TOO_LARGE: Final = "too-large"
+
+
+_LEARNT_FOR: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLimit:
+    """The largest payload for a service that refused a larger one. `wire` stands for the options of the target.
+
+    It is believed for a week: asking again costs one refused message, and a limit that an operator raised is found. With other
+    options (another service, another `batch_bytes`), or with a clock that went back, the question is open at once.
+    """
+
+    payload_bytes: int
+    wire: str
+    learnt_at: datetime
+
+    def holds(self, wire: str, now: datetime) -> bool:
+        return self.wire == wire and timedelta(0) <= now - self.learnt_at < _LEARNT_FOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Records of one message, and what the ledger may write down of the reading once they are prepared."""
+
+    records: tuple[Rendered, ...]
+    progress: Progress

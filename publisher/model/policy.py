@@ -1,4 +1,6 @@
-"""What the site wants said about its jobs: who, where, on what benchmark, from when to when.
+"""Where a published value came from, for `explain`.
+
+What the site wants said about its jobs: who, where, on what benchmark, from when to when.
 
 `RecordPolicy.describe` turns a job record into a `PublishedJob`, which every format renders. Who and where repeat from
 job to job, so they are worked out once for each distinct set of inputs and shared: formats may cache what they render of
@@ -12,18 +14,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from publisher.errors import Unfit
-from publisher.model.benchmark import AppliedBenchmark, BenchmarkPolicy
-from publisher.model.charge import Charge, Charging
-from publisher.model.fqan import parse_fqan
-from publisher.model.hosts import endpoint_host, is_domain_name
-from publisher.model.identity import Identity
+from publisher.model import per_job
+from publisher.model.errors import Unfit
+from publisher.model.identity import RULED_BY_ROW, Identity, VoRule, jura_group_and_role, parse_fqan, read_by_jura
 from publisher.model.job import Epoch, JobRecord, Transfer
-from publisher.model.jura_spelling import jura_group_and_role, jura_submit_host, read_by_jura
-from publisher.model.origin import Origin
-from publisher.model.per_job import per_job
-from publisher.model.text import arex_escape, ascii_text
-from publisher.model.vo_rules import RULED_BY_ROW, VoRule
+from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy, Charge, Charging
+from publisher.model.text import arex_escape, ascii_text, endpoint_host, is_domain_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueOrigin:
+    """`name` is the value's name in APEL's messages; `rule` what decided, `source` the field of the job record ('' if none)."""
+
+    name: str
+    rule: str
+    source: str = ""
+
 
 _AND_LRMS: Final = " and the batch system's name"
 _MOST_DESCRIPTION: Final = 100  # at APEL
@@ -73,7 +79,7 @@ class ImportedPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Who:
+class UserIdentity:
     """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it.
 
     Group and role of summaries, where they are part of the receiver's key, are spelt in the site's key style.
@@ -88,7 +94,7 @@ class Who:
     spelt_role: str
     fqans: tuple[str, ...]
     extra_groups: tuple[str, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[ValueOrigin, ...]
 
     def apel_fqan(self) -> str:
         """The FQAN that APEL may be told, in its ASCII; '' when it must not be.
@@ -105,7 +111,7 @@ class Who:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Placement:
     """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one.
 
     `spelt_host` is the same in the site's key style, for summaries and sync.
@@ -115,11 +121,11 @@ class Where:
     infrastructure: str  # grid | local
     description: str
     submit_host: str
-    spelt_host: str
+    receiver_host: str
     interface: str
     machine_name: str
     queue: str
-    origins: tuple[Origin, ...]
+    origins: tuple[ValueOrigin, ...]
 
 
 @per_job(frozen=True, slots=True)
@@ -131,8 +137,8 @@ class PublishedJob:
     local_id: str
     started_at: Epoch
     ended_at: Epoch
-    who: Who
-    where: Where
+    who: UserIdentity
+    where: Placement
     benchmark: AppliedBenchmark
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
@@ -187,7 +193,7 @@ class _Affiliation:
     group: str = ""
     role: str = ""
     fqan: str = ""
-    origins: tuple[Origin, ...]
+    origins: tuple[ValueOrigin, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,17 +216,17 @@ class RecordPolicy:
     infrastructure_description: str = ""  # '' for JURA-ARC- and the batch system's name
     imported: Mapping[str, ImportedPlace] = field(default_factory=dict)  # by the interface of the job's endpoint
     charging: Charging | None = None  # of formats that have a place for a charge
-    _who: dict[tuple[object, ...], Who] = field(default_factory=dict, repr=False, compare=False)
-    _where: dict[tuple[str, str, str, str], Where] = field(default_factory=dict, repr=False, compare=False)
+    _who: dict[tuple[object, ...], UserIdentity] = field(default_factory=dict, repr=False, compare=False)
+    _where: dict[tuple[str, str, str, str], Placement] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def told_by_row(self) -> bool:
+    def depends_on_row_only(self) -> bool:
         """Whether sums say nothing of a job that hangs on more than its row, its main FQAN, its benchmark and its end."""
         rules = (rule.field in RULED_BY_ROW for rule in self.vo_rules)
         return all(rules) and all(rule.host == "*" for rule in self.benchmarks.rules)
 
     @property
-    def turning_points(self) -> frozenset[Epoch]:
+    def change_times(self) -> frozenset[Epoch]:
         """Ends from which on something else may be said, beside the beginnings of months."""
         windows = [rule.window for rule in self.benchmarks.rules]
         return frozenset(edge for one in windows for edge in (one.start, one.end) if edge is not None)
@@ -246,19 +252,19 @@ class RecordPolicy:
         """A receiver's key text. jura-ng never undid A-REX's escapes: in its style they stay."""
         return arex_escape(text) if job.escaped and self.key_style is KeyStyle.JURA else text
 
-    def start_origin(self, job: JobRecord) -> Origin:
+    def start_origin(self, job: JobRecord) -> ValueOrigin:
         """Which time of a job is its StartTime, and why."""
         if job.submitted_at > job.ended_at and not self._starts_with_run(job):
-            return Origin(
+            return ValueOrigin(
                 name="StartTime", rule="end less wall time: it was submitted after its end", source="ended_at, wall_s"
             )
         if self.start_time is StartTime.SUBMISSION:
-            return Origin(name="StartTime", rule="records.start_time: submission", source="submitted_at")
+            return ValueOrigin(name="StartTime", rule="records.start_time: submission", source="submitted_at")
         if job.started_at is None:
-            return Origin(name="StartTime", rule="the start of the run is not known", source="submitted_at")
+            return ValueOrigin(name="StartTime", rule="the start of the run is not known", source="submitted_at")
         if job.started_at > job.ended_at:
-            return Origin(name="StartTime", rule="the start of the run is after the end", source="submitted_at")
-        return Origin(name="StartTime", rule="records.start_time: run", source="started_at")
+            return ValueOrigin(name="StartTime", rule="the start of the run is after the end", source="submitted_at")
+        return ValueOrigin(name="StartTime", rule="records.start_time: run", source="started_at")
 
     def _start(self, job: JobRecord) -> Epoch:
         if job.started_at is not None and self._starts_with_run(job):
@@ -270,7 +276,7 @@ class RecordPolicy:
     def _starts_with_run(self, job: JobRecord) -> bool:
         return self.start_time is StartTime.RUN and job.started_at is not None and job.started_at <= job.ended_at
 
-    def _user(self, job: JobRecord) -> Who:
+    def _user(self, job: JobRecord) -> UserIdentity:
         ruled = (job.local_user, job.local_group, job.queue, job.projects, job.attributes) if self.vo_rules else ()
         period = self.identity.period_of(job.ended_at)
         inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
@@ -281,7 +287,7 @@ class RecordPolicy:
             known = self._who[inputs] = self._describe_user(job, period)
         return known
 
-    def _describe_user(self, job: JobRecord, period: str) -> Who:
+    def _describe_user(self, job: JobRecord, period: str) -> UserIdentity:
         belongs = self._affiliation(job)
         vo, group, role = (self.spell(job, text) for text in (belongs.vo, belongs.group, belongs.role))
         if self.key_style is KeyStyle.JURA:
@@ -289,7 +295,7 @@ class RecordPolicy:
         else:
             spelt_group, spelt_role = group, role
         rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
-        return Who(
+        return UserIdentity(
             user=self.identity.name(self.spell(job, job.user), period),
             vo=vo,
             vo_issuer=belongs.issuer,
@@ -299,7 +305,7 @@ class RecordPolicy:
             spelt_role=spelt_role,
             fqans=tuple(self.spell(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
-            origins=(Origin(name="GlobalUserName", rule=rule, source="user"), *belongs.origins),
+            origins=(ValueOrigin(name="GlobalUserName", rule=rule, source="user"), *belongs.origins),
         )
 
     def _affiliation(self, job: JobRecord) -> _Affiliation:
@@ -322,7 +328,7 @@ class RecordPolicy:
         if own and fqan:
             origins = _vo_origins("the main FQAN", "fqans")
             if own != main.vo:
-                origins = Origin(name="VO", rule="the job's VO", source="vo"), *origins[1:]
+                origins = ValueOrigin(name="VO", rule="the job's VO", source="vo"), *origins[1:]
             return _Affiliation(vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins)
         if own:
             return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
@@ -336,7 +342,7 @@ class RecordPolicy:
             return ""
         return fqan if parse_fqan(fqan).vo else ""
 
-    def place(self, job: JobRecord) -> Where:
+    def place(self, job: JobRecord) -> Placement:
         inputs = (job.endpoint, job.interface, job.queue, job.lrms)
         known = self._where.get(inputs)
         if known is None:
@@ -345,7 +351,7 @@ class RecordPolicy:
             known = self._where[inputs] = self._describe_place(job)
         return known
 
-    def _describe_place(self, job: JobRecord) -> Where:
+    def _describe_place(self, job: JobRecord) -> Placement:
         host = endpoint_host(job.endpoint)
         if self.machine_name:
             machine, origin = self.machine_name, ("records.machine_name", "")
@@ -359,28 +365,28 @@ class RecordPolicy:
         if local and not server[0]:
             raise Unfit("batch-server-unknown", "a local job needs records.batch_server as its SubmitHost")
         submit_host = server[0] if local else job.endpoint
-        return Where(
+        return Placement(
             site=self.site,
             infrastructure=infrastructure[0],
             description=description[0],
             submit_host=submit_host,
-            spelt_host=jura_submit_host(job.interface, job.endpoint) if jura else submit_host,
+            receiver_host=jura_submit_host(job.interface, job.endpoint) if jura else submit_host,
             interface=job.interface,
             machine_name=machine,
             queue=job.queue,
             origins=(
-                Origin(name="Site", rule="site"),
-                Origin(name="InfrastructureType", rule=infrastructure[1]),
-                Origin(
+                ValueOrigin(name="Site", rule="site"),
+                ValueOrigin(name="InfrastructureType", rule=infrastructure[1]),
+                ValueOrigin(
                     name="InfrastructureDescription",
                     rule=description[1],
                     source="lrms" if description[1].endswith(_AND_LRMS) else "",
                 ),
-                Origin(name="SubmitHost", rule=server[1])
+                ValueOrigin(name="SubmitHost", rule=server[1])
                 if local
-                else Origin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
-                Origin(name="MachineName", rule=origin[0], source=origin[1]),
-                Origin(name="Queue", rule="as it is", source="queue"),
+                else ValueOrigin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
+                ValueOrigin(name="MachineName", rule=origin[0], source=origin[1]),
+                ValueOrigin(name="Queue", rule="as it is", source="queue"),
             ),
         )
 
@@ -404,5 +410,20 @@ class RecordPolicy:
         return imported.infrastructure, server, description
 
 
-def _vo_origins(rule: str, source: str = "") -> tuple[Origin, ...]:
-    return tuple(Origin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))
+def _vo_origins(rule: str, source: str = "") -> tuple[ValueOrigin, ...]:
+    return tuple(ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))
+
+
+# Interfaces whose URL jura-ng writes alone, and what it strips off the names of the others, as a set of characters.
+_BARE: Final = ("org.ogf.glue.emies.activitycreation", "org.nordugrid.gridftpjob")
+_STRIPPED: Final = "org.nordugrid."
+
+
+def jura_submit_host(interface: str, url: str) -> str:
+    """SubmitHost: the interface's short name before the URL, but for its oldest two.
+
+    jura-ng takes these characters off the name, not the prefix: `org.nordugrid.internal` is `ternal` there.
+    """
+    if not interface or interface in _BARE:
+        return url
+    return f"{interface.lstrip(_STRIPPED)}:{url}"

@@ -1,4 +1,6 @@
-"""Text as the receivers bear it: plain ASCII for APEL, characters of XML 1.0 for everybody.
+"""Host names, as endpoints and schemas have them.
+
+Text as the receivers bear it: plain ASCII for APEL, characters of XML 1.0 for everybody.
 
 One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset rejects the message
 (measured on SSM 4.0.0 and APEL 2.5.0), so text that APEL stores is transliterated, alike in CAR and in text messages.
@@ -8,7 +10,50 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Final
+from urllib.parse import urlsplit
+
+
+@lru_cache(maxsize=4096)
+def endpoint_host(url: str) -> str:
+    """Host of an endpoint URL, '' where there is none. IPv6 with or without brackets loses neither digits nor colons."""
+    try:
+        parts = urlsplit(url)
+        netloc = parts.netloc.rpartition("@")[2]
+        if netloc.count(":") > 1 and not netloc.startswith("["):
+            # A-REX composes URLs from socket addresses without brackets: https://2001:db8::1:443/arex
+            host, _, port = netloc.rpartition(":")
+            return (host if port.isdecimal() and _is_ipv6(host) else netloc).lower()
+        return parts.hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_domain_name(host: str) -> bool:
+    """Whether the CAR and UR schemas take it as a domainNameType.
+
+    At most 255 characters; labels of at least two letters, digits or inner hyphens.
+    """
+    labels = host.split(".")
+    return (
+        0 < len(host) <= 255
+        and host.isascii()
+        and all(
+            len(label) >= 2 and label[0].isalnum() and label[-1].isalnum() and label.replace("-", "").isalnum()
+            for label in labels
+        )
+    )
+
 
 # Letters that decomposition leaves whole. Names are what the field has: Nordic, German, Polish, Croatian, Turkish, Icelandic.
 _LETTERS: Final = str.maketrans(
@@ -67,3 +112,25 @@ def receiver_key(text: str) -> str:
     if text.isalnum() and text.isascii():  # as job ids are: nothing to trim or to spell
         return text.lower()
     return ascii_text(text).rstrip().casefold()
+
+
+# Texts that the server takes for "not given", in any case.
+NOT_GIVEN: Final = frozenset(("", "none", "null"))
+
+
+# SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a record of a text message
+# (apel facts, 2.4 and section 3). XML defuses them by character references (formats/xml.py), text cannot.
+FORBIDDEN_IN_TEXT: Final = re.compile(r"application/(?:x-)?pkcs7-mime|%%", re.IGNORECASE)
+
+
+_SHOWN: Final = 80
+
+
+def shown(text: str) -> str:
+    """Text of the file for messages and comments: one line, printable, not longer than one can read."""
+    return printable(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+
+
+def printable(text: str) -> str:
+    """Text that moves no cursor and breaks no line."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -1,4 +1,8 @@
-"""Sources of job records, by name. A new one is one file here and one line in `SOURCES`.
+"""Importers of other systems' accounting, by name. A new one is one file here and one line in `IMPORTERS`.
+
+They write a local accounting database of ARC's schema 2, which `source: {type: arex}` reads like A-REX's own.
+
+Sources of job records, by name. A new one is one file here and one line in `SOURCES`.
 
 Plug-ins load on first use, so that a command that needs no source starts without it.
 """
@@ -8,13 +12,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from publisher.errors import ConfigError
+from publisher.model.errors import ConfigError
 from publisher.sources.base import SourcePlugin
 
+if TYPE_CHECKING:
+    from publisher.sources.base import ImporterPlugin
+
+IMPORTERS: Final[Mapping[str, str]] = {
+    "gridengine": "publisher.sources.gridengine.importer",
+    "sonar": "publisher.sources.sonar.importer",
+}
+
+BESIDE_STATE: Final = "imported.db"  # the database that they write by default
+# What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
+BY_INTERFACE: Final[Mapping[str, str]] = {"gridengine": "gridengine", "slurm": "sonar"}
+
+
+def importer_plugin(name: str) -> ImporterPlugin:
+    """The plug-in module of an importer. Raises: KeyError for a name that is not in `IMPORTERS`."""
+    plugin: ImporterPlugin = import_module(IMPORTERS[name])
+    return plugin
+
+
 SOURCES: Final[Mapping[str, str]] = {
-    "arex": "publisher.sources.arex",
+    "arex": "publisher.sources.arex.source",
 }
 
 

@@ -27,7 +27,7 @@ _HANDLED: Final = (Act.NORMAL, Act.LOSE_ANSWER, Act.CLOSE_AFTER, Act.TWICE)
 
 
 class Front:
-    """One port on the loopback. `objection` says what nginx has against a certificate, `subject` how it spells its DN."""
+    """One port on the loopback. `unsafe_reason` says what nginx has against a certificate, `subject` how it spells its DN."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Front:
         *,
         port: int,
         context: Callable[[], ssl.SSLContext],
-        objection: Callable[[x509.Certificate], str],
+        unsafe_reason: Callable[[x509.Certificate], str],
         subject: Callable[[x509.Certificate], str],
         faults: FaultScript,
         recorder: Recorder,
@@ -43,7 +43,7 @@ class Front:
     ) -> None:
         self.body_limit = BODY_LIMIT
         self._application = application
-        self._context, self._objection, self._subject = context, objection, subject
+        self._context, self._unsafe_reason, self._subject = context, unsafe_reason, subject
         self._faults, self._recorder = faults, recorder
         self._idle_timeout_s = idle_timeout_s
         self._stopping = threading.Event()
@@ -171,7 +171,7 @@ class Front:
             return from_nginx(400, close=True)
         if certificate is None:
             return from_nginx(400, "No required SSL certificate was sent", close=True)
-        if self._objection(certificate):
+        if self._unsafe_reason(certificate):
             return from_nginx(400, "The SSL certificate error", close=True)
         if int(head.header("content-length") or 0) > self.body_limit:
             return from_nginx(413, close=True)

@@ -62,7 +62,7 @@ class FakeSGAS:
             self.application,
             port=port,
             context=self._context,
-            objection=self._objection,
+            unsafe_reason=self._unsafe_reason,
             subject=lambda certificate: nginx_dn(certificate.subject, self.spelling),
             faults=self.faults,
             recorder=self.requests,
@@ -120,7 +120,7 @@ class FakeSGAS:
         ask_for_certificate(context, self.pki.anchors, any_validity=True)
         return context
 
-    def _objection(self, certificate: x509.Certificate) -> str:
+    def _unsafe_reason(self, certificate: x509.Certificate) -> str:
         """What is wrong with a certificate, or an empty string."""
         now = datetime.now(UTC)
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from publisher.sources import arex
+from publisher.sources.arex import source
 from publisher.sources.base import Source
 
 
@@ -20,4 +20,4 @@ class Options:
 def create(options: object, environment: Mapping[str, str]) -> Source:
     if not isinstance(options, Options):
         raise TypeError(f"options of another source: {type(options).__name__}")
-    return arex.create(arex.Options(control_dir=options.folder), environment)
+    return source.create(source.Options(control_dir=options.folder), environment)

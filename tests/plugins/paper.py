@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from publisher.delivery.base import Circumstances, Credentials, Endpoint, Receipt, Step, Transport, Verdict
 from publisher.model.message import Message
+from publisher.transports.base import Credentials, Endpoint, Environment, Receipt, Step, Transport, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint
     return ()
 
 
-def create(options: object, credentials: Credentials, circumstances: Circumstances) -> Transport:
+def create(options: object, credentials: Credentials, circumstances: Environment) -> Transport:
     if not isinstance(options, Options):
         raise TypeError(f"options of another transport: {type(options).__name__}")
     return Paper(options.tray)

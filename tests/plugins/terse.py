@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import ClassVar
 
-from publisher.errors import Unfit
-from publisher.formats.base import Frame, JobFormat
-from publisher.model.job import Side
+from publisher.formats.base import Frame, JobFormat, OnChange, Receiver
+from publisher.model.errors import Unfit
+from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
+
+
+def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
+    yield "GlobalJobId", job.job.job_id
+    yield "WallDuration", f"{job.job.wall_s} s"
 
 
 def create(name: str) -> JobFormat:
@@ -19,7 +25,8 @@ class Terse:
     """The job's id and its wall time."""
 
     name: ClassVar[str] = "terse"
-    needs: ClassVar[frozenset[Side]] = frozenset()
+    receiver: ClassVar[Receiver] = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)
+    needs: ClassVar[frozenset[SideTable]] = frozenset()
     frame: ClassVar[Frame] = Frame(head=b"terse\n", separator=b"\n", tail=b"\n")
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:

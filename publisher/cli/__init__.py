@@ -1,0 +1,1 @@
+"""Arguments in, output and exit status out. The only composition root."""

@@ -1,0 +1,274 @@
+"""`charge`: compute, keep and list what jobs cost by the formulas of `records.charges`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Final
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.logs import notice
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    moment_text,
+    print_json_and_list,
+    print_line,
+    print_result,
+)
+from publisher.cli.parser import add_json, add_window
+from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
+from publisher.model import time as when
+from publisher.model.errors import UsageError
+from publisher.model.rates import Tariff, amount_text
+from publisher.model.time import iso
+from publisher.pipeline.site import Site
+from publisher.reporting.charges import run as charging
+from publisher.reporting.charges.run import ChargeReport
+
+_SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
+_RUN_COLUMNS: Final = ("run", "state", "jobs that ended in", "project", "group", "asked", "jobs", "charged", "changed")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_window(
+        parser,
+        start="jobs that ended since: 2026-03, 2026-03-05T14:00, last-month",
+        end="and before; a named period ends at its end",
+    )
+    parser.add_argument("--project", metavar="P", help="of this project only")
+    parser.add_argument("--group", metavar="G", help="of this local group only")
+    parser.add_argument("--jobs", action="store_true", help="list each job too")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--stored", action="store_true", help="list what is kept; compute nothing")
+    what.add_argument("--runs", action="store_true", help="list the runs that computed charges, and how they ended")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    if arguments.runs:
+        print_result(charging.runs(site), _runs_json, _runs_text, in_json=arguments.json)
+        return 0
+    request = _request(arguments, site)
+    notice(f"charges of jobs that ended in {request.window}{_whose(request)}")
+    report = _report(arguments, site, request)
+    jobs = charging.jobs(site, request) if arguments.jobs else None
+    if arguments.json and jobs is not None:
+        print_json_and_list(_charge_json(report), {"charges": map(_kept_json, jobs)}, sys.stdout)
+        return 0
+    for one in jobs or ():
+        print_line(_kept_line(one))
+    print_result(report, _charge_json, _as_text, in_json=arguments.json)
+    return 0
+
+
+def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -> ChargeReport:
+    if arguments.stored:
+        return charging.kept(site, request)
+    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
+        return charging.charge(site, request, rows_read=counting.seen)
+
+
+def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
+    """Raises: UsageError."""
+    if arguments.start is None or arguments.end is None:
+        raise UsageError("charge needs --from and --to, as in --from last-month --to last-month; or --runs")
+    now = site.clock()
+    window = when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now))
+    return ChargeRequest(window=window, project=arguments.project, group=arguments.group)
+
+
+def _whose(request: ChargeRequest) -> str:
+    said = {"project": request.project, "group": request.group}
+    return "".join(f", {name} {value!r} only" for name, value in said.items() if value is not None)
+
+
+def _charge_json(report: ChargeReport) -> Json:
+    """Amounts are texts, so that no digit of them is lost on the way."""
+    request, bill, run = report.request, report.bill, report.run
+    return {
+        "run": None if run is None else run.number,
+        "from": moment_text(request.window.start),
+        "to": moment_text(request.window.end),
+        "project": request.project,
+        "group": request.group,
+        "jobs": bill.jobs,
+        "charged": bill.charged,
+        "without_rule": None if run is None else run.counts.without_rule,
+        "unreadable": None if run is None else run.counts.unreadable,
+        "first": None if run is None else run.counts.first,
+        "changed": None if run is None else run.counts.changed,
+        "totals": [
+            {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
+            for unit, total in sorted(bill.totals.items())
+        ],
+        "sums": [
+            {
+                "project": payer.project or None,
+                "group": payer.group or None,
+                "unit": payer.unit,
+                "jobs": total.jobs,
+                "amount": amount_text(total.amount),
+            }
+            for payer, total in sorted(bill.sums.items())
+        ],
+        "reasons": [
+            {"reason": reason, "jobs": cause.jobs, "examples": cause.examples}
+            for reason, cause in sorted(bill.causes.items())
+        ],
+        "changes": [
+            {
+                "was_unit": was and was.unit,
+                "was_formula": was and was.formula,
+                "was_amount": amount_text(change.before),
+                "unit": now and now.unit,
+                "formula": now and now.formula,
+                "amount": amount_text(change.after),
+                "jobs": change.jobs,
+            }
+            for (was, now), change in bill.changes.items()
+        ],
+        "overlaps": list(report.overlaps),
+    }
+
+
+def _kept_json(kept: KeptCharge) -> Json:
+    """One job of `charges`."""
+    job, was = kept.job, kept.was
+    return {
+        "job": job.job_id,
+        "local_id": job.local_id or None,
+        "ended": moment_text(job.ended_at),
+        "queue": job.queue or None,
+        "project": job.project or None,
+        "group": job.group or None,
+        "amount": _amount(job.amount),
+        "unit": job.tariff and job.tariff.unit,
+        "formula": job.tariff and job.tariff.formula,
+        "reason": job.reason or None,
+        "news": kept.news,
+        "news_of": kept.news_of,
+        "was_amount": was and _amount(was.amount),
+        "was_unit": was and was.tariff and was.tariff.unit,
+        "was_formula": was and was.tariff and was.tariff.formula,
+    }
+
+
+def _runs_json(runs: Sequence[ChargeRun]) -> Json:
+    return {"runs": [_run_json(run) for run in runs]}
+
+
+def _run_json(run: ChargeRun) -> Json:
+    """One run of `runs`."""
+    return {
+        "run": run.number,
+        "state": run.state,
+        "from": moment_text(run.request.window.start),
+        "to": moment_text(run.request.window.end),
+        "project": run.request.project,
+        "group": run.request.group,
+        "asked": iso(run.asked_at),
+        "began": None if run.began_at is None else iso(run.began_at),
+        "noted": iso(run.noted_at),
+        "ended": None if run.ended_at is None else iso(run.ended_at),
+        "jobs": run.counts.jobs,
+        "charged": run.counts.charged,
+        "without_result": run.counts.without_result,
+        "without_rule": run.counts.without_rule,
+        "unreadable": run.counts.unreadable,
+        "first": run.counts.first,
+        "changed": run.counts.changed,
+        "reason": run.reason or None,
+    }
+
+
+def _as_text(report: ChargeReport) -> Iterator[Part]:
+    yield TextTable(_SUM_COLUMNS, _sum_rows(report))
+    yield from _charge_notes(report)
+
+
+def _sum_rows(report: ChargeReport) -> list[tuple[str, ...]]:
+    """By project and group, then the totals."""
+    rows: list[tuple[str, ...]] = [
+        (payer.project or "-", payer.group or "-", f"{total.jobs:,}", amount_text(total.amount), payer.unit)
+        for payer, total in sorted(report.bill.sums.items())
+    ]
+    if len(rows) > 1:
+        rows += [
+            ("all", "all", f"{total.jobs:,}", amount_text(total.amount), unit)
+            for unit, total in sorted(report.bill.totals.items())
+        ]
+    return rows
+
+
+def _charge_notes(report: ChargeReport) -> list[str]:
+    """What has no charge and why, what changed, and rules that meet."""
+    run = report.run
+    notes = []
+    for reason, cause in sorted(report.bill.causes.items()):
+        more = ", ..." if cause.jobs > len(cause.examples) else ""
+        notes.append(f"{cause.jobs:,} without a result: {reason}: {', '.join(cause.examples)}{more}")
+    if run is not None and run.counts.without_rule:
+        notes.append(f"{run.counts.without_rule:,} that no rule is for")
+    if run is not None and run.counts.unreadable:
+        notes.append(
+            f"{run.counts.unreadable:,} rows that cannot be read as jobs; `publisher quarantine list` names them"
+        )
+    for (was, now), change in report.bill.changes.items():
+        notes.append(f"changed: {change.jobs:,} jobs from {_said(was, change.before)} to {_said(now, change.after)}")
+    notes += [f"note: {said}" for said in report.overlaps]
+    if run is not None:
+        notes.append(
+            f"run {run.number}: {run.counts.jobs:,} jobs assessed, {run.counts.first:,} for the first time, "
+            f"{run.counts.changed:,} changed"
+        )
+    return notes
+
+
+def _kept_line(kept: KeptCharge) -> str:
+    """One job on a line: end, amount and unit or why there is none, project, group, id; what it was, where that changed."""
+    job = kept.job
+    cost = f"{_amount(job.amount) or '-':>14} {job.tariff.unit if job.tariff else '-'}"
+    said = f"{moment_text(job.ended_at)} {cost}  {job.project or '-'}  {job.group or '-'}  {job.job_id}"
+    if job.reason:
+        said += f"  ({job.reason})"
+    if kept.was is not None:
+        before = _amount(kept.was.amount) or "nothing"
+        said += f"  (until run {kept.news_of}: {before} {kept.was.tariff.unit if kept.was.tariff else ''})"
+    return said
+
+
+def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
+    """The runs, and why some failed."""
+    yield TextTable(_RUN_COLUMNS, _run_rows(runs))
+    yield from (f"run {run.number}: {run.reason}" for run in runs if run.reason)
+
+
+def _run_rows(runs: Sequence[ChargeRun]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(run.number),
+            run.state,
+            str(run.request.window),
+            run.request.project or "all",
+            run.request.group or "all",
+            iso(run.asked_at),
+            f"{run.counts.jobs:,}",
+            f"{run.counts.charged:,}",
+            f"{run.counts.changed:,}",
+        )
+        for run in runs
+    ]
+
+
+def _said(tariff: Tariff | None, amount: Decimal) -> str:
+    return f"{amount_text(amount)} {tariff.unit} ({tariff.formula})" if tariff else "no charge"
+
+
+def _amount(amount: Decimal | None) -> str | None:
+    return None if amount is None else amount_text(amount)

@@ -1,0 +1,33 @@
+"""`complete`: the words that the shell's completion offers, a line each; only reads."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from publisher.cli.commands import Context
+from publisher.cli.output import print_line
+from publisher.pipeline.guards import databases
+from publisher.pipeline.site import Site
+from publisher.reporting import statistics
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets", "databases")
+    parser.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
+    parser.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="those that begin like this")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    for word in _words(context.load(), arguments.kind, arguments.beginning):
+        print_line(word)
+    return 0
+
+
+def _words(site: Site, kind: str, beginning: str) -> Iterable[str]:
+    if kind == "targets":
+        return sorted(target.name for target in site.targets if target.name.startswith(beginning))
+    if kind == "databases":
+        gone = [one.file for one in databases.listed(site) if not (one.there or one.retired)]
+        return [file for file in gone if file.startswith(beginning)]
+    return statistics.beginning(site, kind, beginning)

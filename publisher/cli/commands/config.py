@@ -1,0 +1,139 @@
+"""`config`: the configuration itself: check, show, example, from-arc."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from publisher import config
+from publisher.cli.commands import Context
+from publisher.cli.logs import error_line
+from publisher.cli.output import print_line
+from publisher.cli.parser import add_action, add_actions
+from publisher.cli.site import LiveSite
+from publisher.config import from_arc as arc_conf
+from publisher.config.from_arc import ConfigurationText
+from publisher.config.from_arc.targets import Draft
+from publisher.model.errors import ConfigError, UsageError
+from publisher.model.job import Epoch
+from publisher.model.time import Window, epoch
+from publisher.pipeline.takeover.lost_jobs import Watermark, look_for_lost, report
+from publisher.reporting.charges.rules import Charges, told_of_overlaps
+from publisher.sources.arex.source import Options, create, writing_order
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = add_actions(parser)
+    add_action(actions, "check", "list everything that is wrong with it")
+    add_action(actions, "show", "print it with all defaults filled in, without secrets")
+    add_action(actions, "example", "print a commented sample")
+    from_arc = add_action(actions, "from-arc", "print one that does what ARC's publisher did, made of an arc.conf")
+    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read")
+    from_arc.add_argument(
+        "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"
+    )
+    from_arc.add_argument("--site", default="", metavar="NAME", help="which site, when arc.conf tells none or several")
+    from_arc.add_argument(
+        "--look-for-lost",
+        action="store_true",
+        help="print no configuration but the jobs that ARC's publisher has passed over",
+    )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    match arguments.action:
+        case "example":
+            sys.stdout.write(config.example())
+        case "from-arc":
+            return _from_arc(arguments, os.environ, datetime.now(UTC))
+        case "show":
+            sys.stdout.write(config.show(context.load().settings))
+        case _:
+            _check(arguments, context.load())
+    return 0
+
+
+def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
+    _check_importers(site)
+    names = ", ".join(target.name for target in site.settings.targets)
+    print_line(f"{arguments.config}: good; targets: {names}")
+    for said in _overlaps(site):
+        print_line(f"note: {said}")
+
+
+def _check_importers(site: LiveSite) -> None:
+    """That importers could start: their map files can be read. Raises: ConfigError with all that is wrong."""
+    problems: list[str] = []
+    for name in site.importers:
+        try:
+            site.importer(name)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def _overlaps(site: LiveSite) -> list[str]:
+    """Rules of charges that meet, each pair once though targets have them too."""
+    settings = site.settings
+    price_lists = [settings.records.charging(), *(target.charging for target in settings.targets)]
+    rules = [each.rules for each in price_lists if isinstance(each, Charges)]
+    return list(dict.fromkeys(said for each in rules for said in told_of_overlaps(each)))
+
+
+def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now: datetime) -> int:
+    page = arc_conf.convert(
+        arguments.arc_conf,
+        state=arguments.state,
+        site=arguments.site,
+        now=now,
+        environment=environment,
+    )
+    if arguments.look_for_lost:
+        for line in _lost_jobs(page, environment=environment):
+            print_line(line)
+        return 0
+    sys.stdout.write(page.text)
+    if page.missing:
+        error_line(
+            f"{arguments.arc_conf}: not enough for a configuration, {', '.join(page.missing)} must be filled in; "
+            "the list at the end says why"
+        )
+        return ConfigError.exit_status
+    if page.by_hand:
+        error_line(f"what needs a hand stands at the end ({len(page.by_hand)})")
+    return 0
+
+
+def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> list[str]:
+    """The report on jobs that ARC's publisher has passed over, for every target of the page.
+
+    Raises: SourceError; UsageError when there is no time from which to look, or no database in which.
+    """
+    marks = [mark for mark in map(_watermark, page.targets) if mark is not None]
+    if not marks:
+        raise UsageError("ARC's publishing.db has no last end time for any of these targets; name it with --state FILE")
+    if not page.control_dir:
+        raise UsageError("arc.conf does not say where the accounting database is: [arex] controldir needs a hand")
+    source = create(Options(control_dir=Path(page.control_dir)), environment)
+    with closing(source), writing_order(source, environment) as databases:
+        searches = look_for_lost(databases, marks, lambda last: source.count(Window(end=Epoch(last + 1))))
+        return [line for search in searches for line in report(search)]
+
+
+def _watermark(draft: Draft) -> Watermark | None:
+    if draft.obstacles or draft.begin is None or draft.begin.at is None or draft.begin.last_end is None:
+        return None
+    return Watermark(
+        target=draft.name,
+        last_end=draft.begin.last_end,
+        start=epoch(draft.begin.at),
+        summary=draft.summary,
+        vos=frozenset(draft.vos),
+        period_s=draft.period_s,
+    )

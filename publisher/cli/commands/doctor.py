@@ -1,0 +1,145 @@
+"""`doctor`: everything that could keep records from going out; for people, as JSON, as one line for Nagios."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from publisher import doctor
+from publisher.cli import nagios, progress
+from publisher.cli.commands import Context
+from publisher.cli.nagios import nagios_line, performance
+from publisher.cli.output import Json, print_line, print_result
+from publisher.cli.parser import add_json, add_nagios, add_targets
+from publisher.doctor import Diagnosis, Finding, PerfData, State
+from publisher.model.errors import ConfigError, PublisherError
+
+# Where it looks for what starts the rounds.
+UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
+CRON_FOLDERS = (Path("/etc/cron.d"),)
+
+
+_NAGIOS: Final[Mapping[State, tuple[int, str]]] = {
+    State.OK: (0, "OK"),
+    State.WARNING: (1, "WARNING"),
+    State.FAILURE: (2, "CRITICAL"),
+}
+_GRAVEST_FIRST: Final = (State.FAILURE, State.WARNING, State.OK)
+_COUNTED: Final = ((State.OK, "ok"), (State.WARNING, "warnings"), (State.FAILURE, "failures"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_targets(parser)
+    parser.add_argument(
+        "--arc-conf",
+        type=Path,
+        default=Path("/etc/arc.conf"),
+        metavar="FILE",
+        help="where ARC's own publisher might still be configured (default /etc/arc.conf)",
+    )
+    output = parser.add_mutually_exclusive_group()
+    add_json(output)
+    add_nagios(output)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    try:
+        diagnosis = _diagnosis(arguments, context)
+    except PublisherError as error:
+        if not arguments.nagios:
+            raise
+        print_line(nagios.nagios_unknown(str(error)))
+        return nagios.UNKNOWN
+    if arguments.nagios:
+        line, status = _as_nagios(diagnosis)
+        print_line(line)
+        return status
+    print_result(diagnosis, _as_json, _as_text, in_json=arguments.json)
+    return diagnosis.exit_status
+
+
+def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
+    """What doctor finds; a configuration that does not load is a finding too."""
+    try:
+        site = context.load()
+    except ConfigError as error:
+        return doctor.broken_configuration(error)
+    host = doctor.Host(
+        arc_conf=arguments.arc_conf,
+        units=UNIT_FOLDERS,
+        cron=CRON_FOLDERS,
+        free_bytes=lambda directory: shutil.disk_usage(directory).free,
+    )
+    with progress.stages(quiet=arguments.quiet or arguments.json or arguments.nagios) as stages:
+        return doctor.examine(site, site.settings, host, targets=arguments.target, begins=stages.begins)
+
+
+def _as_json(diagnosis: Diagnosis) -> Json:
+    return {
+        "findings": [
+            {
+                "name": one.name,
+                "part": one.part,
+                "state": str(one.state),
+                "found": one.found,
+                "why": one.why,
+                "advice": one.advice or None,
+                "status": one.exit_status,
+            }
+            for one in diagnosis.findings
+        ],
+        "measures": [
+            {
+                "label": one.label,
+                "value": one.value,
+                "unit": one.unit or None,
+                "warn": one.warn or None,
+                "critical": one.critical or None,
+            }
+            for one in diagnosis.measures
+        ],
+        "ok": diagnosis.count(State.OK),
+        "warnings": diagnosis.count(State.WARNING),
+        "failures": diagnosis.count(State.FAILURE),
+        "exit": diagnosis.exit_status,
+    }
+
+
+def _as_text(diagnosis: Diagnosis) -> list[str]:
+    """A line for what is well, three for what is not, in the order of asking, and the count."""
+    lines = []
+    for one in diagnosis.findings:
+        lines.append(f"{one.state:<8} {_named(one)}: {one.found}")
+        if one.state is not State.OK:
+            lines += [f"         why: {one.why}", f"         do:  {one.advice}"]
+    counts = ", ".join(f"{diagnosis.count(state)} {word}" for state, word in _COUNTED)
+    return [*lines, "", f"{counts}; nothing was sent"]
+
+
+def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
+    """The plug-in's line and its exit status. Spec: Monitoring Plugins Development Guidelines, sections 2 and 3."""
+    worst = next(state for state in _GRAVEST_FIRST if state is State.OK or diagnosis.count(state))
+    status, word = _NAGIOS[worst]
+    told = [
+        f"{_named(one)}: {one.found}"
+        for state in _GRAVEST_FIRST[:2]
+        for one in diagnosis.findings
+        if one.state is state
+    ]
+    text = "; ".join(told) or f"{len(diagnosis.findings)} questions asked, all is well"
+    counts = [
+        PerfData(label="failures", value=diagnosis.count(State.FAILURE), critical="0"),
+        PerfData(label="warnings", value=diagnosis.count(State.WARNING), warn="0"),
+    ]
+    data = [
+        performance(one.label, one.value, one.unit, one.warn, one.critical) for one in [*counts, *diagnosis.measures]
+    ]
+    return nagios_line(word, text, data), status
+
+
+def _named(one: Finding) -> str:
+    part = Path(one.part).name if one.part.startswith("/") else one.part
+    return one.name if part in ("host", "state", "credentials", "configuration", "source") else f"{one.name} ({part})"

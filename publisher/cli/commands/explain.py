@@ -1,0 +1,128 @@
+"""`explain`: how each published value of a job came about, and the record."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from publisher.cli.commands import Context
+from publisher.cli.output import Json, Part, TextTable, print_result
+from publisher.cli.parser import add_job, add_json, add_targets
+from publisher.model.job import JobId
+from publisher.reporting import explain as explaining
+from publisher.reporting.explain import ExplainedCharge, Explanation
+
+_COLUMNS: Final = ("value", "published as", "rule", "field of the job")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job(parser)
+    parser.add_argument("--format", metavar="F", help="another format than the target's own")
+    add_targets(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    job_id = JobId(arguments.job)
+    found = explaining.explain(context.load(), job_id, targets=arguments.target, format_name=arguments.format)
+    print_result(found, lambda each: _as_json(job_id, each), _as_text, in_json=arguments.json)
+    return 0
+
+
+def _as_json(job_id: JobId, found: Sequence[Explanation]) -> Json:
+    return {
+        "job": job_id,
+        "explanations": [
+            {
+                "target": one.target,
+                "format": one.format,
+                "database": one.row.database,
+                "record_id": one.row.record_id,
+                "local_id": one.local_id,
+                "fate": one.fate,
+                "reason": one.reason,
+                "values": [
+                    {
+                        "name": each.name,
+                        "value": each.value or None,
+                        "rule": each.rule,
+                        "field": each.source or None,
+                    }
+                    for each in one.values
+                ],
+                "warnings": dict(one.oddities),
+                "mends": dict(one.mends),
+                "record": one.record or None,
+                "unfit": one.unfit or None,
+                "group_jobs": one.group_jobs,
+                "charge": None if one.charge is None else _charge_json(one.charge),
+                "origin": None
+                if one.origin is None
+                else {"importer": one.origin.importer, "record": one.origin.key, "file": one.origin.file or None},
+                "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
+            }
+            for one in found
+        ],
+    }
+
+
+def _charge_json(charge: ExplainedCharge) -> Json:
+    return {
+        "rule": charge.place,
+        "formula": charge.formula,
+        "quantities": [
+            {"name": name, "value": value or None, "field": field} for name, value, field in charge.quantities
+        ],
+        "amount": charge.amount or None,
+        "unit": charge.unit,
+        "reason": charge.reason or None,
+        "published": charge.published,
+    }
+
+
+def _as_text(found: Sequence[Explanation]) -> Iterator[Part]:
+    for one in found:
+        yield from _heading(one)
+        if one.values:
+            rows = [(each.name, each.value or "-", each.rule, each.source or "-") for each in one.values]
+            yield TextTable(_COLUMNS, rows)
+        yield from _notes(one)
+        yield from one.record.splitlines()
+        yield ""
+
+
+def _heading(one: Explanation) -> list[str]:
+    """The job and what becomes of it."""
+    return [
+        f"target {one.target}, format {one.format}",
+        f"row {one.row.record_id} of {one.row.database}, batch id {one.local_id or 'none'}",
+        f"{one.fate}: {one.reason}",
+    ]
+
+
+def _notes(one: Explanation) -> list[str]:
+    """What is odd about it, and what the record says less than the job."""
+    notes = [f"odd, but no hindrance: {name}: {said}" for name, said in one.oddities]
+    notes += [f"said otherwise: {name}: {said}" for name, said in one.mends]
+    if one.unfit:
+        notes.append(f"no record can be made: {one.unfit}")
+    if one.origin is not None:
+        read_from = f", read from {one.origin.file}" if one.origin.file else ""
+        notes.append(f"origin: {one.origin.importer} record {one.origin.key}{read_from}")
+    notes += [f"imported: {field}: {rule}" for field, rule in one.imported]
+    notes += _charge_notes(one.charge)
+    if one.group_jobs is not None:
+        notes.append(f"the record is that of this job alone; its group has {one.group_jobs:,} jobs by now")
+    return notes
+
+
+def _charge_notes(charge: ExplainedCharge | None) -> list[str]:
+    if charge is None:
+        return []
+    lines = [f"charge: {charge.formula}  ({charge.place})"]
+    lines += [f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities]
+    result = f"{charge.amount} {charge.unit}" if charge.amount else "no charge"
+    reason = f": {charge.reason}" if charge.reason else ""
+    unsaid = "" if charge.published or not charge.amount else "; this format has no place for it"
+    return [*lines, f"  = {result}{reason}{unsaid}"]

@@ -1,0 +1,97 @@
+"""`export`: finished jobs one by one, as JSON lines or CSV, for other systems; and what each column means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, TextIO
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.filters import add_filters, job_filter
+from publisher.cli.logs import notice
+from publisher.cli.output import print_csv, print_table
+from publisher.reporting import export as exporting
+from publisher.reporting.export import COLUMNS, ExportedJob, SkippedJobs, Value
+from publisher.reporting.files import whole_file
+
+_DEFINITION_COLUMNS: Final = ("column", "type", "unit", "meaning")
+_NAMES: Final = {column.name: json.dumps(column.name) for column in COLUMNS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filters(parser)
+    formats = ("json-lines", "csv")
+    parser.add_argument(
+        "--format", choices=formats, default="json-lines", help=f"one of {', '.join(formats)} (default json-lines)"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there (default: standard output)")
+    parser.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    if arguments.columns:  # the same at every site: no configuration is read
+        print_table(_DEFINITION_COLUMNS, _definitions())
+        return 0
+    site = context.load()
+    wanted = job_filter(arguments, site)
+    left_out = exporting.SkippedJobs()
+    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting:
+        found = exporting.jobs(site, wanted, left_out=left_out, rows_read=counting.seen)
+        if arguments.output is None:
+            _write(arguments.format, found, sys.stdout)
+        else:
+            with whole_file(arguments.output) as out:
+                _write(arguments.format, found, out)
+    for line in _left_out_lines(left_out):
+        notice(line)
+    return 0
+
+
+def _write(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:
+    if form == "csv":
+        print_csv([column.name for column in COLUMNS], _csv_rows(jobs), out)
+    else:
+        for line in _json_lines(jobs):
+            out.write(line + "\n")
+
+
+def _json_lines(jobs: Iterable[ExportedJob]) -> Iterator[str]:
+    """A JSON object a job, every column in each; decimals are numbers as they are written, never rounded."""
+    for job in jobs:
+        yield "{" + ", ".join(f"{_NAMES[column.name]}: {_json(column.value(job))}" for column in COLUMNS) + "}"
+
+
+def _csv_rows(jobs: Iterable[ExportedJob]) -> Iterator[list[str]]:
+    """A row a job. Unknown is an empty cell, several texts are joined by `;`."""
+    for job in jobs:
+        yield [_cell(column.value(job)) for column in COLUMNS]
+
+
+def _definitions() -> list[tuple[str, ...]]:
+    return [(column.name, column.kind, column.unit, column.meaning) for column in COLUMNS]
+
+
+def _left_out_lines(left_out: SkippedJobs) -> Iterator[str]:
+    if left_out.in_progress:
+        yield f"{left_out.in_progress:,} jobs are still in progress and were left out"
+    for rule, count in sorted(left_out.unreadable.items()):
+        yield f"{count:,} jobs were left out because their rows cannot be read: {rule}"
+
+
+def _json(value: Value) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return json.dumps(value)
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ";".join(value)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -1,0 +1,124 @@
+"""`import`: another system's accounting into a local database of the kind that `source` reads."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.logs import error_line
+from publisher.cli.output import Json, Part, TextTable, print_result
+from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.pipeline.site import Site
+from publisher.sources import BESIDE_STATE
+from publisher.sources.base import BadLine, ImportReport, Watch
+
+_ABORTED = "aborted"
+_SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all
+_COLUMNS = ("files", "lines", "imported", "updated", "merged", "duplicates", "skipped", "bad", "held")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = add_actions(parser)
+    gridengine = add_action(
+        actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new"
+    )
+    gridengine.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*"
+    )
+    sonar = add_action(actions, "sonar", "what Sonar collected of a Slurm cluster; reads what is new")
+    sonar.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="files, or trees with YYYY/MM/DD/0+job-slurm.json"
+    )
+    for action in (gridengine, sonar):
+        action.add_argument(
+            "--database",
+            type=Path,
+            metavar="FILE",
+            help="the database to write (default: imported.db beside the state)",
+        )
+        add_json(action)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    with progress.counting("records read", quiet=arguments.quiet or arguments.json) as counting:
+        report = _import(site, arguments, counting.seen)
+    print_result(report, _as_json, _as_text, in_json=arguments.json)
+    for trouble in report.troubles:
+        error_line(trouble)
+    return report.exit_status
+
+
+def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportReport:
+    """What is new in these files, into the database, by default one beside the state.
+
+    Raises: ConfigError, UsageError, LedgerError, Busy. Trouble with single files is in the report.
+    """
+    importer = site.importer(arguments.action)
+    into = arguments.database or site.state.with_name(BESIDE_STATE)
+    report = importer.run(arguments.paths, into, site.clock(), watch)
+    without = [target.name for target in site.targets if _ABORTED not in target.statuses]
+    if report.imported and report.aborted and without:
+        report.notes.append(
+            f"{report.aborted:,} jobs were cancelled while they ran, and are not sent to {', '.join(without)}: add "
+            f"{_ABORTED} to records.statuses if their usage counts"
+        )
+    return report
+
+
+def _as_json(report: ImportReport) -> Json:
+    return {
+        "importer": report.importer,
+        "database": str(report.database),
+        "files": report.files,
+        "lines": report.lines,
+        "imported": report.imported,
+        "updated": report.updated,
+        "merged": report.merged,
+        "duplicates": report.duplicates,
+        "skipped": [{"reason": reason, "records": count} for reason, count in report.skipped.most_common()],
+        "bad": report.bad,
+        "bad_lines": [
+            {"file": line.path, "offset": line.offset, "length": line.length, "reason": line.reason}
+            for line in report.bad_lines
+        ],
+        "held": report.held,
+        "orphans": report.orphans,
+        "set_aside": report.set_aside,
+        "notes": list(report.notes),
+        "troubles": list(report.troubles),
+        "exit": report.exit_status,
+    }
+
+
+def _as_text(report: ImportReport) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, [_row(report)])
+    yield from _notes(report)
+
+
+def _row(report: ImportReport) -> tuple[str, ...]:
+    counts = (report.files, report.lines, report.imported, report.updated, report.merged, report.duplicates)
+    return tuple(f"{count:,}" for count in (*counts, report.skipped.total(), report.bad, report.held))
+
+
+def _notes(report: ImportReport) -> list[str]:
+    """What an administrator must know beside the counts."""
+    notes = [f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common()]
+    notes += [f"set aside: {_place(line)}: {line.reason}" for line in report.bad_lines[:_SHOWN]]
+    if report.bad > _SHOWN:
+        notes.append(f"and {report.bad - _SHOWN:,} more lines set aside")
+    if report.set_aside:
+        notes.append(f"{report.set_aside:,} lines in all are set aside in the table ImportBadLine of {report.database}")
+    if report.orphans:
+        notes.append(
+            f"{report.orphans:,} {report.orphans_are} have waited long for the record of their job: "
+            "is a file missing? Their usage is not published"
+        )
+    return [*notes, *report.notes]
+
+
+def _place(line: BadLine) -> str:
+    return f"{line.path}, byte {line.offset}"

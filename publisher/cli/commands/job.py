@@ -1,0 +1,268 @@
+"""`job`: all that stands of one job in the accounting data: info, events, transfers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from publisher.cli.commands import Context
+from publisher.cli.output import Json, Part, TextTable, duration, moment, moment_text, print_result, size
+from publisher.cli.parser import add_action, add_actions, add_job, add_json
+from publisher.formats.sgas.values import public_url
+from publisher.model.job import Epoch, JobId, Transfer
+from publisher.reporting import statistics
+from publisher.sources.statistics import JobDetails, StoredEvent
+
+_EVENT_COLUMNS: Final = ("UTC", "CE's local time", "event")
+_TRANSFER_COLUMNS: Final = ("direction", "size (bytes)", "began (UTC)", "ended (UTC)", "seconds", "URL")
+_DIRECTIONS: Final = {"download": "in", "cached": "in, from cache", "upload": "out"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = add_actions(parser)
+    info = add_action(actions, "info", "who, where, when, and what it used")
+    parts = ("all", *_PARTS, "json")
+    info.add_argument("-o", "--output", choices=parts, default="all", help=f"one of {', '.join(parts)} (default all)")
+    events = add_action(actions, "events", "its changes of state, in UTC and in the CE's local time")
+    transfers = add_action(actions, "transfers", "the files that were staged in and out")
+    transfers.add_argument(
+        "--full-urls", action="store_true", help="with the passwords and signatures that URLs may hold"
+    )
+    for action in (info, events, transfers):
+        add_job(action)
+        add_json(action)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    sheet, zone = statistics.job(context.load(), JobId(arguments.job))
+    match arguments.action:
+        case "info":
+            in_json = arguments.json or arguments.output == "json"
+            print_result(sheet, _info_json, lambda each: _info_text(each, arguments.output), in_json=in_json)
+        case "events":
+            print_result(
+                sheet,
+                lambda each: _events_json(each, zone),
+                lambda each: _events_text(each, zone),
+                in_json=arguments.json,
+            )
+        case _:
+            full = arguments.full_urls
+            print_result(
+                sheet,
+                lambda each: _transfers_json(each, full_urls=full),
+                lambda each: _transfers_text(each, full_urls=full),
+                in_json=arguments.json,
+            )
+    return 0
+
+
+def _info_json(sheet: JobDetails) -> Json:
+    return {
+        "job": sheet.job_id,
+        "database": sheet.row.database,
+        "record_id": sheet.row.record_id,
+        "elsewhere": list(sheet.elsewhere),
+        "local_id": sheet.local_id,
+        "status": sheet.status,
+        "in_progress": sheet.in_progress,
+        "exit_code": sheet.exit_code,
+        "submit_time": moment_text(sheet.submitted_at),
+        "start_time": moment_text(sheet.started_at),
+        "end_time": moment_text(sheet.ended_at),
+        "interface": sheet.interface,
+        "endpoint": sheet.endpoint,
+        "queue": sheet.queue,
+        "user": sheet.user,
+        "vo": sheet.vo,
+        "fqan": sheet.fqan,
+        "benchmark": sheet.benchmark,
+        "nodes": sheet.node_count,
+        "cores": sheet.cpu_count,
+        "gpus": sheet.gpu_count,
+        "memory_kib": sheet.memory_kib,
+        "virtual_memory_kib": sheet.virtual_memory_kib,
+        "wall_s": sheet.wall_s,
+        "cpu_user_s": sheet.cpu_user_s,
+        "cpu_kernel_s": sheet.cpu_kernel_s,
+        "scratch_bytes": sheet.scratch_bytes,
+        "stage_in_bytes": sheet.stage_in_bytes,
+        "stage_out_bytes": sheet.stage_out_bytes,
+        "rtes": list(sheet.runtime_environments),
+        "attributes": [{"key": key, "value": value} for key, value in sheet.attributes],
+        "extra": [{"key": key, "value": value} for key, value in sheet.extra],
+        "oddities": list(sheet.oddities),
+    }
+
+
+def _info_text(sheet: JobDetails, output: str) -> Iterator[str]:
+    """Blocks of lines, an empty line between them."""
+    chosen = list(_PARTS.values()) if output == "all" else [_PARTS[output]]
+    blocks = [_heading(sheet), *(part(sheet) for part in chosen), _oddity_lines(sheet)]
+    yield from "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
+
+
+def _events_json(sheet: JobDetails, zone: str) -> Json:
+    return {
+        "job": sheet.job_id,
+        "in_progress": sheet.in_progress,
+        "zone": zone or None,
+        "events": [
+            {
+                "event": event.key,
+                "local_time": event.local_time,
+                "utc": [moment_text(each) for each in event.moments],
+            }
+            for event in sheet.events
+        ],
+    }
+
+
+def _events_text(sheet: JobDetails, zone: str) -> Iterator[Part]:
+    yield from _heading(sheet)
+    if sheet.events:
+        yield TextTable(_EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events])
+        yield _zone_note(zone)
+    else:
+        yield "no events are known"
+
+
+def _zone_note(zone: str) -> str:
+    if zone:
+        return f"local time is that of {zone} (source.time_zone)"
+    return "local time is taken for that of this host; source.time_zone names the CE's if it is another"
+
+
+def _transfers_json(sheet: JobDetails, *, full_urls: bool) -> Json:
+    return {
+        "job": sheet.job_id,
+        "in_progress": sheet.in_progress,
+        "transfers": [
+            {
+                "kind": each.kind,
+                "url": _url(each, full_urls),
+                "size_bytes": each.size_bytes,
+                "start_time": moment_text(each.started_at),
+                "end_time": moment_text(each.ended_at),
+            }
+            for each in sheet.transfers
+        ],
+    }
+
+
+def _transfers_text(sheet: JobDetails, *, full_urls: bool) -> Iterator[Part]:
+    yield from _heading(sheet)
+    if sheet.transfers:
+        yield TextTable(_TRANSFER_COLUMNS, _transfer_rows(sheet, full_urls=full_urls))
+    else:
+        yield "no file transfers are known"
+
+
+def _transfer_rows(sheet: JobDetails, *, full_urls: bool) -> list[tuple[str, ...]]:
+    return [
+        (
+            _DIRECTIONS.get(each.kind, each.kind),
+            "unknown" if each.size_bytes is None else f"{each.size_bytes:,}",
+            moment(each.started_at),
+            moment(each.ended_at),
+            _seconds(each.started_at, each.ended_at),
+            _url(each, full_urls),
+        )
+        for each in sheet.transfers
+    ]
+
+
+def _heading(sheet: JobDetails) -> list[str]:
+    """The job, where it stands, and whether it goes on."""
+    lines = [f"job {sheet.job_id}"]
+    if sheet.in_progress:
+        lines.append("it is in progress: what it used is told when it has ended")
+    return lines
+
+
+def _description_lines(sheet: JobDetails) -> list[str]:
+    told = [
+        ("status", sheet.status or "unknown"),
+        ("batch id", sheet.local_id or "none"),
+        ("user", sheet.user or "unknown"),
+        ("VO", sheet.vo or "none"),
+        ("FQAN", sheet.fqan or "none"),
+        ("queue", sheet.queue or "unknown"),
+        ("endpoint", sheet.endpoint or "unknown"),
+        ("endpoint type", sheet.interface or "unknown"),
+        ("submitted", moment(sheet.submitted_at)),
+    ]
+    if not sheet.in_progress:
+        told += [
+            ("started", moment(sheet.started_at)),
+            ("ended", moment(sheet.ended_at)),
+            ("exit code", "unknown" if sheet.exit_code is None else str(sheet.exit_code)),
+        ]
+    told += sheet.extra
+    told += [("database", f"{sheet.row.database}, row {sheet.row.record_id}")]
+    told += [("also in", path) for path in sheet.elsewhere]
+    return _told(told)
+
+
+def _resource_lines(sheet: JobDetails) -> list[str]:
+    """Each with its unit: memory is in KiB in the accounting data, sizes are in bytes."""
+    if sheet.in_progress:
+        return []
+    told = [
+        ("nodes", _count(sheet.node_count)),
+        ("cores", _count(sheet.cpu_count)),
+        *([("GPUs", _count(sheet.gpu_count))] if sheet.gpu_count is not None else []),
+        ("memory", size(sheet.memory_kib, "KiB")),
+        ("virtual memory", size(sheet.virtual_memory_kib, "KiB")),
+        ("wall time", duration(sheet.wall_s)),
+        ("CPU time, user", duration(sheet.cpu_user_s)),
+        ("CPU time, kernel", duration(sheet.cpu_kernel_s)),
+        ("scratch", size(sheet.scratch_bytes)),
+        ("staged in", size(sheet.stage_in_bytes)),
+        ("staged out", size(sheet.stage_out_bytes)),
+        ("benchmark", sheet.benchmark or "none"),
+    ]
+    return _told(told)
+
+
+def _rte_lines(sheet: JobDetails) -> list[str]:
+    return [f"runtime environment  {name}" for name in sheet.runtime_environments]
+
+
+def _token_lines(sheet: JobDetails) -> list[str]:
+    return [f"token attribute  {key}: {value}" for key, value in sheet.attributes]
+
+
+def _oddity_lines(sheet: JobDetails) -> list[str]:
+    return [f"cannot be read: {oddity}" for oddity in sheet.oddities]
+
+
+def _url(transfer: Transfer, full: bool) -> str:
+    """URLs may hold passwords and signatures, and what is printed gets into tickets."""
+    return transfer.url if full else public_url(transfer.url)
+
+
+def _utc(event: StoredEvent) -> str:
+    return " or ".join(moment_text(each) or "" for each in event.moments) or "unknown"
+
+
+def _seconds(started: Epoch | None, ended: Epoch | None) -> str:
+    return "unknown" if started is None or ended is None else str(ended - started)
+
+
+def _count(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"
+
+
+def _told(told: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in told) + 2
+    return [f"{name:<{width}}{text}" for name, text in told]
+
+
+_PARTS: Final[Mapping[str, Callable[[JobDetails], Sequence[str]]]] = {
+    "description": _description_lines,
+    "resources": _resource_lines,
+    "rtes": _rte_lines,
+    "authtokens": _token_lines,
+}

@@ -1,0 +1,87 @@
+"""`quarantine`: the jobs that were set aside: list, release, drop."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+
+from publisher.cli.commands import Context
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.parser import add_action, add_actions, add_json, add_targets
+from publisher.ledger.contract import Hold, Quarantined
+from publisher.model.errors import UsageError
+from publisher.pipeline import publish as operations
+
+_COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = add_actions(parser)
+    listing = add_action(actions, "list", "show them, with the rule that each broke")
+    add_targets(listing)
+    add_json(listing)
+    for name, text in (("release", "try again in the next round"), ("drop", "never send")):
+        action = add_action(
+            actions, name, text, usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
+        )
+        # Not nargs="*", which takes nothing as soon as an option stands first.
+        jobs = action.add_argument("jobs", nargs="+", default=[], metavar="JOB", help="numbers or ids of jobs")
+        jobs.required = False
+        action.add_argument("--all", action="store_true", dest="every", help="all of them")
+        add_targets(action)
+        add_json(action)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    if arguments.action == "list":
+        found = operations.quarantined(site, targets=arguments.target)
+        print_result(found, _as_json, _as_text, in_json=arguments.json)
+        return 0
+    if bool(arguments.jobs) == arguments.every:
+        raise UsageError(f"quarantine {arguments.action} takes numbers or ids of jobs, or --all")
+    hold = Hold.RELEASED if arguments.action == "release" else Hold.DROPPED
+    changed = operations.release_or_drop(site, arguments.jobs, hold, every=arguments.every, targets=arguments.target)
+    print_result(
+        changed,
+        lambda count: {"changed": count, "hold": str(hold)},
+        lambda count: [f"{count} {hold}"],
+        in_json=arguments.json,
+    )
+    return 0
+
+
+def _as_json(found: Iterable[Quarantined]) -> Json:
+    return {"quarantined": [quarantined_json(held) for held in found]}
+
+
+def quarantined_json(held: Quarantined) -> Json:
+    return {
+        "number": held.number,
+        "target": held.target,
+        "job": held.job.job_id,
+        "local_id": held.job.local_id,
+        "end_time": moment_text(held.job.ended_at),
+        "rule": held.job.rule,
+        "reason": held.job.reason,
+        "hold": str(held.hold),
+        "since": moment_text(held.since),
+        "database": held.job.row.database,
+        "record_id": held.job.row.record_id,
+    }
+
+
+def _as_text(found: Iterable[Quarantined]) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, [_row(held) for held in found])
+
+
+def _row(held: Quarantined) -> tuple[str, ...]:
+    return (
+        str(held.number),
+        held.target,
+        held.job.job_id or f"row {held.job.row.record_id} of {held.job.row.database}",
+        held.job.rule,
+        held.job.reason,
+        str(held.hold),
+        moment_text(held.since) or "",
+    )

@@ -1,0 +1,120 @@
+"""`report`: what jobs used and what became of them, as a page with plots, as files, as tables; only reads."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.logs import notice
+from publisher.cli.output import print_line, print_table
+from publisher.cli.parser import add_window
+from publisher.model import time as when
+from publisher.model.errors import ConfigError, UsageError
+from publisher.model.time import Window
+from publisher.pipeline.site import Site
+from publisher.reporting import report as reporting
+from publisher.reporting.files import whole_file
+from publisher.reporting.html import text as written
+from publisher.reporting.report import Report
+
+_MODE = 0o640  # users may be named
+
+_NEEDED = (
+    "the page of a report needs Jinja2 and matplotlib, and {module} is not installed: pip install 'publisher[report]', or "
+    "on Debian apt-get install python3-jinja2 python3-matplotlib; --format terminal and --csv need neither"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_window(
+        parser,
+        start="jobs that ended since (default: last-month): 2026-03, last-month",
+        end="and before; a named period ends at its end (default: this-month)",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the page there; - is standard output")
+    parser.add_argument(
+        "--format", choices=("html", "terminal"), default="html", help="a page, or tables and bars here"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
+    )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    window = _window(arguments, site)
+    on_page = _is_page(arguments)
+    page = _page_maker() if on_page else None
+    notice(f"report of jobs that ended in {window}")
+    with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
+        found = reporting.gather(site, window, rows_read=counting.seen)
+    if arguments.csv is not None:
+        _write_files(arguments.csv, found)
+    if page is not None:
+        _write_page(arguments.output, page(found))
+    elif arguments.format == "terminal":
+        _print(found)
+    return 0
+
+
+def _window(arguments: argparse.Namespace, site: Site) -> Window:
+    """Last month and this one, where nothing else is asked for. Raises: UsageError."""
+    now = site.clock()
+    start = when.parse_from(arguments.start or "last-month", now)
+    return when.window(start, when.parse_to(arguments.end or "this-month", now))
+
+
+def _is_page(arguments: argparse.Namespace) -> bool:
+    """Whether a page is wanted. Raises: UsageError when nothing is, or two things at once."""
+    if arguments.format == "terminal":
+        if arguments.output is not None:
+            raise UsageError("-o is for the page: without --format terminal, which prints")
+        return False
+    if arguments.output is None and arguments.csv is None:
+        raise UsageError("report needs -o FILE.html for a page, --format terminal, or --csv DIR")
+    return arguments.output is not None
+
+
+def _page_maker() -> Callable[[Report], Iterator[str]]:
+    """Looked for before minutes of reading: its libraries need not be installed. Raises: ConfigError."""
+    try:
+        maker: Callable[[Report], Iterator[str]] = import_module("publisher.reporting.html.page").page
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in ("jinja2", "matplotlib", "markupsafe"):
+            raise ConfigError(_NEEDED.format(module=error.name)) from error
+        raise
+    return maker
+
+
+def _write_page(path: Path, pieces: Iterator[str]) -> None:
+    if str(path) == "-":
+        sys.stdout.writelines(pieces)
+        return
+    with whole_file(path, mode=_MODE) as out:
+        out.writelines(pieces)
+    notice(f"{path}: written; it needs no network and no other file")
+
+
+def _write_files(directory: Path, found: Report) -> None:
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory}: {error.strerror}; name another directory with --csv") from error
+    for name, text in written.files(found):
+        with whole_file(directory / name, mode=_MODE) as out:
+            out.write(text)
+    notice(f"{directory}: CSV files written; definitions.csv explains every column")
+
+
+def _print(found: Report) -> None:
+    for line in written.headlines(found):
+        print_line(line)
+    for title, heads, rows in written.drawn(found):
+        print_line("")
+        print_line(title)
+        print_table(heads, rows)

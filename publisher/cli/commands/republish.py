@@ -1,0 +1,171 @@
+"""`republish`: a window again, after telling what would be sent."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+
+from publisher import config
+from publisher.cli import outcomes, progress
+from publisher.cli.commands import Context
+from publisher.cli.logs import error_line, notice
+from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count
+from publisher.cli.site import LiveSite
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+from publisher.model import time as when
+from publisher.model.errors import UsageError
+from publisher.model.target import Target
+from publisher.model.totals.months import gone_lines
+from publisher.pipeline.publish import choose
+from publisher.pipeline.republish import plan as planning
+from publisher.pipeline.republish import run as republishing
+from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
+
+_MEGABYTE = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_window(
+        parser,
+        start="2026-03, 2026-03-05T14:00, last-month",
+        end="a named period ends at its end",
+        required=True,
+    )
+    add_targets(parser)
+    parser.add_argument("--format", metavar="F", help="another format than the target's own")
+    _add_one_off_target(parser)
+    parser.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
+    add_dry_run(parser)
+    parser.add_argument(
+        "--accept-key-change",
+        action="store_true",
+        help="send months although rows under other keys stay at the receiver",
+    )
+    add_json(parser)
+
+
+def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ams-url", metavar="URL", help="to this AMS, for once, instead of configured targets")
+    parser.add_argument("--sgas-url", metavar="URL", help="to this SGAS, for once")
+    parser.add_argument("--site", help="with a URL: another site name")
+    parser.add_argument("--topic", help="with --ams-url: default gLite-APEL")
+    parser.add_argument("--project", help="with --ams-url: default accounting")
+    parser.add_argument(
+        "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
+    )
+    parser.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: before the batch system's ids")
+    parser.add_argument("--batch-records", type=count, metavar="N", help="with a URL: at most N records a message")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    request = _request(arguments, site)
+    targets = _once(arguments, site) or choose(site.targets, arguments.target)
+    quiet = arguments.quiet or arguments.json
+    with progress.counting("jobs looked at, to tell what will be sent", quiet=quiet) as looking:
+        plans = planning.plan(site, targets, request, looking)
+    for line in plan_lines(plans):
+        notice(line)
+    if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
+        error_line("nothing was sent")
+        return 0
+    with progress.rounds(quiet=quiet) as report:
+        report.expect(sum(plan.records or plan.jobs for plan in plans))
+        ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
+    return outcomes.tell(arguments, site, ended)
+
+
+def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
+    """Raises: UsageError."""
+    formats = {**JOB_FORMATS, **SUMMARY_FORMATS}
+    if arguments.format and arguments.format not in formats:
+        raise UsageError(f"no format is called {arguments.format!r}; there are {', '.join(formats)}")
+    now = site.clock()
+    return RepublishRequest(
+        window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
+        exact=arguments.exact,
+        format=arguments.format,
+        accept_key_change=arguments.accept_key_change,
+        brake=not arguments.no_brake,
+    )
+
+
+def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
+    """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
+    urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
+    given = [(kind, url) for kind, url in urls.items() if url]
+    extra = {"topic": arguments.topic, "project": arguments.project}
+    either = {
+        "vos": arguments.vo,
+        "localid_prefix": arguments.localid_prefix,
+        "batch_records": arguments.batch_records and str(arguments.batch_records),
+    }
+    if not given:
+        if arguments.site or any(extra.values()) or any(either.values()):
+            raise UsageError(
+                "--site, --topic, --project, --vo, --localid-prefix and --batch-records go with --ams-url or --sgas-url"
+            )
+        return []
+    if len(given) > 1 or arguments.target:
+        raise UsageError("name one of --ams-url, --sgas-url and --target")
+    ((kind, url),) = given
+    if kind == "sgas" and any(extra.values()):
+        raise UsageError("--topic and --project go with --ams-url")
+    form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
+    told = {key: value for key, value in (extra | either).items() if value}
+    keys = {"type": kind, "url": url, "format": form} | told
+    # Its name keys the ledger: the same place for once again is the same target.
+    name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
+    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
+
+
+def _confirmed() -> bool:
+    sys.stderr.write("Send this? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def plan_lines(plans: Sequence[RepublishPlan]) -> list[str]:
+    """A heading a target, and below it what is sent and what is to be known of it."""
+    return [line for plan in plans for line in _lines(plan)]
+
+
+def _lines(plan: RepublishPlan) -> Iterator[str]:
+    rounded = ", rounded out to whole months" if plan.rounded else ""
+    yield f"{plan.target}: {plan.format}, jobs that ended in {plan.window}{rounded}"
+    yield f"  {_size(plan)}; months: {', '.join(plan.months) or 'none'}"
+    if plan.goes_on:
+        yield (
+            f"  {plan.rows:,} jobs left: goes on where the last run of the same errand stopped"
+            if not plan.summary
+            else ("  goes on with the month in which the last run of the same errand stopped")
+        )
+    if plan.held:
+        months = ", ".join(month.name for month in plan.held)
+        yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
+    yield from (f"  {line}" for line in gone_lines(plan.gone))
+    if plan.type == "sgas":
+        yield "  SGAS keeps the row it has: this fills gaps and corrects nothing"
+    elif plan.exact:
+        yield "  --exact: a receiver that purged its job records replaces a whole month's total by this part of it"
+    if plan.brake:
+        yield f"  {plan.brake}"
+
+
+def _size(plan: RepublishPlan) -> str:
+    """Exact where every job was looked at; messages and bytes of single records are then by their mean size."""
+    if plan.summary and not plan.counted:
+        return f"totals of at most {plan.jobs:,} jobs"
+    if plan.summary:
+        return f"{plan.records:,} totals of {plan.jobs:,} jobs in {plan.messages:,} messages, {_bytes(plan.bytes)}"
+    jobs = f"{plan.jobs:,} jobs" if plan.counted else f"at most {plan.jobs:,} jobs"
+    return f"{jobs} in some {plan.messages:,} messages, {_bytes(plan.bytes)}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / _MEGABYTE:,.1f} MB" if count >= _MEGABYTE else f"{count / 1000:,.1f} kB"

@@ -1,0 +1,113 @@
+"""The daemon on this machine: signals, systemd and logs around the rounds. Runs until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from publisher.cli import outcomes, progress
+from publisher.cli.commands import Context
+from publisher.cli.logs import log, log_trouble
+from publisher.pipeline.daemon.daemon import Daemon, DaemonCommand
+from publisher.pipeline.daemon.systemd import ServiceManager
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import Site
+
+if TYPE_CHECKING:
+    from publisher.reporting.metrics.exporter import MetricsEndpoint
+
+_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Publish on the targets' timetables; SIGHUP reads the configuration again, SIGTERM and SIGINT end it.
+
+    Raises: ConfigError, LedgerError when it cannot begin.
+    """
+    with _signals_wait():
+        _lead_foreign_logs()
+        with _metrics_over_http() as follow:
+            site = follow(context.load())
+            Daemon(
+                site,
+                load=lambda: follow(context.load()),
+                wish=_next_wish,
+                stop=context.stop,
+                manager=ServiceManager(site.environment),
+                observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
+                tell=_tell,
+            ).serve()
+    return 0
+
+
+@contextmanager
+def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
+    """Lets the endpoint follow each configuration that is loaded; one that it cannot follow is refused as a whole."""
+    with ExitStack() as opened:
+        endpoints: list[MetricsEndpoint] = []
+
+        def follow(site: Site) -> Site:
+            if site.metrics is not None and not endpoints:
+                from publisher.reporting.metrics.exporter import MetricsEndpoint  # its library need not be installed
+
+                endpoints.append(opened.enter_context(closing(MetricsEndpoint())))
+            for endpoint in endpoints:
+                endpoint.follow(site)
+            return site
+
+        yield follow
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """They are waited for in one place rather than striking anywhere. Threads that begin here inherit it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # A SIGTERM that came before has asked for a stop, and set an alarm for those who do not look.
+    signal.alarm(0)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _next_wish(seconds: float) -> DaemonCommand | None:
+    asked = signal.sigtimedwait(_SIGNALS, seconds)
+    if asked is None:
+        return None
+    return DaemonCommand.RELOAD if asked.si_signo == signal.SIGHUP else DaemonCommand.STOP
+
+
+def _lead_foreign_logs() -> None:
+    """What APScheduler has to complain of belongs where our own lines go."""
+    logger = logging.getLogger("apscheduler")
+    logger.handlers[:] = log.handlers
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+
+
+def _tell(outcome: Outcome) -> None:
+    """What `publish` would print of it, as log lines."""
+    log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    log.log(
+        logging.DEBUG if outcome.outcome == "nothing" else logging.INFO,
+        "target %s: round ended: %s: %s messages, %s records, %s bytes, %s set aside",
+        outcome.target,
+        outcome.outcome,
+        f"{outcome.messages:,}",
+        f"{outcome.records:,}",
+        f"{outcome.bytes:,}",
+        f"{outcome.quarantined:,}",
+    )
+    for note in outcomes.notes(replace(outcome, reason="")):  # the reason was logged above
+        log.info("%s", note)

@@ -1,0 +1,219 @@
+"""`stats`: statistics of the accounting data, whatever was published."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.filters import add_filters, job_filter
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    duration,
+    moment_text,
+    print_csv,
+    print_json_list,
+    print_line,
+    print_result,
+    size,
+)
+from publisher.cli.parser import add_json
+from publisher.model.errors import UsageError
+from publisher.pipeline.site import Site
+from publisher.reporting import statistics
+from publisher.sources.statistics import JobFilter, JobStatistics, Totals
+
+_COLUMNS: Final = (
+    *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
+    *("first_submitted", "last_ended"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filters(parser)
+    staged = ("data-staged-in", "data-staged-out")
+    outputs = ("brief", "jobcount", "walltime", "cputime", *staged, "wlcgvos", "users", "jobids", "json")
+    parser.add_argument(
+        "-o", "--output", choices=outputs, default="brief", help=f"one of {', '.join(outputs)} (default brief)"
+    )
+    by = ("vo", "user", "state", "queue", "endpoint", "month")
+    parser.add_argument("--by", choices=by, help=f"also a table: by {', '.join(by)}")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")
+    add_json(printed)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    if arguments.by and arguments.output != "brief":
+        raise UsageError("--by makes a table of the totals: without --output")
+    if arguments.csv and arguments.output == "json":
+        raise UsageError("--csv and --output json contradict each other")
+    wanted = job_filter(arguments, site)
+    if arguments.output == "jobids":
+        _print_job_ids(arguments, site, wanted)
+        return 0
+    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
+        tally = statistics.stats(site, wanted, by=arguments.by, rows_read=counting.seen)
+    if arguments.csv:
+        _print_csv(arguments, tally)
+    else:
+        print_result(
+            tally,
+            lambda each: _as_json(wanted, each) if arguments.json else _arc_json(each),
+            lambda each: _as_text(arguments, each),
+            in_json=arguments.json or arguments.output == "json",
+        )
+    return 0
+
+
+def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
+    return {
+        "end_from": moment_text(wanted.ended.start),
+        "end_till": moment_text(wanted.ended.end),
+        "start_from": moment_text(wanted.submitted.start),
+        **_totals_json(tally.totals),
+        "unreadable": tally.totals.unreadable,
+        "states": [{"state": state, "jobs": jobs} for state, jobs in sorted(tally.states.items())],
+        "vos": sorted(tally.vos),
+        "users": sorted(tally.users),
+        "groups": [{"name": name, **_totals_json(totals)} for name, totals in sorted(tally.groups.items())],
+    }
+
+
+def _totals_json(totals: Totals) -> Json:
+    return {
+        "jobs": totals.jobs,
+        "in_progress": totals.in_progress,
+        "wall_s": totals.wall_s,
+        "cpu_s": totals.cpu_s,
+        "cpu_user_s": totals.cpu_user_s,
+        "cpu_kernel_s": totals.cpu_kernel_s,
+        "stage_in_bytes": totals.stage_in_bytes,
+        "stage_out_bytes": totals.stage_out_bytes,
+        "first_submitted": moment_text(totals.first_submitted_at),
+        "last_ended": moment_text(totals.last_ended_at),
+    }
+
+
+def _arc_json(tally: JobStatistics) -> Json:
+    """The object of `arcctl accounting stats -o json`: seconds, bytes, and times in seconds since 1970."""
+    totals = tally.totals
+    return {
+        "count": totals.jobs,
+        "walltime": totals.wall_s,
+        "cpuusertime": totals.cpu_user_s,
+        "cpukerneltime": totals.cpu_kernel_s,
+        "cputime": totals.cpu_s,
+        "stagein": totals.stage_in_bytes,
+        "stageout": totals.stage_out_bytes,
+        "rangestart": totals.first_submitted_at,
+        "rangeend": totals.last_ended_at,
+        "users": sorted(tally.users),
+        "wlcgvos": sorted(tally.vos),
+    }
+
+
+def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter) -> None:
+    """One by one while they are read: there may be ten million."""
+    job_ids = statistics.job_ids(site, wanted)
+    if arguments.json:
+        print_json_list(_job_ids_json(job_ids), sys.stdout)
+    elif arguments.csv:
+        print_csv(("job_id",), ((job_id,) for job_id in job_ids), sys.stdout)
+    else:
+        for job_id in job_ids:
+            print_line(job_id)
+
+
+def _job_ids_json(job_ids: Iterable[str]) -> Mapping[str, Iterable[str]]:
+    return {"job_ids": job_ids}
+
+
+def _print_csv(arguments: argparse.Namespace, tally: JobStatistics) -> None:
+    single = _single(arguments.output, tally)
+    if single is not None:
+        name, values = single
+        print_csv((name,), ((value,) for value in values), sys.stdout)
+    elif arguments.by:
+        print_csv((arguments.by, *_COLUMNS), _group_rows(tally.groups), sys.stdout)
+    else:
+        print_csv(_COLUMNS, [_cells(tally.totals)], sys.stdout)
+
+
+def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Part]:
+    single = _single(arguments.output, tally)
+    if single is not None:
+        yield from single[1]
+        return
+    yield from _brief_lines(tally)
+    if arguments.by:
+        rows = [(name or "(none)", *rest) for name, *rest in _group_rows(tally.groups)]
+        yield ""
+        yield TextTable((arguments.by, *_COLUMNS), rows)
+
+
+def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
+    """What an output of one column is called, and its values; None for the totals."""
+    totals = tally.totals
+    match output:
+        case "jobcount":
+            return "jobs", [str(totals.jobs)]
+        case "walltime":
+            return "wall_s", [str(totals.wall_s)]
+        case "cputime":
+            return "cpu_s", [str(totals.cpu_s)]
+        case "data-staged-in":
+            return "stage_in_bytes", [str(totals.stage_in_bytes)]
+        case "data-staged-out":
+            return "stage_out_bytes", [str(totals.stage_out_bytes)]
+        case "wlcgvos":
+            return "vo", sorted(tally.vos)
+        case "users":
+            return "user", sorted(tally.users)
+        case _:
+            return None
+
+
+def _brief_lines(tally: JobStatistics) -> list[str]:
+    """Totals for people, each with its unit."""
+    totals = tally.totals
+    states = ", ".join(f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items()))
+    vos = ", ".join(sorted(tally.vos))
+    told = [
+        ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
+        ("wall time", duration(totals.wall_s)),
+        (
+            "CPU time",
+            f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s",
+        ),
+        ("staged in", size(totals.stage_in_bytes)),
+        ("staged out", size(totals.stage_out_bytes)),
+        ("first submitted", moment_text(totals.first_submitted_at) or "-"),
+        ("last ended", moment_text(totals.last_ended_at) or "-"),
+        ("VOs", f"{len(tally.vos):,}" + (f": {vos}" if vos else "")),
+        ("users", f"{len(tally.users):,}"),
+    ]
+    lines = [f"{name:<17}{text}" for name, text in told]
+    if totals.in_progress:
+        lines.append(f"{totals.in_progress:,} of the jobs are in progress: they have no usage yet")
+    if totals.unreadable:
+        lines.append(
+            f"{totals.unreadable:,} of the jobs have a usage that is no number, or negative; it counts as 0 here"
+        )
+    return lines
+
+
+def _group_rows(groups: Mapping[str, Totals]) -> list[tuple[str, ...]]:
+    """Rows of a table whose first column names the group."""
+    return [(name, *_cells(totals)) for name, totals in sorted(groups.items())]
+
+
+def _cells(totals: Totals) -> tuple[str, ...]:
+    """As in `_COLUMNS`, plain numbers; empty for a time that there is none of."""
+    return tuple("" if value is None else str(value) for value in _totals_json(totals).values())

@@ -1,0 +1,106 @@
+"""`status`: what was delivered and what waits, of each target; only reads."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+
+from publisher.cli import nagios
+from publisher.cli.commands import Context
+from publisher.cli.logs import error_line
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_line, print_result
+from publisher.cli.parser import add_json, add_nagios, add_targets
+from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.pipeline import publish as operations
+from publisher.pipeline.publish import TargetStatus
+
+_COLUMNS = (
+    "target",
+    "last success",
+    "last published end",
+    "delivered",
+    "pending",
+    "late",
+    "in doubt",
+    "quarantined",
+    "held months",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_targets(parser)
+    output = parser.add_mutually_exclusive_group()
+    add_json(output)
+    add_nagios(output)
+    for word, status in (("warning", 1), ("critical", 2)):
+        parser.add_argument(
+            f"--{word}",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"with --nagios: exit {status} above this: age=36h, oldest=3d, late=100; may be repeated",
+        )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    if arguments.nagios:
+        return _nagios(arguments, context)
+    if arguments.warning or arguments.critical:
+        raise UsageError("--warning and --critical go with --nagios")
+    found, trouble = operations.status(context.load(), targets=arguments.target)
+    print_result(found, _as_json, _as_text, in_json=arguments.json)
+    missing = {one.file: one.reason for each in found for one in each.missing}
+    for line in [trouble] if trouble else missing.values():
+        error_line(line)
+    return SourceError.exit_status if trouble or missing else 0
+
+
+def _nagios(arguments: argparse.Namespace, context: Context) -> int:
+    """A configuration that cannot be read is an answer to Nagios too."""
+    try:
+        limits = nagios.thresholds(arguments.warning, arguments.critical)
+        site = context.load()
+        found, trouble = operations.status(site, targets=arguments.target)
+    except PublisherError as error:
+        print_line(nagios.nagios_unknown(str(error)))
+        return nagios.UNKNOWN
+    line, state = nagios.status_nagios(found, trouble, site.clock(), limits)
+    print_line(line)
+    return state
+
+
+def _as_json(found: Iterable[TargetStatus]) -> Json:
+    return {
+        "targets": {
+            one.target: {
+                "last_success": moment_text(one.last_success),
+                "last_published_end_time": moment_text(one.last_published_end),
+                "delivered": one.delivered,
+                "pending": one.pending,
+                "late": one.late,
+                "in_doubt": one.in_doubt,
+                "quarantined": one.quarantined,
+                "held": one.held,
+                "missing_databases": [missing.file for missing in one.missing],
+            }
+            for one in found
+        }
+    }
+
+
+def _as_text(found: Iterable[TargetStatus]) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, [_row(one) for one in found])
+
+
+def _row(one: TargetStatus) -> tuple[str, ...]:
+    counts = (one.delivered, one.pending, one.late, one.in_doubt, one.quarantined, one.held)
+    return (
+        one.target,
+        moment_text(one.last_success) or "never",
+        moment_text(one.last_published_end) or "-",
+        *map(_count, counts),
+    )
+
+
+def _count(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"

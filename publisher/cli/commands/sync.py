@@ -1,0 +1,264 @@
+"""`sync`: job counts per submit host and month, told to the receiver, or compared with what there is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from publisher.cli import outcomes, progress
+from publisher.cli.commands import Context
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.parser import add_dry_run, add_json, add_targets
+from publisher.cli.site import LiveSite
+from publisher.formats import receiver_of
+from publisher.model.errors import RecordError, UsageError
+from publisher.model.target import Target
+from publisher.model.totals.months import AcceptedChange
+from publisher.model.totals.summary import KeyTotal, year_and_month
+from publisher.pipeline.publish import choose
+from publisher.pipeline.sync import check, portal
+from publisher.pipeline.sync import counts as syncing
+from publisher.pipeline.sync.check import Compared
+from publisher.pipeline.sync.portal import EVERY_HOST
+from publisher.pipeline.takeover import compare
+from publisher.pipeline.takeover.compare import ComparedMonth
+
+_COLUMNS = (
+    "target",
+    "month",
+    "submit host",
+    "database",
+    "delivered",
+    "before us",
+    "set aside",
+    "pending",
+    "told",
+    "portal",
+    "difference",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_targets(parser)
+    parser.add_argument("--check", action="store_true", help="send nothing; compare database, ledger and last sync")
+    parser.add_argument("--months", default="12", metavar="N", help="the last N months (default 12), or all")
+    parser.add_argument(
+        "--portal", type=Path, metavar="FILE", help="with --check: counts saved from the portal, CSV or JSON"
+    )
+    add_dry_run(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    months = None if arguments.months == "all" else _months(arguments.months)
+    if arguments.portal and not arguments.check:
+        raise UsageError("--portal is for --check")
+    targets = _targets(arguments, site)
+    if arguments.check:
+        return _check(arguments, site, targets, months)
+    with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
+        ended = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
+    return outcomes.tell(arguments, site, ended)
+
+
+def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
+    """Those whose counts are told or compared. Raises: UsageError."""
+    chosen = choose(site.targets, arguments.target)
+    targets: list[Target] = [target for target in chosen if arguments.target or arguments.check or target.sync]
+    if not targets:
+        names = " or ".join(f"`--target {target.name}`" for target in chosen if _goes_to_apel(target))
+        raise UsageError(
+            f"no target has `sync: true`; set it in the configuration, or name one: {names}"
+            if names
+            else "counts are for APEL, and no target goes there"
+        )
+    elsewhere = [target.name for target in targets if not _goes_to_apel(target)]
+    if elsewhere and not arguments.check:
+        raise UsageError(f"counts are for APEL: not for {', '.join(elsewhere)}")
+    return targets
+
+
+def _goes_to_apel(target: Target) -> bool:
+    return receiver_of(target.format).takes_sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """What `sync --check` found."""
+
+    site: str
+    compared: Sequence[Compared]
+    accepted: Sequence[tuple[str, AcceptedChange]]
+    shadows: Sequence[ComparedMonth]
+
+    @property
+    def exit_status(self) -> int:
+        different = any(row.repairs for row in self.compared) or any(month.different for month in self.shadows)
+        return RecordError.exit_status if different else 0
+
+
+def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None) -> int:
+    counts = portal.read(arguments.portal, site.name) if arguments.portal else None
+    with progress.counting("jobs compared", quiet=arguments.quiet or arguments.json) as counting:
+        compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
+    found = _Check(
+        site=site.name,
+        compared=compared,
+        accepted=check.accepted(site, targets, months=months),
+        shadows=compare.compare(site, targets, months=months),
+    )
+    print_result(found, _as_json, _as_text, in_json=arguments.json)
+    return found.exit_status
+
+
+def _months(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--months {text}: a number of months from 1, or all")
+    return int(text)
+
+
+def _as_json(found: _Check) -> Json:
+    return {
+        "rows": [
+            {
+                "target": row.target,
+                "month": row.month_name,
+                "submit_host": row.submit_host,
+                "database": row.database,
+                "delivered": row.delivered,
+                "restarted": row.restarted,
+                "before": row.before,
+                "quarantined": row.quarantined,
+                "pending": row.pending,
+                "told": row.told,
+                "portal": row.portal,
+                "purged": row.purged,
+                "repairs": list(row.repairs),
+            }
+            for row in found.compared
+        ],
+        "accepted": [
+            {
+                "target": target,
+                "month": _name(change.month),
+                "accepted": moment_text(change.accepted_at),
+                "lost_jobs": change.lost_jobs,
+                "stale": [
+                    {"row": row.key.text, "jobs": row.jobs, "wall_s": row.wall_s, "cpu_s": row.cpu_s}
+                    for row in change.rows
+                ],
+            }
+            for target, change in found.accepted
+        ],
+        "shadows": [
+            {
+                "target": one.target,
+                "month": one.month_name,
+                "format": one.format,
+                "jura_format": one.their_format,
+                "equal": one.equal,
+                "different": [
+                    {"row": row.row, "ours": _total(row.ours), "jura": _total(row.theirs)} for row in one.different
+                ],
+            }
+            for one in found.shadows
+        ],
+        "exit": found.exit_status,
+    }
+
+
+def _as_text(found: _Check) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, _rows(found.compared))
+    yield "differences: see the last column" if found.exit_status else "no difference"
+    yield from _shadow_lines(found.shadows)
+    yield from _accepted_lines(found.accepted)
+    yield from _ticket(found)
+
+
+def _rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.target,
+            row.month_name,
+            _host(row),
+            *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
+            "-" if row.told is None else f"{row.told:,}",
+            "-" if row.portal is None else f"{row.portal:,}",
+            "; ".join(_differences(row)),
+        )
+        for row in compared
+    ]
+
+
+def _differences(row: Compared) -> list[str]:
+    """What to do, and why there is nothing to do where database and ledger have other numbers."""
+    found = list(row.repairs) or ["none"]
+    if row.restarted:
+        found.append(f"{row.restarted:,} delivered before a restart count too")
+    if row.purged:
+        found.append(f"{row.purged:,} purged at the CE")
+    return found
+
+
+def _total(total: KeyTotal | None) -> Json | None:
+    return None if total is None else {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
+
+
+def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
+    """Beside jura-ng, row by row."""
+    for one in shadows:
+        rows = f"{one.equal:,} rows alike, {len(one.different):,} not"
+        yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
+        for row in one.different:
+            yield f"  {row.row}: ours {_said(row.ours)}, jura-ng's {_said(row.theirs)}"
+
+
+def _said(total: KeyTotal | None) -> str:
+    return "none" if total is None else f"{total.jobs:,} jobs, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
+
+
+def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
+    """What was accepted of these months."""
+    for target, change in accepted:
+        rows = f"{len(change.rows):,} rows with {sum(row.jobs for row in change.rows):,} jobs"
+        yield (
+            f"{target}: {_name(change.month)}: accepted at {moment_text(change.accepted_at)}: {rows} stay at the receiver "
+            f"until its team deletes them, {change.lost_jobs:,} jobs are lost there"
+        )
+        for row in change.rows:
+            yield f"  {row.key.text}: {row.jobs:,} jobs, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"
+
+
+def _ticket(found: _Check) -> Iterator[str]:
+    """About what the portal has beyond ours."""
+    too_many = [row for row in found.compared if row.beyond]
+    if not too_many:
+        return
+    yield ""
+    yield "Text for a ticket to the APEL team:"
+    yield ""
+    yield f"  The accounting portal has more jobs of site {found.site} than we publish:"
+    for one in too_many:
+        yield f"  {one.month_name}, submit host {_host(one)}: {one.portal:,} jobs, we publish {one.due:,}."
+    yield "  Please tell us under which keys (user, VO, submit host, benchmark, processors) these months have rows, and delete"
+    months = {(one.target, one.month) for one in too_many}
+    ours = [change for target, change in found.accepted if (target, change.month) in months]
+    if ours:
+        yield "  those that we do not send any more:"
+        for change in ours:
+            yield from (f"  {_name(change.month)}: {row.key.text}: {row.jobs:,} jobs" for row in change.rows)
+    else:
+        yield "  those that we name as not ours."
+    yield ""
+
+
+def _name(month: int) -> str:
+    year, of_year = year_and_month(month)
+    return f"{year}-{of_year:02}"
+
+
+def _host(row: Compared) -> str:
+    return "(all)" if row.submit_host == EVERY_HOST else row.submit_host or "(none)"

@@ -1,0 +1,107 @@
+"""`trace`: every message that carried a job."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from publisher.cli.commands import Context
+from publisher.cli.commands.quarantine import quarantined_json
+from publisher.cli.logs import error_line
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.parser import add_job, add_json
+from publisher.model.errors import SourceError
+from publisher.model.job import JobId, job_key
+from publisher.pipeline import publish as operations
+from publisher.pipeline.publish import Traced
+
+_COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    traced = operations.trace(context.load(), JobId(arguments.job))
+    print_result(traced, _as_json, _as_text, in_json=arguments.json)
+    if traced.trouble:
+        error_line(traced.trouble)
+        return SourceError.exit_status
+    return 0
+
+
+def _as_json(traced: Traced) -> Json:
+    local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows or ()}
+    return {
+        "job": traced.job_id,
+        "deliveries": [
+            {
+                "target": one.target,
+                "message_id": one.message_id or None,
+                "state": str(one.state),
+                "remote_id": one.remote_id or None,
+                "row_id": one.row_id or None,
+                "sent": moment_text(one.settled_at),
+                "prepared": moment_text(one.made_at),
+                "format": one.format or None,
+                "digest": one.digest or None,
+                "records": one.records,
+                "end_time": moment_text(one.ended_at),
+                "run": one.run.hex(),
+                "local_id": local_ids.get(one.run),
+                "reason": one.reason or None,
+            }
+            for one in traced.deliveries
+        ],
+        "quarantined": [quarantined_json(held) for held in traced.quarantined],
+        "rows": None
+        if traced.rows is None
+        else [
+            {
+                "database": row.row.database,
+                "record_id": row.row.record_id,
+                "status": row.status,
+                "local_id": row.local_id,
+                "end_time": moment_text(row.ended_at),
+            }
+            for row in traced.rows
+        ],
+    }
+
+
+def _as_text(traced: Traced) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, _rows(traced))
+    yield from _notes(traced)
+
+
+def _rows(traced: Traced) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.target,
+            str(one.state),
+            moment_text(one.settled_at) or "-",
+            one.message_id or "-",
+            one.remote_id or "-",
+            one.row_id or "-",
+            moment_text(one.ended_at) or "-",
+            one.digest[:16] or "-",
+        )
+        for one in traced.deliveries
+    ]
+
+
+def _notes(traced: Traced) -> list[str]:
+    """What the table of messages does not tell."""
+    notes = [
+        f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
+        for held in traced.quarantined
+    ]
+    notes += [
+        f"now in {row.row.database}, row {row.row.record_id}: {row.status}, ended {moment_text(row.ended_at)}"
+        for row in traced.rows or ()
+    ]
+    if not (traced.deliveries or notes or traced.trouble):
+        notes.append(f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it")
+    return notes

@@ -1,0 +1,131 @@
+"""What goes to standard error: log lines as text, as JSON or for systemd's journal, and lines for people.
+
+The journal knows the time of each line itself and reads its priority from `<N>` before it.
+Spec: sd-daemon(3), and systemd.exec(5) on JOURNAL_STREAM.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, TextIO
+
+from publisher.cli.output import visible
+from publisher.model.errors import BUG, Later, RecordError
+
+log = logging.getLogger("publisher")
+
+# By level: the journal's debug, info, warning, err, crit.
+_PRIORITIES: Final = {
+    logging.DEBUG: 7,
+    logging.INFO: 6,
+    logging.WARNING: 4,
+    logging.ERROR: 3,
+    logging.CRITICAL: 2,
+}
+
+
+def leads_to_journal(environment: Mapping[str, str], stream: TextIO) -> bool:
+    """Whether this very stream is the journal, and not a file or pipe that took its place."""
+    device, colon, inode = environment.get("JOURNAL_STREAM", "").partition(":")
+    if not (colon and device.isdecimal() and inode.isdecimal()):
+        return False
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, io.UnsupportedOperation):  # no file of the system behind it
+        return False
+    return (found.st_dev, found.st_ino) == (int(device), int(inode))
+
+
+class JournalLines(logging.Formatter):
+    """The lines of another formatter, each with its priority: the journal makes an entry of every line."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = _PRIORITIES.get(record.levelno, 5)
+        return "\n".join(f"<{priority}>{line}" for line in self._inner.format(record).split("\n"))
+
+
+class JsonLines(logging.Formatter):
+    """Log lines as JSON objects, one a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class PlainLines(logging.Formatter):
+    """Log lines for people; tracebacks only where they are asked for."""
+
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self, *, tracebacks: bool, times: bool = True) -> None:
+        super().__init__(f"{'%(asctime)s ' if times else ''}%(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        self._tracebacks = tracebacks
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
+        return super().formatException(ei) if self._tracebacks else ""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).rstrip("\n")
+
+
+def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
+    """Logs on standard error: warnings when quiet, a line a message otherwise, everything with `-v`."""
+    levels = {-1: logging.WARNING, 0: logging.INFO}
+    journal = leads_to_journal(os.environ, stream)
+    plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)
+    lines = JsonLines() if log_format == "json" else plain
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JournalLines(lines) if journal else lines)
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(levels.get(verbosity, logging.DEBUG))
+
+
+def log_trouble(target: str, exit_status: int, reason: str) -> None:
+    """One line for a target that came to grief, also for those who drop what is printed. A bug was logged where it struck."""
+    if reason and exit_status not in (0, BUG):
+        mild = exit_status in (RecordError.exit_status, Later.exit_status)
+        log.log(logging.WARNING if mild else logging.ERROR, "target %s: %s", target, reason)
+
+
+def notice(text: str) -> None:
+    """A line for people on standard error, before something is done."""
+    _say(logging.INFO, text, text)
+
+
+def error_line(text: str) -> None:
+    for line in text.split("\n"):
+        _say(logging.ERROR, line, f"publisher: {line}")
+
+
+def _say(level: int, logged: str, shown: str) -> None:
+    """Bare for people; for JSON and the journal as a log line, so that all of standard error can be read line by line."""
+    if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):
+        log.log(level, "%s", logged)
+    else:
+        with suppress(
+            OSError
+        ):  # a full disk under standard error: there is no place left to say so but the exit status
+            sys.stderr.write(visible(shown) + "\n")

@@ -1,0 +1,134 @@
+"""argv in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from publisher.cli.commands import Context, command
+from publisher.cli.logs import error_line, log, set_up_logging
+from publisher.cli.parser import parser, verbosity
+from publisher.model.errors import BUG, Later, LedgerError, PublisherError
+
+if TYPE_CHECKING:
+    from publisher.cli.site import LiveSite
+
+# A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 % of it (perf).
+CYCLES_AFTER: Final = 20_000
+_GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
+
+
+class _OutOfTime(BaseException):
+    """Some seconds after SIGTERM something still waits for the network: what it waits for stays outstanding."""
+
+
+def _end_on_sigterm(stop: threading.Event) -> None:
+    """SIGTERM ends the run between two messages, or within seconds in the middle of one; nothing is lost either way."""
+
+    def out_of_time(signum: int, frame: object) -> NoReturn:
+        raise _OutOfTime
+
+    def asked(signum: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGALRM, out_of_time)
+        signal.alarm(_GRACE_S)
+
+    signal.signal(signal.SIGTERM, asked)
+
+
+def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
+    """Run one command; every error of ours becomes one or more lines on standard error and its exit status."""
+    stop = stop or threading.Event()
+    given = argparse.Namespace(command=None)
+    set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
+    try:
+        command_line = parser()
+        command_line.parse_args(argv, given)
+        set_up_logging(verbosity=verbosity(given), log_format=given.log_format, stream=sys.stderr)
+        if given.command is None:
+            command_line.print_help()
+            return 0
+        context = Context(load=lambda: _site(given.config, stop), stop=stop)
+        return command(given.command).load().run(given, context)
+    except PublisherError as error:
+        error_line(str(error))
+        return error.exit_status
+    except _OutOfTime:
+        error_line(f"ended by SIGTERM; {_goes_on(given.command)}")
+        return Later.exit_status
+    except KeyboardInterrupt:
+        error_line(f"interrupted; {_goes_on(given.command)}")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        return _cannot_print(error) if _is_of_output(error) else _bug(error)
+    except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
+        return _bug(error)
+
+
+def _site(path: Path, stop: threading.Event) -> LiveSite:
+    """Loaded when a command asks for it, as the commands are. Raises: ConfigError."""
+    made: LiveSite = import_module("publisher.cli.site").configured_site(path, stop)
+    return made
+
+
+def _bug(error: Exception) -> int:
+    log.critical("a bug in publisher", exc_info=error)
+    error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
+    return BUG
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether standard output takes no more: files that we open ourselves have errors of their own, with their names."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _cannot_print(error: OSError) -> int:
+    error_line(f"cannot print the result: {error.strerror}; what was done stays done, `publisher status` tells")
+    _leave_output()
+    return LedgerError.exit_status
+
+
+def _leave_output() -> None:
+    """Nobody reads it, or nothing fits in: Python would complain once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _goes_on(command: str | None) -> str:
+    """Where a command that was broken off will go on."""
+    match command:
+        case "publish" | "sync":
+            return "nothing is lost, the next run goes on from here"
+        case "republish" | "import" | "charge":
+            return "nothing is lost, the same command goes on from here"
+        case _:
+            return "run it again"
+
+
+def main() -> NoReturn:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail
+    gc.set_threshold(CYCLES_AFTER)
+    stop = threading.Event()
+    _end_on_sigterm(stop)
+    status = run(sys.argv[1:], stop)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has left
+        _leave_output()
+    except OSError as error:
+        status = _cannot_print(error) if _is_of_output(error) else _bug(error)
+    sys.exit(status)

@@ -1,0 +1,158 @@
+"""Status as one line for Nagios and its kin; what such a line is made of. publisher(1) documents it.
+
+Spec: Monitoring Plugins Development Guidelines, sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from publisher.model.errors import UsageError
+from publisher.pipeline.publish import TargetStatus
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+_WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+_GRAVEST_FIRST: Final = (CRITICAL, WARNING, UNKNOWN, OK)
+_MOST_TEXT: Final = 600  # of the line, before the performance data; Nagios' own limits are at 1 kB and 4 kB
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhdw]?)", re.ASCII)
+_COUNT: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
+_TOO_LONG_S: Final = 3 * 86400
+
+# What is looked at, by the name that thresholds use, and what it is for people.
+_TIMES: Final = {"age": "last success", "oldest": "oldest unsent job ended"}
+_COUNTS: Final = {
+    "pending": "jobs pending",
+    "late": "jobs late",
+    "in_doubt": "records in doubt",
+    "quarantined": "jobs set aside",
+    "held": "months held back",
+}
+# `age` has a default for each target, by its timetable.
+_WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What is too much, by name; seconds for times. More than that is told, as many is not."""
+
+    warning: Mapping[str, int]
+    critical: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """One value of a target; None cannot be told."""
+
+    target: str
+    name: str
+    value: int | None
+    warning: int | None
+    critical: int | None
+
+    @property
+    def state(self) -> int:
+        if self.value is None:
+            return OK
+        if self.critical is not None and self.value > self.critical:
+            return CRITICAL
+        return WARNING if self.warning is not None and self.value > self.warning else OK
+
+    @property
+    def said(self) -> str:
+        found = self.value or 0
+        if self.name in _TIMES:
+            return f"{self.target}: {_TIMES[self.name]} {spoken(found)} ago"
+        return f"{self.target}: {found:,} {_COUNTS[self.name]}"
+
+    @property
+    def performance(self) -> str:
+        return performance(
+            f"{self.target}_{self.name}",
+            "U" if self.value is None else self.value,  # unknown, in Nagios' word
+            "s" if self.name in _TIMES and self.value is not None else "",
+            "" if self.warning is None else self.warning,
+            "" if self.critical is None else self.critical,
+        )
+
+
+def thresholds(warning: Sequence[str], critical: Sequence[str]) -> Thresholds:
+    """Of words such as age=36h and late=100. Raises: UsageError."""
+    return Thresholds(warning=dict(map(_threshold, warning)), critical=dict(map(_threshold, critical)))
+
+
+def _threshold(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name in _TIMES and (found := _DURATION.fullmatch(value)):
+        return name, int(found[1]) * _UNIT_S[found[2]]
+    if name in _COUNTS and _COUNT.fullmatch(value):
+        return name, int(value)
+    raise UsageError(
+        f"{text!r} is no threshold; write NAME=VALUE, a time (36h, 3d) for {' and '.join(_TIMES)}, a number for "
+        f"{', '.join(_COUNTS)}"
+    )
+
+
+def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, limits: Thresholds) -> tuple[str, int]:
+    """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
+    looked = [one for status in found for one in _looked(status, now, limits)]
+    told = [(one.state, one.said) for one in looked if one.state is not OK]
+    told += [(CRITICAL, f"{one.target}: never had a success") for one in found if one.began and not one.last_success]
+    told += [(WARNING, f"{one.target}: had no round yet") for one in found if not one.began]
+    told += [(CRITICAL, f"{one.target}: {missing.reason}") for one in found for missing in one.missing]
+    told += [(UNKNOWN, trouble)] if trouble else []
+    state = next(state for state in _GRAVEST_FIRST if state is OK or any(one == state for one, _ in told))
+    ranked = [said for state in _GRAVEST_FIRST for one, said in told if one == state]
+    well = [one.said for one in looked if one.name in ("age", "pending") and one.value is not None]
+    return nagios_line(_WORDS[state], "; ".join(ranked or well), [one.performance for one in looked]), state
+
+
+def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_Looked]:
+    values: dict[str, int | None] = {
+        "age": None if status.last_success is None else max(0, round((now - status.last_success).total_seconds())),
+        "oldest": None if status.oldest_unsent is None else max(0, round(now.timestamp()) - status.oldest_unsent),
+        "pending": status.pending,
+        "late": status.late,
+        "in_doubt": status.in_doubt,
+        "quarantined": status.quarantined,
+        "held": status.held,
+    }
+    warning, critical = dict(_WARN_ABOVE), {}
+    if status.last_success is not None and status.overdue is not None:
+        patience = round((status.overdue - status.last_success).total_seconds())
+        warning["age"], critical["age"] = patience, max(patience, _TOO_LONG_S)
+    warning |= limits.warning
+    critical |= limits.critical
+    for name, value in values.items():
+        if value is None and name in _TIMES:
+            continue  # there is none, which is not the same as one that cannot be told
+        yield _Looked(
+            target=status.target, name=name, value=value, warning=warning.get(name), critical=critical.get(name)
+        )
+
+
+def spoken(seconds: int) -> str:
+    """A length of time for people."""
+    for unit_s, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} seconds"
+
+
+def nagios_line(word: str, text: str, data: Sequence[str] = ()) -> str:
+    """Nagios takes the first `|` for the end of the text."""
+    line = " ".join(text.replace("|", "/").split())
+    short = line if len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 3]}..."
+    return f"PUBLISHER {word} - {short}{' | ' if data else ''}{' '.join(data)}"
+
+
+def nagios_unknown(reason: str) -> str:
+    return nagios_line(_WORDS[UNKNOWN], reason)
+
+
+def performance(label: str, value: object, unit: str, warning: object, critical: object) -> str:
+    return f"'{label}'={value}{unit};{warning};{critical}".rstrip(";")

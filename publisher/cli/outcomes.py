@@ -1,0 +1,148 @@
+"""What is told of rounds that ended: by publish, republish, sync, and by the daemon in its log."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from publisher.cli.logs import log_trouble
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.model.rates import wall_said
+from publisher.model.totals.months import BlockedMonth, gone_lines
+from publisher.pipeline.publish import exit_status
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import Site
+from publisher.pipeline.takeover.lost_jobs import LostJobs
+
+_COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
+
+
+def tell(arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome]) -> int:
+    """Print what came of the rounds. Returns the exit status of all of them."""
+    shadows = {target.name for target in site.targets if target.shadow}
+    outcomes = [
+        replace(outcome, shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
+        for outcome in outcomes
+    ]
+    for outcome in outcomes:
+        log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    print_result(
+        outcomes, as_json, lambda told: _as_text(site.name, told, dry_run=arguments.dry_run), in_json=arguments.json
+    )
+    return exit_status(outcomes)
+
+
+def as_json(outcomes: Sequence[Outcome]) -> Json:
+    return {
+        "targets": {
+            outcome.target: {
+                "messages": outcome.messages,
+                "records": outcome.records,
+                "bytes": outcome.bytes,
+                "quarantined": outcome.quarantined,
+                "shed": outcome.shed,
+                "kept": outcome.kept,
+                "arex_default_benchmarks": outcome.arex_default_benchmarks,
+                "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
+                "arex_default_queues": sorted(outcome.arex_default_wall_s),
+                "warnings": dict(outcome.warnings),
+                "outcome": outcome.outcome,
+                "reason": outcome.reason or None,
+                "shadow": outcome.shadow,
+                "held": [_held_json(month) for month in outcome.held],
+                "gone": dict(outcome.gone),
+                "lost": None if outcome.lost is None else _lost_json(outcome.lost),
+            }
+            for outcome in outcomes
+        },
+        "exit": exit_status(outcomes),
+    }
+
+
+def _held_json(held: BlockedMonth) -> Json:
+    return {
+        "month": held.name,
+        "lost_jobs": held.lost_jobs,
+        "emptied": held.emptied,
+        "stale": [
+            {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
+            for total in held.stale
+        ],
+    }
+
+
+def _lost_json(lost: LostJobs) -> Json:
+    return {
+        "certain": lost.certain,
+        "perhaps": lost.perhaps,
+        "jobs": [
+            {"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain} for one in lost.jobs
+        ],
+    }
+
+
+def _as_text(site: str, outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
+    for outcome in outcomes:
+        for note in [*notes(outcome), *ticket(site, outcome)]:
+            yield from note.split("\n")
+    if dry_run:
+        yield "a rehearsal: nothing was sent, nothing was written down"
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    counts = (outcome.messages, outcome.records, outcome.bytes, outcome.quarantined)
+    return (outcome.target, outcome.outcome, *(f"{count:,}" for count in counts))
+
+
+def notes(outcome: Outcome) -> list[str]:
+    """What an administrator must know of a round beside its counts."""
+    told = []
+    if outcome.shadow:
+        told.append(f"{outcome.target}: a shadow: everything was done and written down, nothing was sent")
+    if outcome.lost is not None:
+        told += outcome.lost.lines
+    if outcome.reason:
+        told.append(f"{outcome.target}: {outcome.reason}")
+    if outcome.quarantined:
+        told.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+    if outcome.warnings:
+        odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
+        done = "sent all the same" if outcome.messages else "counted"
+        told.append(f"{outcome.target}: {done}, but odd: {odd}; `publisher explain JOB` tells of a job")
+    if outcome.shed:
+        told.append(
+            f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"
+        )
+    if outcome.kept:
+        told.append(
+            f"{outcome.target}: {outcome.kept} changed after delivery; the receiver takes no corrections, it keeps the first"
+        )
+    told += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
+    if outcome.arex_default_benchmarks:
+        which = f"{outcome.arex_default_benchmarks:,} records with {wall_said(outcome.arex_default_wall_s)}"
+        told.append(
+            f"{outcome.target}: {which} carry HEPSPEC:1.0, which A-REX writes where no benchmark is configured; set one in "
+            "arc.conf, or records.distrust_default with records.benchmark here"
+        )
+    return told
+
+
+def ticket(site: str, outcome: Outcome) -> list[str]:
+    """What to write to the accounting team, so that they delete the rows that would stay behind."""
+    stale = [(held.name, total) for held in outcome.held if not held.emptied for total in held.stale]
+    if not stale:
+        return []
+    lines = [
+        "",
+        f"Text for a ticket to the APEL team, to be sent before --accept-key-change ({outcome.target}):",
+        "",
+        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in stale))} under other keys.",
+        "  Please delete these rows, which the new ones do not replace:",
+    ]
+    lines += [
+        f"  {month}: {total.key.text}: {total.jobs} jobs, {total.wall_s} s wall, {total.cpu_s} s CPU"
+        for month, total in stale
+    ]
+    return [*lines, ""]

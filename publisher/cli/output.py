@@ -1,0 +1,181 @@
+"""Results on standard output, as text or as one JSON object.
+
+Tables are drawn on a terminal where they fit, in every other case printed so that nothing is cut.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from shutil import get_terminal_size
+from typing import Any, Final, TextIO, TypeVar
+
+from publisher.model.job import Epoch
+
+Json = Mapping[str, Any]
+_Result = TypeVar("_Result")
+
+_FRAME: Final = 3  # columns that a drawn table needs beside each of its own, and one at the end
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Names of columns, and rows of as many cells."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Part = str | TextTable
+
+
+def print_result(
+    result: _Result,
+    as_json: Callable[[_Result], Json],
+    as_text: Callable[[_Result], Iterable[Part]],
+    *,
+    in_json: bool,
+) -> None:
+    """What a command found: one JSON object and nothing else, or lines and tables for people."""
+    if in_json:
+        print_json(as_json(result), sys.stdout)
+        return
+    for part in as_text(result):
+        if isinstance(part, TextTable):
+            print_table(part.columns, part.rows)
+        else:
+            print_line(part)
+
+
+def visible(text: str) -> str:
+    """The text on one line with nothing that moves a cursor: job names and answers must not forge lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
+def print_line(text: str) -> None:
+    sys.stdout.write(visible(text) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A plain table on a pipe. On a terminal a drawn one, or a plain one; where that is too wide too, a block a row."""
+    out = sys.stdout
+    rows = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
+    room = get_terminal_size().columns
+    if out.isatty() and sum(widths) + _FRAME * len(widths) + 1 <= room:
+        _print_drawn(columns, rows, out)
+    elif not rows or not out.isatty() or sum(widths) + 2 * (len(widths) - 1) <= room:
+        _print_plain([columns, *rows], widths, out)
+    else:
+        _print_blocks(columns, rows, out)
+
+
+def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
+    for row in rows:
+        out.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def _print_drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console(file=out).print(table)
+
+
+def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    """A line for each value: it may be as long as it likes, and be copied whole."""
+    width = max(map(len, columns))
+    for at, row in enumerate(rows):
+        out.write("\n" if at else "")
+        for column, text in zip(columns, row, strict=True):
+            out.write(f"{column.ljust(width)}  {text}".rstrip() + "\n")
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
+    """A line of names, then a line a row, whatever stands in the cells."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([visible(cell) for cell in row])
+
+
+def print_json(result: Mapping[str, Any], out: TextIO) -> None:
+    out.write(json.dumps(result, indent=2) + "\n")
+
+
+def print_json_list(result: Mapping[str, Iterable[str]], out: TextIO) -> None:
+    """An object with one list of texts, written while they come: it may be too long for memory."""
+    ((name, texts),) = result.items()
+    out.write(f"{{\n  {json.dumps(name)}: [")
+    between = "\n    "
+    for text in texts:
+        out.write(between + json.dumps(text))
+        between = ",\n    "
+    out.write("\n  ]\n}\n")
+
+
+def print_json_and_list(
+    result: Mapping[str, Any], last: Mapping[str, Iterable[Mapping[str, Any]]], out: TextIO
+) -> None:
+    """As `print_json`, with one more list of objects at the end, a line each, written while they come."""
+    ((name, rows),) = last.items()
+    out.write(f"{json.dumps(result, indent=2).removesuffix(chr(10) + '}')},\n  {json.dumps(name)}: [")
+    between = "\n    "
+    for row in rows:
+        out.write(between + json.dumps(row))
+        between = ",\n    "
+    out.write("\n  ]\n}\n")
+
+
+def moment_text(moment: datetime | Epoch | None) -> str | None:
+    """ISO 8601 with Z; an end time outside the calendar is shown as its number of seconds."""
+    if moment is None:
+        return None
+    if isinstance(moment, int):
+        try:
+            moment = datetime.fromtimestamp(moment, UTC)
+        except (OverflowError, OSError, ValueError):
+            return f"{moment} s"
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def duration(seconds: int | None) -> str:
+    """`93,784 s (1 day, 2:03:04)`."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 60:
+        return f"{seconds} s"
+    try:
+        return f"{seconds:,} s ({timedelta(seconds=seconds)})"
+    except OverflowError:
+        return f"{seconds:,} s"
+
+
+def size(count: int | None, unit: str = "B") -> str:
+    """`2,097,152 KiB (2.0 GiB)`: a number of the unit, and rounded where it is large."""
+    if count is None:
+        return "unknown"
+    scaled, at = float(count), _UNITS.index(unit)
+    while scaled >= 1024 and at < len(_UNITS) - 1:
+        scaled, at = scaled / 1024, at + 1
+    exact = f"{count:,} {'bytes' if unit == 'B' else unit}"
+    return exact if _UNITS[at] == unit else f"{exact} ({scaled:,.1f} {_UNITS[at]})"
+
+
+def moment(value: Epoch | None) -> str:
+    return moment_text(value) or "unknown"

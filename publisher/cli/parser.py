@@ -1,0 +1,222 @@
+"""The command line: the options of every command, what several commands share, and what is said of a wrong one.
+
+The commands themselves are in `commands`; each adds its own arguments when it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from publisher import __version__
+from publisher.cli.commands import COMMANDS, Group
+from publisher.model.errors import UsageError
+
+DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was probably meant by an unknown word. Takes no abbreviations: new options would change their meaning.
+
+    `fill` adds the arguments of a command as soon as they are asked for.
+    """
+
+    def __init__(self, *, fill: Callable[[Parser], None] | None = None, **wanted: Any) -> None:
+        super().__init__(**{"allow_abbrev": False} | wanted)
+        self._fill = fill
+        self._given: list[str] = []
+
+    def load(self) -> None:
+        """Add the arguments, if they are not there yet."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+
+    def below(self) -> dict[str, Parser]:
+        """The parsers of the commands, or of this command's actions, by name."""
+        self.load()
+        found = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return {name: parser for choices in found for name, parser in choices.items()}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.load()
+        self._given = list(args or ())
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # said here, with this command's usage, and not by the parser above
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        lines = [message, *self._meant(message), self.format_usage().strip()]
+        raise UsageError("\n".join(lines))
+
+    def _meant(self, message: str) -> Iterator[str]:
+        """What to write in place of each word that is not known, as far as one can tell."""
+        nested = list(self.below())
+        if nested and "required" in message:
+            yield f"one of: {', '.join(nested)}"
+        choices = [str(one) for action in self._actions for one in action.choices or ()]
+        if wrong := re.search("invalid choice: '([^']*)'", message):
+            near = get_close_matches(wrong[1], choices)
+            near.sort(key=lambda one: sorted(one) != sorted(wrong[1]))  # letters in another order: the commonest slip
+            yield from (f"did you mean {one}?" for one in near[:1])
+        own = self._option_string_actions
+        missing = re.findall("--[a-z-]+", message) if "required" in message else []
+        for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
+            option = word.partition("=")[0]
+            if not option.startswith("-") or {option, option[:2]} & set(own):
+                continue
+            alike = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+            yield from (f"did you mean {one}?" for one in alike)
+
+
+class _CommandParser(Parser):
+    """Of a command, or of an action: takes the global options too, and leaves it to `publisher --help` to explain them."""
+
+    def __init__(self, **wanted: Any) -> None:
+        super().__init__(**{"epilog": "Options of every command: publisher --help"} | wanted)
+        _add_global_options(self, repeated=True)
+
+
+class _InGroups(argparse.HelpFormatter):
+    """Lists the commands under the headings of their groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        rows = {row.dest: row for row in action._get_subactions()}
+        parts = []
+        for group in Group:
+            parts.append(f"{' ' * self._current_indent}{group}:\n")
+            self._indent()
+            parts += [self._format_action(rows[one.name]) for one in COMMANDS if one.group is group]
+            self._dedent()
+        return "".join(parts)
+
+
+def parser() -> Parser:
+    """The whole command line; the arguments of a command are added when it is parsed, or asked for with `below`."""
+    top = Parser(
+        prog="publisher",
+        description="Publish finished grid jobs to accounting services: once, signed, provably.",
+        epilog="Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5).",
+        formatter_class=_InGroups,
+    )
+    _add_global_options(top)
+    commands: Any = top.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog=top.prog, parser_class=_CommandParser
+    )
+    for one in COMMANDS:
+        commands.add_parser(one.name, help=one.summary, description=one.summary, fill=one.add_arguments)
+    return top
+
+
+def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
+    """What may stand before the command or after it; `repeated` after it, where it counts only if it is given."""
+
+    def add(*words: str, default: object, text: str, **kind: Any) -> None:
+        hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        parser.add_argument(*words, **kind, **(hidden if repeated else {"default": default, "help": text}))
+
+    add("--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=f"default {DEFAULT_CONFIG}")
+    # Each place has a count of its own: argparse would forget the one before the command.
+    place = f"verbose {parser.prog}"
+    add("-v", "--verbose", dest=place, action="count", default=0, text="say more; -vv also tracebacks")
+    add("-q", "--quiet", action="store_true", default=False, text="warnings and errors only")
+    add("--log-format", choices=("text", "json"), default="text", text="of the log on standard error")
+    version = f"publisher {__version__}"
+    add(
+        "--version",
+        action="version",
+        version=version,
+        default=argparse.SUPPRESS,
+        text="show program's version number and exit",
+    )
+
+
+def verbosity(arguments: argparse.Namespace) -> int:
+    """-1 for --quiet, else the number of times that --verbose was given, wherever it stood."""
+    if arguments.quiet:
+        return -1
+    return sum(count for name, count in vars(arguments).items() if name.startswith("verbose "))
+
+
+# What several commands share
+
+
+def add_actions(command: argparse.ArgumentParser) -> Any:
+    """Room for the actions of a command, such as `list` of `quarantine`; `add_action` adds one."""
+    return command.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def add_action(actions: Any, name: str, text: str, usage: str | None = None) -> Parser:
+    action: Parser = actions.add_parser(name, help=text, description=text, usage=usage)
+    return action
+
+
+def add_json(command: argparse._ActionsContainer) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def add_targets(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--target", action="append", default=[], metavar="NAME", help="this target; may be repeated (default: all)"
+    )
+
+
+def add_window(command: argparse.ArgumentParser, *, start: str, end: str, required: bool = False) -> None:
+    """`--from` and `--to` with what their help says of them; `cli.when.window` reads them."""
+    command.add_argument("--from", dest="start", required=required, metavar="WHEN", help=start)
+    command.add_argument("--to", dest="end", required=required, metavar="WHEN", help=end)
+
+
+def add_job(command: argparse.ArgumentParser) -> None:
+    command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
+
+
+def add_dry_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+
+
+def add_nagios(command: argparse._ActionsContainer) -> None:
+    command.add_argument(
+        "--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3"
+    )
+
+
+def count(text: str) -> int:
+    """The type of an option that takes a number from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+    return int(text)
+
+
+# For documents and completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandUsage:
+    """How a command is called, and what it does in a line."""
+
+    usage: str
+    summary: str
+
+
+def usages(top: Parser) -> dict[str, CommandUsage]:
+    """Of every command, and of every action, by its path: `config`, `config check`."""
+    return dict(_usages(top, ()))
+
+
+def _usages(parser: Parser, path: tuple[str, ...]) -> Iterator[tuple[str, CommandUsage]]:
+    below = parser.below()
+    if path:
+        usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+        yield " ".join(path), CommandUsage(usage=usage, summary=parser.description or "")
+    for name, each in below.items():
+        yield from _usages(each, (*path, name))

@@ -1,0 +1,242 @@
+"""How far a command has come, on standard error: a line rewritten on a terminal, a line a minute elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from shutil import get_terminal_size
+from threading import Lock
+from typing import Final, TextIO
+
+from publisher.cli.logs import log
+from publisher.ledger.contract import TargetState
+from publisher.model.job import JobId, SkippedJob
+from publisher.model.message import Message
+from publisher.sources.base import Page
+from publisher.transports.base import Receipt, Verdict
+
+_LINE_EVERY_S: Final = 60.0
+_BAR_EVERY_S: Final = 0.2
+_PATIENCE_S: Final = 2.0  # what is done sooner needs no bar
+_SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
+
+
+class _Going:
+    """How far the round of one target has come."""
+
+    def __init__(self, began: float) -> None:
+        self.began = self.told = began
+        self.rows = self.records = self.aside = 0
+
+
+class ProgressReport:
+    """Tells of rounds: a log line a message, and progress: a line rewritten on a terminal, a line a minute elsewhere.
+
+    Several targets tell at once, each from a thread of its own.
+    """
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._bar = stream.isatty() and not quiet
+        self._drawn = False
+        self._drawn_at = monotonic()
+        self._lock = Lock()
+        self._going: dict[str, _Going] = {}
+        self._expected = 0
+        self._all_records = 0
+        self._all_began = self._drawn_at
+
+    def expect(self, jobs: int) -> None:
+        """At most so many jobs are to come: then the bar can tell what is left."""
+        self._expected = jobs
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None:
+        with self._lock:
+            self._going[state.target] = _Going(self._monotonic())
+        log.debug("target %s: round begins%s", state.target, ", every row is looked at" if sweep else "")
+
+    def page_read(self, target: str, page: Page) -> None:
+        with self._lock:
+            going = self._of(target)
+            going.rows += page.rows_read
+            self._show(target, going)
+
+    def job_set_aside(self, target: str, job: SkippedJob) -> None:
+        with self._lock:
+            going = self._of(target)
+            going.aside += 1
+            self._clear()
+            if going.aside <= _SHOWN_ASIDE:
+                log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
+            elif going.aside == _SHOWN_ASIDE + 1:
+                log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
+
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
+        with self._lock:
+            self._clear()
+            log.warning("target %s: job %s goes without its file transfers: %s", target, job_id, reason)
+
+    def message_prepared(self, message: Message) -> None:
+        pass
+
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None:
+        with self._lock:
+            self._clear()
+            log.log(
+                logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
+                "target %s: message %s: %s: %s records, %s bytes%s%s",
+                message.target,
+                message.id,
+                receipt.verdict,
+                message.records,
+                receipt.bytes_sent,
+                f", remote id {receipt.remote_id}" if receipt.remote_id else "",
+                f": {receipt.reason}" if receipt.reason else "",
+            )
+
+    def message_settled(self, message: Message, receipt: Receipt) -> None:
+        with self._lock:
+            going = self._of(message.target)
+            going.records += message.records
+            self._all_records += message.records
+            self._show(message.target, going)
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        with self._lock:
+            self._clear()
+
+    def _of(self, target: str) -> _Going:
+        if target not in self._going:
+            self._going[target] = _Going(self._monotonic())
+        return self._going[target]
+
+    def _show(self, target: str, going: _Going) -> None:
+        now = self._monotonic()
+        if not self._bar:
+            if now - going.told >= _LINE_EVERY_S:
+                going.told = now
+                log.info("%s", self._line(target, going, now))
+        elif now - self._drawn_at >= _BAR_EVERY_S:
+            self._drawn_at = now
+            lines = [self._line(name, each, now) for name, each in self._going.items()]
+            self._stream.write(f"\r{'; '.join(lines)[: get_terminal_size().columns - 1]}\x1b[K")
+            self._stream.flush()
+            self._drawn = True
+
+    def _line(self, target: str, going: _Going, now: float) -> str:
+        return f"{target}: {going.rows:,} rows read, {going.records:,} records delivered, {self._rate(going, now)}"
+
+    def _rate(self, going: _Going, now: float) -> str:
+        if not self._expected:
+            return f"{going.records / max(now - going.began, 0.001):,.0f}/s"
+        rate = self._all_records / max(now - self._all_began, 0.001)
+        left_s = max(self._expected - self._all_records, 0) / rate if rate else 0
+        done = min(100 * self._all_records // max(self._expected, 1), 100)
+        return f"{done} %, {rate:,.0f}/s, about {left_s:,.0f} s left"
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+class CountingReport:
+    """Tells how far a count has come, when it takes long: a line rewritten on a terminal, a line a minute elsewhere."""
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._quiet = quiet
+        self._what = what
+        self._bar = stream.isatty()
+        self._began = monotonic()
+        self._next = self._began + (_PATIENCE_S if self._bar else _LINE_EVERY_S)
+        self._count = self._expected = 0
+        self._drawn = False
+
+    def expect(self, count: int) -> None:
+        """So many are to come: then it can tell what is left."""
+        self._expected = count
+
+    def seen(self, more: int) -> None:
+        self._count += more
+        now = self._monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + (_BAR_EVERY_S if self._bar else _LINE_EVERY_S)
+        if self._bar:
+            self._stream.write(f"\r{self._line(now)}\x1b[K")
+            self._stream.flush()
+            self._drawn = True
+        else:
+            log.info("%s", self._line(now))
+
+    def _line(self, now: float) -> str:
+        if not self._expected:
+            return f"{self._count:,} {self._what}"
+        rate = self._count / max(now - self._began, 0.001)
+        left_s = max(self._expected - self._count, 0) / max(rate, 0.001)
+        return f"{self._count:,} of {self._expected:,} {self._what}, {rate:,.0f}/s, about {left_s:,.0f} s left"
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+class StageLine:
+    """Tells on a terminal what is looked at just now: a service that does not answer is waited for."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool) -> None:
+        self._stream = stream
+        self._bar = stream.isatty() and not quiet
+
+    def begins(self, what: str) -> None:
+        self._write(f"looking at {what} ...")
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._bar:
+            self._stream.write(f"\r{text}\x1b[K")
+            self._stream.flush()
+
+
+@contextmanager
+def rounds(*, quiet: bool) -> Iterator[ProgressReport]:
+    """Tell of rounds while they run."""
+    report = ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet)
+    try:
+        yield report
+    finally:
+        report.done()
+
+
+@contextmanager
+def counting(what: str, *, quiet: bool) -> Iterator[CountingReport]:
+    """Tell how many have been counted."""
+    report = CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what=what)
+    try:
+        yield report
+    finally:
+        report.done()
+
+
+@contextmanager
+def stages(*, quiet: bool) -> Iterator[StageLine]:
+    """Tell what is looked at."""
+    line = StageLine(sys.stderr, quiet=quiet)
+    try:
+        yield line
+    finally:
+        line.done()

@@ -1,0 +1,127 @@
+"""Where ARC's publisher stopped, and where ours begins.
+
+ARC keeps one row a target in `publishing.db`: the latest end time of what it published (LastEndTime) and when it last did
+(LastReport). It takes the jobs with EndTime > LastEndTime, and stores the latest end it saw. So of the jobs up to LastEndTime
+
+- those are published that were in the accounting database, complete, when their run came;
+- those are lost that were written there later: jobs of the very same second, and late rows (`lost.py` looks for them).
+
+Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
+because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by
+record id), and a second later would lose what the second lost.
+
+Summary formats start with the first of the month of LastEndTime: a month is always sent whole, replaces the row of the same
+key, and so mends what was lost of that month. Earlier months are as jura-ng left them; it sent the month before anew each time.
+
+A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was published, and when that was can be
+read off LastReport only, which is local time taken for UTC: a day before it is early enough in every zone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch
+from publisher.model.time import iso, month_of
+from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+
+_QUESTION: Final = "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
+_BEYOND_ZONES: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArcProgress:
+    """A target's row. None where it is not a time after 1970 (ARC takes 0 for never)."""
+
+    last_end: Epoch | None
+    last_report: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeoverStart:
+    """The `start` of a target, None for the default, and why. `trouble` needs a hand.
+
+    `last_end` is where ARC stopped, None where that is not known or lies in the future.
+    """
+
+    at: datetime | None
+    why: str
+    last_end: Epoch | None = None
+    trouble: str = ""
+
+    def text(self, *, summary: bool) -> str:
+        """As the configuration has it."""
+        if self.at is None:
+            return "month"
+        return str(month_of(self.at)) if summary else iso(self.at)
+
+
+def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
+    """ARC's publishing state by the name of the target's block, such as `arex/jura/apel:egi`. Raises: SourceError."""
+    shelf = CopyShelf(copies_below)
+    try:
+        file = ReadOnlyFile(str(path), shelf)
+        try:
+            rows = file.ask(lambda connection: _rows(connection, path))
+        finally:
+            file.close()
+    finally:
+        shelf.close()
+    return {
+        ":".join(part.strip() for part in str(target).split(":", 1)): ArcProgress(
+            last_end=_moment(last_end), last_report=_moment(last_report)
+        )
+        for target, last_end, last_report in rows
+    }
+
+
+def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> TakeoverStart:
+    """Where publishing goes on."""
+    if stopped is None or stopped.last_end is None:
+        return TakeoverStart(at=None, why="ARC never published to this target: publishing.db has no end time for it")
+    last = _time(stopped.last_end)
+    if last is not None and last <= now:
+        at = month_of(last).start if summary else last
+        told = f"the month of {iso(last)}, the" if summary else "the"
+        again = "" if summary else "; the jobs of that second are sent again"
+        return TakeoverStart(at=at, why=f"{told} last end time in publishing.db{again}", last_end=stopped.last_end)
+    report = None if stopped.last_report is None else _time(stopped.last_report)
+    told = "beyond the calendar" if last is None else iso(last)
+    trouble = (
+        f"publishing.db has its last end time in the future ({told}), from a job with a wrong clock; "
+        "ARC published nothing since"
+    )
+    if report is None or report > now + _BEYOND_ZONES:
+        return TakeoverStart(
+            at=None, why="", trouble=f"{trouble}, and does not say since when; set start by what the receiver has"
+        )
+    early = report - _BEYOND_ZONES
+    at = month_of(early).start if summary else early
+    return TakeoverStart(
+        at=at, why="a day before ARC's last report", trouble=f"{trouble}; check start against what the receiver has"
+    )
+
+
+def _rows(connection: sqlite3.Connection, path: Path) -> list[tuple[object, object, object]]:
+    (known,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'AccountingTargets'").fetchone()
+    if not known:
+        raise SourceError(f"{path}: holds no table AccountingTargets: this is not ARC's publishing.db")
+    connection.text_factory = lambda stored: stored.decode("utf-8", "backslashreplace")
+    return connection.execute(_QUESTION).fetchall()
+
+
+def _moment(stored: object) -> Epoch | None:
+    return Epoch(stored) if isinstance(stored, int) and stored > 0 else None
+
+
+def _time(moment: Epoch) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(moment, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None

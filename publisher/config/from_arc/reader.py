@@ -1,0 +1,211 @@
+"""arc.conf as it is written: blocks of options in their order, each with its line. ARC 6 and ARC 7 write it alike.
+
+Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`, `key = value` or `key` alone,
+repeated keys are several values, and a line that begins with `#` is a comment. ARC 7 reads the files `*.conf` of
+`arc.conf.d` after arc.conf itself and appends their options to the blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import ConfigError
+from publisher.model.text import printable, shown
+
+MAX_BYTES: Final = 4 * 1024 * 1024  # the reference with all its comments has 170 kB
+_MAX_LINE: Final = 65_536
+_MAX_PROBLEMS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One `key = value`. The value is as written, without blanks and quotes around it; undecodable bytes are surrogates."""
+
+    key: str
+    text: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArcBlock:
+    """One block under its name without blanks around the colon, such as `arex/jura/apel:egi`."""
+
+    name: str
+    file: str
+    line: int
+    options: tuple[Option, ...]
+
+    @property
+    def place(self) -> str:
+        """Where it begins first."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that has a part of it."""
+        return tuple(dict.fromkeys([self.file, *(option.file for option in self.options)]))
+
+    def all(self, key: str) -> tuple[Option, ...]:
+        return tuple(option for option in self.options if option.key == key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArcConf:
+    """arc.conf with the files of arc.conf.d; blocks in their order, those of one name joined."""
+
+    file: str
+    blocks: Mapping[str, ArcBlock]
+    additional: tuple[str, ...] = ()  # the files of arc.conf.d
+
+    def all(self, block: str, key: str) -> tuple[Option, ...]:
+        """Every value of a key; empty where block or key is not there."""
+        found = self.blocks.get(block)
+        return found.all(key) if found else ()
+
+    def under(self, prefix: str) -> tuple[ArcBlock, ...]:
+        """The blocks whose names begin so."""
+        return tuple(block for name, block in self.blocks.items() if name.startswith(prefix))
+
+
+def read_arc_conf(path: Path) -> ArcConf:
+    """arc.conf and what stands in arc.conf.d beside it.
+
+    Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line.
+    """
+    main = _read_file(path)
+    return _merged(main, [_read_file(each) for each in _files_in(Path(f"{path}.d"))])
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files *.conf in and below arc.conf.d, those of a folder in the order of their names, before its subfolders.
+
+    Raises: ConfigError.
+    """
+    found: list[Path] = []
+    entered: set[tuple[int, int]] = set()  # a link may lead back up
+    try:
+        for where, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+            here = os.stat(where)
+            if (here.st_dev, here.st_ino) in entered:
+                folders.clear()
+                continue
+            entered.add((here.st_dev, here.st_ino))
+            folders.sort()
+            found += [Path(where, name) for name in sorted(names) if name.endswith(".conf")]
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    except OSError as error:
+        raise ConfigError(
+            f"{printable(str(folder))}: cannot be read: {error.strerror or error}; run this as a user who may"
+        ) from error
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _merged(main: ArcConf, others: Sequence[ArcConf]) -> ArcConf:
+    blocks = dict(main.blocks)
+    for other in others:
+        for name, block in other.blocks.items():
+            known = blocks.get(name)
+            blocks[name] = replace(known, options=known.options + block.options) if known else block
+    return replace(main, blocks=blocks, additional=tuple(other.file for other in others))
+
+
+def _read_file(path: Path) -> ArcConf:
+    """Raises: ConfigError."""
+    file = printable(str(path))
+    try:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"{file}: is no regular file; name the arc.conf of this CE")
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file; ARC's configuration usually is /etc/arc.conf") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: cannot be read: {reason}; run this as a user who may") from error
+    return parse_arc_conf(content, file)
+
+
+def parse_arc_conf(content: bytes, file: str) -> ArcConf:
+    """One file, for bytes that are already here. Raises: ConfigError."""
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is no arc.conf")
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise ConfigError(f"{file}:{line}: holds a zero byte; this is no text file")
+    # Comments of older files are Latin-1; what is used is looked at again when it is asked for.
+    lines = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").split("\n")
+    problems: list[str] = []
+    found: dict[str, tuple[int, list[Option]]] = {}
+    current: list[Option] | None = None
+    for number, written in enumerate(lines, start=1):
+        text = written.strip()
+        if not text or text.startswith("#"):
+            continue
+        header = text.startswith("[")
+        read = _header(text) if header else _option(text, file, number, begun=current is not None)
+        if isinstance(read, _Problem):
+            problems.append(f"{file}:{number}: {read.what}")
+            if len(problems) >= _MAX_PROBLEMS:
+                problems.append(f"{file}: more is wrong; the first {_MAX_PROBLEMS} are listed")
+                break
+        elif isinstance(read, str):
+            current = found.setdefault(read, (number, []))[1]
+        elif current is not None:
+            current.append(read)
+    if problems:
+        raise ConfigError(problems)
+    return ArcConf(
+        file=file,
+        blocks={
+            name: ArcBlock(name=name, file=file, line=line, options=tuple(options))
+            for name, (line, options) in found.items()
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    what: str
+
+
+def _header(text: str) -> str | _Problem:
+    inside = text[1:-1]
+    if not text.endswith("]") or "[" in inside or "]" in inside:
+        return _Problem(f"{shown(text)!r} is no block header; write [block] or [block: name]")
+    kind, colon, name = (part.strip() for part in inside.partition(":"))
+    if not kind or (colon and not name) or len(inside) > _MAX_LINE:
+        return _Problem(f"{shown(text)!r} is a block header without a name")
+    return f"{kind}{colon}{name}"
+
+
+def _option(text: str, file: str, number: int, *, begun: bool) -> Option | _Problem:
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or (not equals and len(key.split()) > 1):
+        return _Problem(f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment")
+    if not begun:
+        return _Problem(f"{shown(key)!r} stands before the first [block]")
+    if len(text) > _MAX_LINE:
+        return _Problem(f"longer than {_MAX_LINE} characters")
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]  # ARC 5 wanted quotes, and files lived on
+    return Option(key=key, text=value, file=file, line=number)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A named pipe must not hold us for ever."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,0 +1,281 @@
+"""The parts of the page that all targets share: site, source, credentials, and what the site says about its jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from publisher.config.from_arc.reader import ArcBlock
+from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
+from publisher.config.from_arc.yaml_writer import Sheet, said, scalar
+from publisher.config.settings import check_site
+from publisher.model.errors import Unfit
+from publisher.model.rates import Benchmark, make_benchmark
+from publisher.model.text import shown
+
+_QUEUE: Final = "queue:"
+_GLOB: Final = re.compile(r"([*?\[])")
+_TOKEN_FIELDS: Final = 5  # authtokens: subject issuer audience scope group
+_POLICIES: Final = ("grid", "system", "any")
+# As in conf/publisher.service: LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem
+_HANDED_KEY: Final = "$CREDENTIALS_DIRECTORY/hostkey.pem"
+_LOADED_KEY: Final = "/etc/grid-security/hostkey.pem"
+
+
+def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str) -> str:
+    """Write `site`: what the command line chose, or the first gocdb_name. Returns it, '' when it stays open."""
+    problem = check_site(chosen or names[0].text) if chosen or names else None
+    if problem:
+        raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
+    if chosen:
+        origin = next((said(name) for name in names if name.text == chosen), "from the command line")
+        sheet.put(0, "site", scalar(chosen), origin)
+        return chosen
+    if names:
+        sheet.put(0, "site", scalar(names[0].text), said(names[0]))
+        return names[0].text
+    domain = values.first("infosys/glue2", "admindomain_name")
+    if domain is not None and not check_site(domain.text):
+        sheet.put(0, "site", scalar(domain.text), f"{said(domain)}: check that it is the name in GOCDB")
+        sheet.hand("site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it")
+        return domain.text
+    raise ByHand("no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME")
+
+
+def write_source(values: ArcValues, sheet: Sheet) -> str:
+    """Returns the control directory, '' when it stays open."""
+    found = ""
+    sheet.lines.append("source:")
+    sheet.put(1, "type", "arex")
+
+    def control_dir() -> None:
+        nonlocal found
+        given = _path(values, "arex", "controldir")
+        sheet.put(1, "control_dir", scalar(given.text), said(given))
+        found = given.text
+
+    if not sheet.attempt("[arex] controldir", "", control_dir):
+        sheet.leave_open(1, "control_dir", "/var/spool/arc/jobstatus", "see the list at the end")
+        sheet.missing.append("source.control_dir")
+    return found
+
+
+def write_credentials(values: ArcValues, sheet: Sheet) -> None:
+    sheet.lines.append("credentials:")
+    for key, option, example, write in (
+        ("certificate", "x509_host_cert", "/etc/grid-security/hostcert.pem", _write_certificate),
+        ("key", "x509_host_key", _HANDED_KEY, _write_key),
+    ):
+        if not sheet.attempt(f"[{JURA}] {option}", "", partial(write, values, sheet)):
+            sheet.leave_open(1, key, example, "see the list at the end")
+    if not sheet.attempt(f"[{JURA}] x509_cert_dir", "", partial(_write_ca, values, sheet)):
+        sheet.leave_open(1, "ca", "/etc/grid-security/certificates", "see the list at the end")
+
+
+def _write_certificate(values: ArcValues, sheet: Sheet) -> None:
+    given = _path(values, JURA, "x509_host_cert")
+    sheet.put(1, "certificate", scalar(given.text), said(given))
+
+
+def _write_key(values: ArcValues, sheet: Sheet) -> None:
+    """Jura-ng ran as root; our units run as a user who cannot read the key and is handed a copy."""
+    given = _path(values, JURA, "x509_host_key")
+    sheet.put(1, "key", _HANDED_KEY, f"systemd's copy of {shown(given.text)}, {said(given)}")
+    if given.text != _LOADED_KEY:
+        sheet.hand(
+            f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` (and publisher-run.service), "
+            f"and write below [Service] LoadCredential=hostkey.pem:{shown(given.text)}",
+            given.place,
+        )
+
+
+def _write_ca(values: ArcValues, sheet: Sheet) -> None:
+    policy = values.first(JURA, "x509_cert_policy")
+    if policy is None or policy.text not in _POLICIES:
+        raise ByHand(f"x509_cert_policy is none of {', '.join(_POLICIES)}; write a directory, or system")
+    if policy.text == "system":
+        sheet.put(1, "ca", "system", said(policy))
+        return
+    directory = values.first(JURA, "x509_cert_dir")
+    if directory is not None and not directory.text:
+        raise ByHand("is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs")
+    given = _path(values, JURA, "x509_cert_dir")
+    sheet.put(1, "ca", scalar(given.text), said(given))
+    if policy.text == "any":
+        sheet.hand(
+            "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one set: "
+            "write `ca: system` when a service's certificate comes from a public CA",
+            policy.place,
+        )
+
+
+def write_records(values: ArcValues, sheet: Sheet) -> None:
+    """What every target says about jobs. VOs of jobs without one are written by `VoDefaults`."""
+    sheet.lines.append("records:")
+    sheet.say(1, "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.")
+    sheet.put(1, "key_style", "jura")
+    sheet.say(1, "StartTime: jura-ng told the submission (`start_time: submission` does so too). It is in no key of a")
+    sheet.say(1, "receiver, so that the true start of the run can be told from now on, and doubles nothing.")
+    sheet.put(1, "start_time", "run")
+    _write_benchmarks(values, sheet)
+    groups: list[ArcValue] = []
+    if sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group"))) and groups:
+        listed = ", ".join(scalar(group.text) for group in groups if group.text)
+        sheet.put(1, "vo_group", f"[{listed}]", said(groups[0]))
+
+
+def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
+    rules: list[str] = []
+    lrms = values.conf.blocks.get("lrms")
+    for block in (*values.conf.under(_QUEUE), *((lrms,) if lrms else ())):
+        sheet.attempt(f"[{shown(block.name)}] benchmark", block.place, partial(_add_benchmark, values, block, rules))
+    if not rules:
+        sheet.leave_open(
+            1, "benchmark", "{type: HEPscore23, value: 11.5}", "arc.conf has none, see the list at the end"
+        )
+        sheet.hand(
+            "no benchmark in [lrms] or [queue:...]: A-REX writes HEPSPEC 1.0 into its jobs, which then count for next to "
+            "nothing; set one there, for the jobs to come, and here, for those without"
+        )
+        return
+    sheet.say(
+        1,
+        "For jobs that carry none; A-REX writes these values into its jobs itself. The first rule that matches counts.",
+    )
+    sheet.say(
+        1, "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng told them."
+    )
+    sheet.lines.append("  benchmark:")
+    sheet.lines += rules
+
+
+def _add_benchmark(values: ArcValues, block: ArcBlock, rules: list[str]) -> None:
+    given = values.first(block.name, "benchmark")
+    if given is None:
+        return
+    benchmark = _benchmark(given.text)
+    name = block.name.removeprefix(_QUEUE)
+    queue = f"queue: {scalar(_literally(name))}, " if block.name != "lrms" else ""
+    rules.append(f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {said(given)}")
+
+
+def _benchmark(text: str) -> Benchmark:
+    kind, _, value = text.replace(":", " ", 1).strip().partition(" ")
+    try:
+        return make_benchmark(kind, value)
+    except Unfit as unfit:
+        raise ByHand(f"is left out: {shown(unfit.reason)}") from unfit
+
+
+def _literally(name: str) -> str:
+    """The name as a shell pattern that matches nothing else."""
+    return _GLOB.sub(r"[\1]", _printable(name))
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ByHand("has a name with characters that cannot be seen")
+    return text
+
+
+def _path(values: ArcValues, block: str, key: str) -> ArcValue:
+    given = values.first(block, key)
+    if given is None or not given.text.startswith("/") or "$" in given.text:
+        raise ByHand("is no full path")
+    return given
+
+
+class VoDefaults:
+    """VOs of jobs without one (vomsless_vo), in both forms: `VO[#ISSUER]`, and with an authgroup in front."""
+
+    def __init__(self, values: ArcValues, sheet: Sheet) -> None:
+        self.default: ArcValue | None = None
+        self.rules: list[tuple[str, str, str, str]] = []  # field, pattern, VO, origin
+        self._values = values
+        self._sheet = sheet
+        found: list[ArcValue] = []
+        sheet.attempt(f"[{JURA}] vomsless_vo", "", lambda: found.extend(values.all(JURA, "vomsless_vo")))
+        for given in found:
+            sheet.attempt(f"{given.origin.removeprefix('from ')}", given.place, partial(self._add, given))
+
+    def __bool__(self) -> bool:
+        return bool(self.default or self.rules)
+
+    def write(self, indent: int) -> None:
+        sheet = self._sheet
+        if self.default is not None:
+            sheet.put(indent, "default_vo", scalar(self.default.text), said(self.default))
+        if self.rules:
+            sheet.lines.append(f"{'  ' * indent}vo_rules:")
+            for field, pattern, vo, origin in self.rules:
+                rule = f"{{field: {field}, pattern: {scalar(pattern)}, vo: {scalar(vo)}}}"
+                sheet.lines.append(f"{'  ' * (indent + 1)}- {rule}  # {origin}")
+
+    def keep_out(self, lines: Sheet, indent: int) -> None:
+        """In a target that must not use them."""
+        if self.default is not None:
+            lines.put(indent, "default_vo", "''", "jura-ng used vomsless_vo for job records only")
+        if self.rules:
+            lines.put(indent, "vo_rules", "[]", "jura-ng used vomsless_vo for job records only")
+
+    def _add(self, given: ArcValue) -> None:
+        words = given.text.split()
+        vo, mark, issuer = (words[-1] if words else "").partition("#")
+        if len(words) not in (1, 2) or not vo or "#" in issuer or (mark and not issuer):
+            raise ByHand("is neither VO[#ISSUER] nor AUTHGROUP VO[#ISSUER]")
+        if len(words) == 2:
+            self._add_group(given, words[0], vo, issuer)
+        elif self.default is None:
+            self.default = given
+        else:
+            raise ByHand("stands beside another default VO, and every job without a VO already has the first")
+
+    def _add_group(self, given: ArcValue, group: str, vo: str, issuer: str) -> None:
+        """An authgroup is looked at when a job is submitted, and its row does not tell which it was: only what names users."""
+        rules = [
+            (field, pattern, vo, f"{said(given)}, through [authgroup:{shown(group)}]")
+            for field, pattern in self._members(group)
+        ]
+        if issuer:
+            self._sheet.lost(
+                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only", given.place
+            )
+        self.rules += rules
+
+    def _members(self, group: str) -> list[tuple[str, str]]:
+        """Who is in a group, where nothing but names decides it: the fields and patterns of VO rules."""
+        found: list[tuple[str, str]] = []
+        block = self._values.conf.blocks.get(f"authgroup:{group}")
+        for key in dict.fromkeys(option.key for option in block.options) if block else ():
+            for member in self._values.all(f"authgroup:{group}", key):
+                rules = _member(key, member.text)
+                if not rules:
+                    raise _untold(group)
+                found += rules
+        if not found:
+            raise _untold(group)
+        return found
+
+
+def _member(key: str, text: str) -> list[tuple[str, str]]:
+    words = text.split()
+    if key == "subject" and text.startswith("/"):
+        return [("user", _literally(text))]
+    if key == "authtokens" and len(words) == _TOKEN_FIELDS and [words[0], *words[2:]] == ["*"] * (_TOKEN_FIELDS - 1):
+        issuer = words[1].rstrip("/")
+        # Users are stored as issuer/subject, and issuers end in a slash of their own or do not.
+        return (
+            [("issuer", _literally(issuer)), ("issuer", _literally(f"{issuer}/"))]
+            if issuer != "*"
+            else [("issuer", "*")]
+        )
+    return []
+
+
+def _untold(group: str) -> ByHand:
+    return ByHand(
+        f"depends on authgroup {shown(group)!r}, and a job's row does not tell who was in it; "
+        "write vo_rules by user, issuer, local_user or queue"
+    )

@@ -1,0 +1,355 @@
+"""The targets: each `[arex/jura/apel:NAME]` and `[arex/jura/sgas:NAME]` as a block of ours, with where it goes on.
+
+A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong place or under the wrong
+site's name by a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from publisher.config.from_arc.publishing_state import ArcProgress, TakeoverStart, begin
+from publisher.config.from_arc.reader import ArcBlock
+from publisher.config.from_arc.site import VoDefaults
+from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
+from publisher.config.from_arc.yaml_writer import Sheet, flow, said, scalar
+from publisher.config.yaml.schema import https_problem
+from publisher.model.text import shown
+from publisher.model.time import iso
+
+APEL: Final = f"{JURA}/apel:"
+SGAS: Final = f"{JURA}/sgas:"
+FORMATS: Final = {"urs": "car", "summaries": "apel-summary-0.2", "summaries-v04": "apel-summary-0.4"}
+_NAME_LETTERS: Final = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
+_AMS_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")  # what AMS takes for projects and topics
+_COUNT: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+_MOST_RECORDS: Final = 100_000
+_LONGEST_S: Final = 366 * 86_400
+_PROCESS_S: Final = 3600  # A-REX starts its publisher no more often
+_APEL_S: Final = 86_000  # ARC's urdelivery_frequency for APEL
+_DEFAULT_S: Final = {True: 86_400, False: 3600}  # ours, for summaries and for jobs
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """One target on its way to the page. `obstacles` turn it into a comment; `destination` is where formats must not mix."""
+
+    block: ArcBlock
+    name: str
+    lines: Sheet
+    format: str = ""
+    gocdb_name: ArcValue | None = None
+    begin: TakeoverStart | None = None
+    period_s: int = 0
+    vos: tuple[str, ...] = ()
+    destination: tuple[str, ...] = ()
+    obstacles: list[str] = field(default_factory=list)
+
+    @property
+    def apel(self) -> bool:
+        return self.block.name.startswith(APEL)
+
+    @property
+    def summary(self) -> bool:
+        return self.format.startswith("apel-summary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """What publishing.db says; None where there is none. `where` names it."""
+
+    stopped: Mapping[str, ArcProgress] | None
+    where: str
+    now: datetime
+
+
+def drafts(values: ArcValues, sheet: Sheet, vo_defaults: VoDefaults, takeover: Takeover) -> list[Draft]:
+    """Every target of the file, in its order."""
+    taken: set[str] = set()
+    made = []
+    for block in values.conf.under(f"{JURA}/"):
+        if block.name.startswith((APEL, SGAS)):
+            name = _name(block, taken, sheet)
+            draft = Draft(block=block, name=name, lines=Sheet())
+            _fill(draft, values, vo_defaults, takeover)
+            made.append(draft)
+    return made
+
+
+def refuse(drafted: Sequence[Draft], site: str) -> None:
+    """Targets of another site, and those whose format would be counted twice beside another's."""
+    live: list[Draft] = []
+    for draft in drafted:
+        name = draft.gocdb_name
+        if draft.apel and name is not None and site and name.text != site:
+            draft.obstacles.append(
+                f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
+                f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
+            )
+        rival = next((one for one in live if one.destination == draft.destination and one.format != draft.format), None)
+        if draft.destination and rival is not None:
+            draft.obstacles.append(
+                f"{draft.format} would go where target {rival.name} sends {rival.format}, and APEL counts such jobs twice; "
+                "keep one of them"
+            )
+        beside = [one for one in live if draft.destination and one.destination == draft.destination]
+        if draft.summary and (
+            same := [one for one in beside if not (one.vos and draft.vos and set(draft.vos).isdisjoint(one.vos))]
+        ):
+            draft.obstacles.append(
+                f"its totals would replace some of those that target {same[0].name} sends to the same topic; make them one, "
+                "with the vos of both"
+            )
+        if not draft.obstacles:
+            _leave_counts_out(beside, draft)
+            live.append(draft)
+
+
+def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
+    """Of targets of one topic, the counts of each would replace those of the others there."""
+    if not others:
+        return
+    for one in (*others, draft):
+        one.lines.lines = [line for line in one.lines.lines if not line.lstrip().startswith("sync:")]
+    names = ", ".join(one.name for one in (*others, draft))
+    draft.lines.by_hand.append(
+        f"targets {names} go to one topic, where the counts of each would replace those of the others, so they tell none; make "
+        "them one target, with the vos of all, and sync: true"
+    )
+
+
+def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
+    """Write them out; the ones that cannot be used as comments."""
+    sheet.lines.append("targets:")
+    for draft in drafted:
+        mark = "#" if draft.obstacles else ""
+        sheet.lines += [
+            line if not mark or line.lstrip().startswith("#") else f"{mark}{line}"
+            for line in (f"  {draft.name}:  # [{shown(draft.block.name)}]", *draft.lines.lines)
+        ]
+        for obstacle in draft.obstacles:
+            sheet.hand(f"target {draft.name} is written as a comment: {obstacle}", draft.block.place)
+        if not draft.obstacles:
+            sheet.by_hand += draft.lines.by_hand
+        sheet.unmatched += draft.lines.unmatched
+    if all(draft.obstacles for draft in drafted):
+        sheet.missing.append("targets")
+
+
+def _name(block: ArcBlock, taken: set[str], sheet: Sheet) -> str:
+    """ARC's name in our letters, and unique: SGAS and APEL may have one each of the same name there."""
+    kind, _, theirs = block.name.removeprefix(f"{JURA}/").partition(":")
+    name = _NAME_LETTERS.sub("-", theirs).lstrip("._-")[:64] or kind
+    while name in taken:
+        name = f"{kind}-{name}"
+    taken.add(name)
+    if name != theirs:
+        sheet.hand(f"[{shown(block.name)}] is called {name} here", block.place)
+    return name
+
+
+def _fill(draft: Draft, values: ArcValues, vo_defaults: VoDefaults, takeover: Takeover) -> None:
+    name, lines = draft.block.name, draft.lines
+    if draft.apel:
+        lines.put(2, "type", "ams")
+        _must(draft, "targeturl", lambda: _write_ams_url(draft, values))
+        _must(draft, "project", lambda: _write_ams_name(draft, values, "project", "accounting"))
+        _must(draft, "topic", lambda: _write_ams_name(draft, values, "topic", "gLite-APEL"))
+        _must(draft, "apel_messages", lambda: _write_format(draft, values))
+        lines.put(2, "sync", "true", "jura-ng sent the counts at each round")
+        _must(draft, "gocdb_name", lambda: _find_site(draft, values))
+    else:
+        lines.put(2, "type", "sgas")
+        _must(draft, "targeturl", lambda: _write_sgas_url(draft, values))
+        draft.format = "ogf-ur"
+        lines.put(2, "format", draft.format)
+    _may(draft, "urdelivery_frequency", lambda: _write_every(draft, values))
+    _must(draft, "vofilter", lambda: _write_vos(draft, values, vo_defaults))
+    _may(draft, "urbatchsize", lambda: _write_batch(draft, values))
+    if values.conf.all(name, "localid_prefix"):
+        _must(draft, "localid_prefix", lambda: _write_prefix(draft, values))
+    _may(draft, "http_proxy", lambda: _write_proxy(draft, values))
+    if draft.summary and vo_defaults:
+        vo_defaults.keep_out(lines, 2)
+    _write_start(draft, takeover)
+
+
+def _must(draft: Draft, key: str, question: Callable[[], None]) -> None:
+    """A key without which the target would be another one."""
+    try:
+        question()
+    except ByHand as reason:
+        draft.obstacles.append(f"{key} {reason}")
+        draft.lines.leave_open(2, key, "", "see the list at the end")
+
+
+def _may(draft: Draft, key: str, question: Callable[[], None]) -> None:
+    draft.lines.attempt(f"[{draft.block.name}] {key}", draft.block.place, question)
+
+
+def _needed(draft: Draft, values: ArcValues, key: str) -> ArcValue:
+    given = values.first(draft.block.name, key)
+    if given is None or not given.text:
+        raise ByHand("is not set")
+    return given
+
+
+def _write_ams_url(draft: Draft, values: ArcValues) -> None:
+    """Host and port. The path was never used: jura-ng made its own, of project and topic."""
+    given = _needed(draft, values, "targeturl")
+    _check_url(given.text)
+    parts = urlsplit(given.text)
+    url = f"https://{parts.netloc}"
+    draft.lines.put(2, "url", scalar(url), said(given))
+    draft.destination = (url.lower().removesuffix(":443"),)
+
+
+def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
+    """As it is: ours too takes the service or the insert URL below it, and adds /ur."""
+    given = _needed(draft, values, "targeturl")
+    _check_url(given.text)
+    parts = urlsplit(given.text)
+    draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), said(given))
+    if not parts.path.strip("/"):
+        draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.place)
+
+
+def _check_url(url: str) -> None:
+    if "?" in url or "#" in url:
+        raise ByHand("has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]")
+    problem = https_problem(url)  # it quotes no address with a password in it
+    if problem:
+        raise ByHand(f"cannot be used: it {problem}" if "@" in url else f"cannot be used: {problem}")
+    if not url.isascii() or any(letter in url for letter in "\\\"'<>^`{|}"):
+        raise ByHand("is no address")
+
+
+def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> None:
+    given = values.first(draft.block.name, key)
+    text = given.text if given else default
+    if text.startswith("/queue/"):
+        raise ByHand(f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL")
+    if not _AMS_NAME.fullmatch(text):
+        raise ByHand(f"is {shown(text)!r}, and AMS takes letters, digits, _ and -")
+    draft.lines.put(2, key, scalar(text), said(given) if given else "ARC's default")
+    draft.destination += (text,)
+
+
+def _write_format(draft: Draft, values: ArcValues) -> None:
+    given = values.first(draft.block.name, "apel_messages")
+    text = given.text if given else "summaries"
+    if text not in FORMATS:
+        raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(FORMATS)}")
+    draft.format = FORMATS[text]
+    comment = f"{said(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
+    draft.lines.put(2, "format", draft.format, comment)
+
+
+def _find_site(draft: Draft, values: ArcValues) -> None:
+    draft.gocdb_name = _needed(draft, values, "gocdb_name")
+
+
+def _write_vos(draft: Draft, values: ArcValues, vo_defaults: VoDefaults) -> None:
+    given = values.all(draft.block.name, "vofilter")
+    if any(not one.text for one in given):
+        raise ByHand("has an empty value, which would let no job pass")
+    if not given:
+        return
+    draft.vos = tuple(dict.fromkeys(one.text for one in given))
+    draft.lines.put(2, "vos", flow(draft.vos), given[0].origin)
+    assigned = {vo_defaults.default.text.partition("#")[0]} if vo_defaults.default else set()
+    assigned |= {vo for _, _, vo, _ in vo_defaults.rules}
+    if not draft.summary and assigned & set(draft.vos):
+        draft.lines.hand(
+            f"[{shown(draft.block.name)}] vofilter: publisher lets jobs pass by the VO that vomsless_vo gives them, jura-ng "
+            "only by one of their own",
+            given[0].place,
+        )
+
+
+def _write_batch(draft: Draft, values: ArcValues) -> None:
+    given = values.first(draft.block.name, "urbatchsize")
+    if given is None:
+        return
+    if not _COUNT.fullmatch(given.text) or int(given.text) > _MOST_RECORDS:
+        raise ByHand(f"is {shown(given.text)!r}, no count from 0 to {_MOST_RECORDS}; the default holds")
+    unlimited = "" if int(given.text) else ", no limit but the size of a message"
+    draft.lines.put(2, "batch_records", str(int(given.text)), said(given) + unlimited)
+
+
+def _write_prefix(draft: Draft, values: ArcValues) -> None:
+    given = values.first(draft.block.name, "localid_prefix")
+    if given is None or not given.text:
+        return
+    if draft.apel:
+        draft.lines.lost(f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place)
+        return
+    draft.lines.put(2, "localid_prefix", scalar(given.text), said(given))
+
+
+def _write_every(draft: Draft, values: ArcValues) -> None:
+    """The longer of the target's own period and that in which A-REX started its publisher."""
+    process = values.first(JURA, "urdelivery_frequency")
+    own = values.first(draft.block.name, "urdelivery_frequency")
+    default = _APEL_S if draft.apel else 0
+    # Without words to the contrary it is ARC's, so that what follows has a period whatever was written.
+    draft.period_s = max(default, _PROCESS_S)
+    process_s = max(_seconds(process), _PROCESS_S) if process else _PROCESS_S
+    draft.period_s = max(_seconds(own) if own else default, process_s)
+    telling = process if process is not None and draft.period_s == process_s else own
+    if telling is None and draft.period_s == _APEL_S and draft.summary:
+        return  # a day is our default too, less the minutes that ARC took off it
+    if draft.period_s != _DEFAULT_S[draft.summary]:
+        comment = said(telling) if telling else "ARC's default of urdelivery_frequency"
+        draft.lines.put(2, "every", f"{draft.period_s}s", comment)
+
+
+def _seconds(given: ArcValue) -> int:
+    if not _COUNT.fullmatch(given.text) or int(given.text) > _LONGEST_S:
+        raise ByHand(f"is {shown(given.text)!r}, no number of seconds within a year; the default of `every` holds")
+    return int(given.text)
+
+
+def _write_proxy(draft: Draft, values: ArcValues) -> None:
+    given = values.first(JURA, "http_proxy")
+    if given is None or not given.text:
+        return
+    if "@" in given.text:
+        raise ByHand(
+            "holds a password, which is not copied; give the service HTTPS_PROXY in an EnvironmentFile of mode 600"
+        )
+    url = (given.text if "://" in given.text else f"http://{given.text}").removesuffix("/")
+    try:
+        parts = urlsplit(url)
+        usable = (
+            parts.scheme == "http" and bool(parts.hostname) and parts.port != 0 and not parts.path and url.isascii()
+        )
+    except ValueError:
+        usable = False
+    if not usable or " " in url:
+        raise ByHand(f"is {shown(given.text)!r}, and a proxy here is http://HOST:PORT")
+    draft.lines.put(2, "proxy", scalar(url), f"{said(given)}; remove it if the service is reached without")
+
+
+def _write_start(draft: Draft, takeover: Takeover) -> None:
+    lines = draft.lines
+    if draft.format:
+        lines.put(2, "jura_format", draft.format, "what jura-ng sent")
+    if takeover.stopped is None:
+        lines.leave_open(2, "start", "month", f"no publishing.db at {shown(takeover.where)}")
+        return
+    draft.begin = begin(takeover.stopped.get(draft.block.name), summary=draft.summary, now=takeover.now)
+    if draft.begin.trouble:
+        lines.hand(f"[{shown(draft.block.name)}] start: {draft.begin.trouble}", draft.block.place)
+    if draft.begin.at is None:
+        lines.leave_open(2, "start", "month", draft.begin.why or "see the list at the end")
+    else:
+        lines.put(2, "start", draft.begin.text(summary=draft.summary), draft.begin.why)
+    if draft.begin.last_end is not None:
+        until = iso(datetime.fromtimestamp(draft.begin.last_end, UTC))
+        lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")

@@ -1,0 +1,1 @@
+"""YAML in, with the place of every word; every problem at once."""

@@ -1,0 +1,331 @@
+"""Blocks of keys, read by the shape of a dataclass: its fields are the keys, their types what a value must be.
+
+This is how plug-ins get their configuration: `Options` is a frozen dataclass, and
+
+- a field's name is the key (a trailing underscore is dropped: `from_` reads `from`);
+- its type is one of str, int, float, bool, Path, a StrEnum, `tuple[...]` of these, a dataclass, or one of these `| None`;
+- numbers whose name ends in `_s` are lengths of time: `24h`, `90s`, or seconds;
+- texts whose name is `url` or ends in `_url` must be plain https addresses;
+- a field without default is mandatory; a key without value means its default;
+- `metadata["help"]` says what it is, `metadata["check"]` takes the value and returns what is wrong with it or None,
+  `metadata["read"]` takes (node, reading) in place of all this, `metadata["hidden"]` keeps a field from being a key;
+- a ValueError from the constructor says what is wrong between the keys.
+
+One value at a time: from the text in the file to what the settings hold, or what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock, nearest
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+CREDENTIALS_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
+_CREDENTIAL: Final = re.compile(r"\$(?:\{CREDENTIALS_DIRECTORY\}|CREDENTIALS_DIRECTORY)/([^/]+)")
+# Eighteen digits fit 64 bits; leading zeros would be octal to some readers of YAML and decimal to others.
+_WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9_]{0,17})", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([smhdw]?)", re.ASCII)
+_UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Wrong(Exception):
+    """What is wrong with a value and what to write instead; it becomes a problem at the value's place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadContext:
+    """What reading needs beside the text: where problems go, the environment, and where relative paths start."""
+
+    problems: Problems
+    environment: Mapping[str, str]
+    folder: Path
+
+    def wrong(self, place: Place, what: str) -> None:
+        self.problems.add(place, what)
+
+
+def scalar(node: Node, wanted: str) -> str:
+    """The text of a scalar. Raises: Wrong for a list, a mapping or nothing."""
+    if not isinstance(node, Text):
+        raise Wrong(f"is a {'list' if isinstance(node, Listing) else 'mapping'}; it must be {wanted}")
+    if node.null:
+        raise Wrong(f"has no value; it must be {wanted}")
+    return node.text
+
+
+def quoted(text: str) -> str:
+    """The text for a message, not longer than one can read."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def whole_number(node: Node) -> int:
+    text = scalar(node, "a whole number")
+    if not _WHOLE.fullmatch(text):
+        raise Wrong(f"{quoted(text)} is not a whole number; write digits only, such as 500")
+    return int(text)
+
+
+def number(node: Node) -> float:
+    text = scalar(node, "a number")
+    if not _NUMBER.fullmatch(text):
+        raise Wrong(f"{quoted(text)} is not a number; write it as 1.5")
+    return float(text)
+
+
+def truth(node: Node) -> bool:
+    text = scalar(node, "true or false")
+    value = _TRUTH.get(text.lower())
+    if value is None:
+        raise Wrong(f"{quoted(text)} is neither true nor false")
+    return value
+
+
+def duration_s(node: Node) -> float:
+    """Seconds."""
+    text = scalar(node, "a time such as 24h")
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise Wrong(f"{quoted(text)} is not a length of time; write 90s, 30m, 24h or 7d (a bare number is seconds)")
+    return float(found[1]) * _UNIT_S[found[2]]
+
+
+def whole_duration_s(node: Node) -> int:
+    """Whole seconds."""
+    seconds = duration_s(node)
+    if seconds != math.floor(seconds):
+        raise Wrong("is not a whole number of seconds")
+    return int(seconds)
+
+
+def choice(node: Node, kind: type[Choice]) -> Choice:
+    names = tuple(str(member) for member in kind)
+    text = scalar(node, f"one of {', '.join(names)}")
+    if text not in names:
+        raise Wrong(f"{quoted(text)} is not known; {nearest(text, names)}")
+    return kind(text)
+
+
+def path(node: Node, reading: ReadContext) -> Path:
+    """A path; relative ones start in the directory of the configuration file.
+
+    `$CREDENTIALS_DIRECTORY/NAME` is what systemd's LoadCredential= set up. Outside of the service the variable is not there:
+    then the path stays as it is written, so that `config check` and `status` work in a shell, and using it fails by name.
+    """
+    text = scalar(node, "a path")
+    if not text:
+        raise Wrong("is empty; write a path")
+    credential = _CREDENTIAL.fullmatch(text)
+    if credential:
+        directory = reading.environment.get(CREDENTIALS_DIRECTORY)
+        return Path(directory, credential[1]) if directory else Path(text)
+    if "$" in text or text.startswith("~"):
+        raise Wrong(f"{quoted(text)}: only $CREDENTIALS_DIRECTORY/NAME is filled in; write the full path")
+    return reading.folder / text
+
+
+def listing(node: Node, example: str) -> Listing:
+    """Raises: Wrong for anything that is no list."""
+    if isinstance(node, Listing):
+        return node
+    raise Wrong(f"is not a list; write it in brackets: {example}")
+
+
+def as_block(node: Node) -> YamlBlock:
+    """Raises: Wrong for anything that is no mapping."""
+    if isinstance(node, YamlBlock):
+        return node
+    if isinstance(node, Text) and node.null:
+        raise Wrong("has no keys; indent them under it")
+    raise Wrong("is not a mapping; indent its keys under it, one on a line")
+
+
+def https_problem(url: str) -> str | None:
+    """What is wrong with an address that a certificate is shown to: https, a host, nothing secret or foreign in it."""
+    if "@" in url:  # first, because every other complaint quotes it
+        return "holds a user or password; the certificate alone speaks for this host"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"{quoted(url)} is not an address: {error}"
+    if parts.scheme != "https":
+        return f"{quoted(url)} is not https; records and certificate travel over TLS only: write https://HOST"
+    if not host or " " in url:
+        return f"{quoted(url)} names no host; write https://HOST"
+    if parts.query or parts.fragment:
+        return f"{quoted(url)} has a query or fragment; write https://HOST, with a path where the service needs one"
+    return None
+
+
+Shape = TypeVar("Shape")
+DeliveredRun = dict[str, Any]
+"""Values by field name, of the keys that are written and right."""
+
+
+def keys_of(shape: type) -> dict[str, Field[Any]]:
+    """The fields of a shape by the key that stands in the file."""
+    if not is_dataclass(shape):
+        raise TypeError(f"{shape!r} is not a dataclass")
+    return {entry.name.rstrip("_"): entry for entry in fields(shape) if not entry.metadata.get("hidden")}
+
+
+def mandatory(entry: Field[Any]) -> bool:
+    return entry.default is MISSING and entry.default_factory is MISSING
+
+
+def default_of(entry: Field[Any]) -> Any:
+    return entry.default_factory() if entry.default_factory is not MISSING else entry.default
+
+
+def check_names(
+    block: YamlBlock, valid: Iterable[str], reading: ReadContext, hints: dict[str, str] | None = None
+) -> None:
+    """Every key that is not valid here is a problem, with the nearest one that is, or the hint for that name."""
+    names = tuple(valid)
+    for name, node in block.keys.items():
+        if name not in names:
+            advice = (hints or {}).get(name) or nearest(name, names)
+            reading.wrong(node.place, f"unknown key; {advice}")
+
+
+def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> DeliveredRun:
+    """The keys of this shape that the block holds; what is wrong with a value goes to the problems."""
+    known: DeliveredRun = {}
+    kinds = _kinds(shape)
+    for name, entry in keys_of(shape).items():
+        node = block.keys.get(name)
+        if node is None:
+            continue
+        if isinstance(node, Text) and node.null:
+            if not mandatory(entry):
+                known[entry.name] = default_of(entry)
+            continue
+        try:
+            value = _value(node, kinds.get(entry.name), entry, reading)
+            _check(name, value, entry)
+            known[entry.name] = value
+        except Wrong as wrong:
+            if str(wrong):  # an empty one was told where it happened
+                reading.wrong(node.place, str(wrong))
+    return known
+
+
+def missing_keys(block: YamlBlock, shape: type, reading: ReadContext) -> bool:
+    """Whether a mandatory key is missing; each one is a problem on the line of the block."""
+    lacking = [
+        name
+        for name, entry in keys_of(shape).items()
+        if mandatory(entry) and (name not in block.keys or _is_null(block.keys[name]))
+    ]
+    for name in lacking:
+        what = str(keys_of(shape)[name].metadata.get("help", "")).rstrip(".")
+        node = block.keys.get(name)
+        place = node.place if node else block.place.under(name, block.place.line)
+        reading.wrong(place, f"missing; {what or 'it has no default'}")
+    return bool(lacking)
+
+
+def build(block: YamlBlock, shape: type[Shape], known: DeliveredRun, reading: ReadContext) -> Shape | None:
+    """The instance, when every key that was written is right and none is missing."""
+    written = {
+        entry.name for name, entry in keys_of(shape).items() if name in block.keys and not _is_null(block.keys[name])
+    }
+    if missing_keys(block, shape, reading) or not written <= set(known):
+        return None
+    try:
+        return shape(**known)
+    except ValueError as error:
+        reading.wrong(block.place, str(error))
+        return None
+
+
+def read_block(node: Node, shape: type[Shape], reading: ReadContext) -> Shape:
+    """A block with the keys of one shape and no others. Raises: Wrong when it cannot be made."""
+    block = as_block(node)
+    check_names(block, keys_of(shape), reading)
+    made = build(block, shape, read_keys(block, shape, reading), reading)
+    if made is None:
+        raise Wrong("")
+    return made
+
+
+def _kinds(shape: type) -> dict[str, Any]:
+    """The types of the fields that are read by them; one with a reader of its own may be of a type that is not loaded."""
+    by_type = {entry.name: entry.type for entry in fields(shape) if "read" not in entry.metadata}
+    asked = type(shape.__name__, (), {"__annotations__": by_type, "__module__": shape.__module__})
+    return get_type_hints(asked)
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Text) and node.null
+
+
+def _value(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> Any:
+    reader = entry.metadata.get("read")
+    if reader is not None:
+        return reader(node, reading)
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [member for member in get_args(kind) if member is not NoneType]
+        if len(kinds) != 1:
+            raise TypeError(f"{entry.name}: {kind} is more than one type; give the field a metadata['read']")
+        kind = kinds[0]
+    if get_origin(kind) is tuple:
+        return _values(node, get_args(kind)[0], entry, reading)
+    return _one(node, kind, entry, reading)
+
+
+def _values(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> tuple[Any, ...]:
+    listed = listing(node, "[one, another]")
+    made = []
+    for each in listed.entries:
+        try:
+            made.append(_one(each, kind, entry, reading))
+        except Wrong as wrong:
+            if str(wrong):
+                reading.wrong(each.place, str(wrong))
+    if len(made) != len(listed.entries):
+        raise Wrong("")
+    return tuple(made)
+
+
+def _one(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> Any:
+    duration = entry.name.endswith("_s")
+    if kind is str:
+        return scalar(node, "one text")
+    if kind is bool:
+        return truth(node)
+    if kind is int:
+        return whole_duration_s(node) if duration else whole_number(node)
+    if kind is float:
+        return duration_s(node) if duration else number(node)
+    if kind is Path:
+        return path(node, reading)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return choice(node, kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return read_block(node, kind, reading)
+    raise TypeError(f"{entry.name}: no reader for {kind!r}; see publisher/config/yaml/schema.py")
+
+
+def _check(name: str, value: Any, entry: Field[Any]) -> None:
+    if not mandatory(entry) and value == default_of(entry):
+        return  # an optional text that is written out as empty is as if it were not written
+    checks = [entry.metadata["check"]] if "check" in entry.metadata else []
+    if isinstance(value, str) and (name == "url" or name.endswith("_url")):
+        checks.insert(0, https_problem)
+    for check in checks:
+        complaint = check(value)
+        if complaint:
+            raise Wrong(str(complaint))

@@ -1,0 +1,249 @@
+"""YAML into a tree whose every node knows its line, and the list of what is wrong.
+
+Nothing is typed here: a scalar stays the text that was written, so that a VO called `no` and a version `0.10` survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from publisher.model.errors import ConfigError
+
+MAX_BYTES: Final = 1024 * 1024
+_MAX_DEPTH: Final = 20  # a configuration needs six; a thousand would exhaust the stack
+_TAG: Final = "tag:yaml.org,2002:"
+_KNOWN_TAGS: Final = frozenset(
+    _TAG + name for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something is written: line (from 1; 0 is the file as a whole) and path of keys."""
+
+    line: int
+    path: str
+
+    def under(self, name: str, line: int) -> Place:
+        return Place(line=line, path=f"{self.path}.{name}" if self.path else name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A scalar as it was written. `null` when nothing, `~` or `null` was."""
+
+    place: Place
+    text: str
+    null: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list."""
+
+    place: Place
+    entries: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YamlBlock:
+    """A mapping; the line of each node in it is the line of its key."""
+
+    place: Place
+    keys: Mapping[str, Node]
+
+
+Node = Text | Listing | YamlBlock
+
+
+class Problems:
+    """What is wrong with one file, collected so that everything is said at once."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._found: list[tuple[Place, str]] = []
+        self._hopeless: set[Place] = set()
+
+    def add(self, place: Place, what: str, *, hopeless: bool = False) -> None:
+        """Note a problem; after a hopeless one, what else is found at that place is only its consequence."""
+        if place not in self._hopeless:
+            self._found.append((place, what))
+        if hopeless:
+            self._hopeless.add(place)
+
+    def lines(self) -> tuple[str, ...]:
+        """`FILE:LINE: key.path: what is wrong`, in the order of the file."""
+        ordered = sorted(self._found, key=lambda found: found[0].line)
+        return tuple(dict.fromkeys(self._line(place, what) for place, what in ordered))
+
+    def stop(self) -> None:
+        """Raises: ConfigError listing everything that was found, when anything was."""
+        if self._found:
+            raise ConfigError(self.lines())
+
+    def _line(self, place: Place, what: str) -> str:
+        where = f"{self.file}:{place.line}" if place.line else self.file
+        return f"{where}: {place.path}: {what}" if place.path else f"{where}: {what}"
+
+
+def closest(name: str, valid: Collection[str]) -> str | None:
+    """The valid name that was probably meant: case, and `-` for `_`, do not count."""
+    plain = {known.lower().replace("_", "-"): known for known in valid}
+    close = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.6)
+    if close:
+        return plain[close[0]]
+    begun = [known for known in valid if len(name) > 2 and known.startswith(name.lower())]
+    return begun[0] if len(begun) == 1 else None
+
+
+def nearest(name: str, valid: Collection[str]) -> str:
+    """Advice for a name that is not valid: the nearest one that is, else those there are."""
+    meant = closest(name, valid)
+    if meant is not None:
+        return f"did you mean {meant!r}?"
+    return f"valid here: {', '.join(valid)}" if valid else "nothing is valid here"
+
+
+def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
+    """The file as a tree; None, with the reason among the problems, when there is no tree to go on with."""
+    whole = Place(line=0, path="")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        problems.add(whole, "no such file; `publisher config example` prints one to start from")
+    except PermissionError:
+        problems.add(whole, "this user may not read it; run as the service's user, or give it the right to read")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        problems.add(whole, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    else:
+        return parse_tree(content, problems)
+    return None
+
+
+def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
+    """As `read_tree`, for bytes that are already here."""
+    if len(content) > MAX_BYTES:
+        problems.add(Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is no configuration")
+        return None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problems.add(Place(line=line, path=""), f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8")
+        return None
+    root = _compose(text, problems)
+    if root is None:
+        return None
+    top = _Converter(problems).node(root, Place(line=root.start_mark.line + 1, path=""))
+    if not isinstance(top, YamlBlock):
+        problems.add(top.place, "not a mapping; it must consist of `key: value` lines such as `site: EXAMPLE-SITE`")
+        return None
+    return top
+
+
+def _compose(text: str, problems: Problems) -> yaml.Node | None:
+    """The document's nodes. A syntax error ends the reading: what follows it cannot be told apart."""
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problems.add(Place(line=line, path=""), f"character U+{ord(text[error.position]):04X} is not allowed in YAML")
+    except _Refused as refused:
+        problems.add(Place(line=refused.line, path=""), str(refused))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        problems.add(Place(line=line, path=""), f"not valid YAML: {error.problem or error.context}")
+    else:
+        if root is None:
+            problems.add(Place(line=0, path=""), "empty; `publisher config example` prints one to start from")
+        return root
+    return None
+
+
+class _Refused(yaml.YAMLError):
+    """YAML that is valid and still not taken."""
+
+    def __init__(self, what: str, event: yaml.Event) -> None:
+        self.line = event.start_mark.line + 1 if event.start_mark else 0
+        super().__init__(what)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, bounded: no aliases (a few lines of them unfold to gigabytes) and no deep nesting."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused("aliases (*name) are not used here; write the value out", event)
+        if self.depth >= _MAX_DEPTH:
+            raise _Refused(f"nested more than {_MAX_DEPTH} levels deep; a configuration needs six", event)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)  # type: ignore[arg-type]  # int for lists, a node for mappings
+        finally:
+            self.depth -= 1
+
+
+class _Converter:
+    """From the library's nodes to ours."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+
+    def node(self, node: yaml.Node, place: Place) -> Node:
+        if node.tag not in _KNOWN_TAGS:
+            self.problems.add(place, f"the tag {node.tag.removeprefix(_TAG)!r} is not used here; write the plain value")
+        if isinstance(node, yaml.MappingNode):
+            return self._block(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            entries = enumerate(node.value, start=1)
+            return Listing(
+                place=place,
+                entries=tuple(
+                    self.node(entry, Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]"))
+                    for number, entry in entries
+                ),
+            )
+        self._check(node.value, place)
+        return Text(place=place, text=node.value, null=node.tag == _TAG + "null")
+
+    def _block(self, node: yaml.MappingNode, place: Place) -> YamlBlock:
+        keys: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.add(Place(line=line, path=place.path), "a key must be a plain word")
+                continue
+            here = place.under(key.value if key.value.isprintable() else ascii(key.value)[1:-1], line)
+            if key.value in lines:
+                self.problems.add(here, f"given twice; it is already on line {lines[key.value]}")
+                continue
+            lines[key.value] = line
+            if self._check(key.value, here):
+                keys[key.value] = self.node(value, here)
+        return YamlBlock(place=place, keys=keys)
+
+    def _check(self, text: str, place: Place) -> bool:
+        wrong = next((letter for letter in text if not letter.isprintable()), None)
+        if wrong is not None:
+            self.problems.add(
+                place,
+                f"holds the character U+{ord(wrong):04X}, which cannot be seen; type it again, on one line",
+                hopeless=True,
+            )
+        return wrong is None

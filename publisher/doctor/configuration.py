@@ -1,0 +1,104 @@
+"""The configuration itself: what loads and still is not what one wants."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.config import ConfiguredTarget, Settings
+from publisher.config.targets import apart, destination
+from publisher.doctor.findings import Finding, Question
+from publisher.model.errors import ConfigError
+from publisher.model.target import Target
+
+_TEST_HOSTS: Final = ("msg-devel.",)
+
+
+def check_settings(settings: Settings, targets: Sequence[ConfiguredTarget]) -> Iterator[Finding]:
+    yield _file(settings)
+    for target in targets:
+        yield from _target(target, settings)
+        yield from _twice(target, settings)
+    for path in dict.fromkeys(target.records.identity.secret_file for target in targets):
+        if path is not None:
+            yield _secret(path)
+
+
+def _file(settings: Settings) -> Finding:
+    question = Question("configuration", "configuration", "without it nothing is published at all")
+    try:
+        mode = stat.S_IMODE(settings.path.stat().st_mode)
+    except OSError as error:
+        return question.failure(
+            f"{settings.path}: {error.strerror}", "put it back, and ask again", ConfigError.exit_status
+        )
+    if mode & 0o022:
+        found = f"{settings.path} loads, and others than its owner may write it (mode {mode:04o})"
+        return question.warning(found, f"`chmod go-w {settings.path}`: who writes it decides where records go")
+    return question.ok(f"{settings.path} loads; site {settings.site}, {len(settings.targets)} targets")
+
+
+def _target(target: Target, settings: Settings) -> Iterator[Finding]:
+    """What a target says of itself that its owner may have forgotten."""
+    question = Question("target", target.name, "what it says decides what its receiver gets")
+    options: Any = target.options
+    odd = []
+    if target.shadow:
+        odd.append(("`shadow: true`: nothing is handed over", "take `shadow` out when the comparison is over"))
+    if target.type == "ams" and any(host in options.url for host in _TEST_HOSTS):
+        odd.append((f"{options.url} is the test instance", "write https://msg.argo.grnet.gr for real accounting"))
+    if target.type == "ams" and not target.shadow and not _synced(target, settings):
+        advice = "write `sync: true`, so that the portal can tell whether it has everything"
+        odd.append(("no sync counts are sent, against which APEL checks what it has", advice))
+    if not odd:
+        yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
+    for found, advice in odd:
+        yield question.warning(found, advice)
+
+
+def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
+    """Single records that another target before this one sends to the same place; totals are refused when they are read."""
+    place = destination(target)
+    for other in settings.targets[: settings.targets.index(target)]:
+        if place is None or place != destination(other) or target.shadow or other.shadow or apart(other, target):
+            continue
+        question = Question("target", target.name, "the receiver keeps one copy, and the work of the other is lost")
+        yield question.warning(
+            f"its jobs go to the same place as those of target {other.name}: everything is sent there twice",
+            "take one of the two out, correct its address, or give each target vos of its own",
+        )
+
+
+def _synced(target: Target, settings: Settings) -> bool:
+    """Whether this target or one beside it at the same topic sends counts."""
+    options: Any = target.options
+    return any(
+        other.sync and other.type == "ams" and _place(other.options) == _place(options) for other in settings.targets
+    )
+
+
+def _place(options: Any) -> tuple[str, str, str]:
+    return options.url, options.project, options.topic
+
+
+def _secret(path: Path) -> Finding:
+    """That it may be read by all keeps the configuration from loading; a group is for doctor to ask about."""
+    question = Question(
+        "pseudonym secret",
+        "configuration",
+        "whoever has it can tell who a pseudonym is, and a new one makes new people",
+    )
+    try:
+        found = path.stat()
+    except OSError as error:
+        return question.failure(f"{path}: {error.strerror}", "put it back from a backup", ConfigError.exit_status)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return question.warning(f"{path} has the mode {mode:04o}", f"`chmod 0400 {path}`")
+    if found.st_uid not in (0, os.geteuid()):
+        advice = f"`chown --reference=/var/lib/publisher {path}`"
+        return question.warning(f"{path} belongs to another user ({found.st_uid})", advice)
+    return question.ok(f"{path}, mode {mode:04o}")

@@ -1,0 +1,175 @@
+"""APEL individual job messages as text: v0.2, v0.3 and v0.4.
+
+The server reads v0.2 and v0.3 alike; v0.4 says the benchmarks as a dictionary and must not name a ServiceLevelType
+(measured on APEL 2.5.0). The values are those of CAR, so a site may change between the two without a job counted twice;
+in both, key styles other than APEL's own have no say, because the server takes group and role from the FQAN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, ClassVar, Final
+
+from publisher.formats.apel import text_message
+from publisher.formats.apel.receiver import JOBS, JOBS_WITH_ALL_BENCHMARKS
+from publisher.formats.apel.rules import (
+    BENCHMARK_RULES,
+    INT_MAX,
+    WHERE_RULES,
+    WHO_RULES,
+    YEAR_9999,
+    apel_local_user,
+    apel_queue,
+    require_run,
+)
+from publisher.formats.apel.text_message import TextKind, TextLine, levels, text_user, whole, written
+from publisher.formats.base import Frame, Receiver
+from publisher.formats.rules import QUEUE_CHARACTERS, Rule, latest_end, require
+from publisher.formats.xml.template import Scope
+from publisher.formats.xml.text import RenderedParts
+from publisher.model.job import SideTable
+from publisher.model.policy import Placement, PublishedJob
+from publisher.model.text import receiver_key
+from publisher.model.totals.summary import by_preference
+
+
+def _memory(kib: int | None) -> int | None:
+    """Nothing is said where nothing was measured, and beyond 2 TiB, which the server cannot keep.
+
+    A job is not refused for it: no total depends on memory, and APEL ignores it in CAR anyway.
+    """
+    return kib if kib is not None and 0 < kib <= INT_MAX else None
+
+
+def _submit_host_type(where: Placement) -> str:
+    return "LRMS" if where.infrastructure == "local" else ""
+
+
+# Spec: apel facts, 4.1. Consecutive lines of one shared object are rendered together, once.
+LINES: Final = (
+    TextLine(key="Site", of=Scope.WHERE, value=lambda where: where.site, mandatory=True),
+    # The batch server of a local job
+    TextLine(key="SubmitHost", of=Scope.WHERE, value=lambda where: where.submit_host),
+    # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync must not have it
+    TextLine(key="SubmitHostType", of=Scope.WHERE, value=_submit_host_type),
+    TextLine(key="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name, spare=True),
+    TextLine(
+        key="Queue", of=Scope.WHERE, value=lambda where: apel_queue(where.queue), limit=QUEUE_CHARACTERS, spare=True
+    ),
+    TextLine(
+        key="InfrastructureDescription", of=Scope.WHERE, value=lambda where: where.description, limit=100, spare=True
+    ),
+    # Absent it would be stored as neither grid nor local
+    TextLine(
+        key="InfrastructureType", of=Scope.WHERE, value=lambda where: where.infrastructure, limit=20, mandatory=True
+    ),
+    # Part of the server's key: Site, LocalJobId, EndTime
+    TextLine(key="LocalJobId", value=lambda job: job.local_id, mandatory=True),
+    TextLine(key="LocalUserId", value=lambda job: apel_local_user(job.local_user), spare=True),
+    TextLine(key="GlobalUserName", of=Scope.WHO, value=lambda who: text_user(who.user)),
+    # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
+    TextLine(key="FQAN", of=Scope.WHO, value=lambda who: who.apel_fqan()),
+    TextLine(key="VO", of=Scope.WHO, value=lambda who: who.vo),
+    TextLine(key="VOGroup", of=Scope.WHO, value=lambda who: who.group),
+    TextLine(key="VORole", of=Scope.WHO, value=lambda who: who.role),
+    whole("WallDuration", lambda job: job.job.wall_s),
+    whole("CpuDuration", lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s),
+    # Absent is 0 at the server, a group of its own beside 1; said, because summaries must say it
+    whole("Processors", lambda job: job.job.cpu_count or 0),
+    whole("NodeCount", lambda job: job.job.node_count or 0),
+    whole("StartTime", lambda job: job.started_at, limit=YEAR_9999),
+    whole("EndTime", lambda job: job.ended_at, limit=YEAR_9999),
+    TextLine(key="MemoryReal", value=lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
+    TextLine(
+        key="MemoryVirtual", value=lambda job: _memory(job.job.virtual_memory_kib), kind=TextKind.WHOLE, limit=INT_MAX
+    ),
+)
+MAIN_BENCHMARK: Final = (
+    TextLine(key="ServiceLevelType", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].kind, kind=TextKind.TYPE,
+         mandatory=True),
+    TextLine(key="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].text, kind=TextKind.LEVEL,
+         mandatory=True),
+)  # fmt: skip
+ALL_BENCHMARKS: Final = (
+    TextLine(key="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: levels(by_preference(applied.benchmarks)),
+         kind=TextKind.LEVELS, mandatory=True),
+)  # fmt: skip
+
+_RULES: Final[dict[Scope, tuple[Rule[Any], ...]]] = {
+    Scope.WHERE: tuple(rule for rule in WHERE_RULES if rule.receiver == "apel"),  # no schema here, so not CAR's
+    Scope.WHO: WHO_RULES,
+    Scope.BENCHMARK: BENCHMARK_RULES,
+}
+
+
+class ApelJob:
+    """One record a job; made for a version by its subclasses."""
+
+    name: ClassVar[str]
+    receiver: ClassVar[Receiver] = JOBS
+    lines: ClassVar[tuple[TextLine, ...]]
+    frame: ClassVar[Frame]
+    needs: ClassVar[frozenset[SideTable]] = frozenset()
+
+    def __init__(self) -> None:
+        self._parts = [_part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)]
+        self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
+
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+        """The lines of one job. `made_at` is the clock that end times are held against."""
+        if self._now[0] is not made_at:
+            self._now = (made_at, latest_end(made_at))
+        require_run(job, self._now[1])
+        return "".join([part(job) for part in self._parts]).encode("ascii")
+
+    def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
+        """Site, LocalJobId and EndTime, as the server compares them."""
+        return receiver_key(job.where.site), receiver_key(job.local_id), job.ended_at
+
+    def check(self, payload: bytes) -> None:
+        """Raises: Unfit naming the first fault and the record that has it."""
+        text_message.check(payload, self.frame, self.lines, _fault_between)
+
+
+class ApelJob02(ApelJob):
+    name = "apel-job-0.2"
+    lines = LINES + MAIN_BENCHMARK
+    frame = text_message.frame("APEL-individual-job-message: v0.2")
+
+
+class ApelJob03(ApelJob):
+    name = "apel-job-0.3"
+    lines = LINES + MAIN_BENCHMARK
+    frame = text_message.frame("APEL-individual-job-message: v0.3")
+
+
+class ApelJob04(ApelJob):
+    receiver: ClassVar[Receiver] = JOBS_WITH_ALL_BENCHMARKS
+    name = "apel-job-0.4"
+    lines = LINES + ALL_BENCHMARKS
+    frame = text_message.frame("APEL-individual-job-message: v0.4")
+
+
+def create(name: str) -> ApelJob:
+    return {kind.name: kind for kind in (ApelJob02, ApelJob03, ApelJob04)}[name]()
+
+
+def _part(of: Scope, lines: tuple[TextLine, ...]) -> Callable[[PublishedJob], str]:
+    """Renders consecutive lines of the same object; of one that jobs share only once, after its rules."""
+    if of is Scope.RUN:
+        return lambda job: written(lines, job)
+
+    def render(subject: object) -> str:
+        require(_RULES[of], subject)
+        return written(lines, subject)
+
+    take = attrgetter(of.value)
+    known = RenderedParts(render)
+    return lambda job: known(take(job))
+
+
+def _fault_between(said: Mapping[str, str]) -> str:
+    return "EndTime is before StartTime" if int(said["EndTime"]) < int(said["StartTime"]) else ""

@@ -1,0 +1,73 @@
+"""What APEL's server does with each kind of record. Spec: apel facts, sections 3, 5 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from publisher.formats.apel.keys import SummaryKeys
+from publisher.formats.apel.rules import apel_local_user, apel_queue
+from publisher.formats.base import OnChange, Receiver
+from publisher.formats.explained import moment, number
+from publisher.formats.rules import QUEUE_CHARACTERS
+from publisher.model.policy import PublishedJob
+
+
+def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
+    """What a record says of a job, or (`summary`) of its group: names of APEL's messages, values as people read them."""
+    run, who, where = job.job, job.who, job.where
+    yield "Site", where.site
+    yield "SubmitHost", where.receiver_host if summary else where.submit_host
+    yield "InfrastructureType", where.infrastructure
+    yield "GlobalUserName", who.user
+    yield "VO", who.vo
+    yield "VOGroup", who.spelt_group if summary else who.group
+    yield "VORole", who.spelt_role if summary else who.role
+    yield "ServiceLevel", "; ".join(f"{one.kind} {one.text}" for one in job.benchmark.benchmarks)
+    yield "NodeCount", number(run.node_count)
+    yield "Processors", number(run.cpu_count)
+    yield "WallDuration", f"{run.wall_s} s"
+    yield "CpuDuration", f"{run.cpu_user_s + run.cpu_kernel_s} s"
+    yield "EndTime", moment(job.ended_at)
+    if summary:
+        return
+    yield "StartTime", moment(job.started_at)
+    yield "SubmitTime", moment(run.submitted_at)
+    yield "RecordId", job.record_id
+    yield "GlobalJobId", run.job_id
+    yield "LocalJobId", job.local_id
+    yield "FQAN", who.apel_fqan()
+    yield "LocalUserId", job.local_user if apel_local_user(job.local_user) else ""
+    yield "LocalGroup", job.local_group
+    yield "JobName", job.job_name
+    yield "Status", run.status
+    yield "ExitStatus", number(run.exit_code)
+    yield "MachineName", where.machine_name
+    yield "Queue", where.queue if len(where.queue) <= QUEUE_CHARACTERS else apel_queue(where.queue)
+    yield "InfrastructureDescription", where.description
+    yield "MemoryReal", number(run.memory_kib, " KiB")
+    yield "MemoryVirtual", number(run.virtual_memory_kib, " KiB")
+    yield "Host", ", ".join(run.hosts)
+    yield "GPUs", number(run.gpu_count)
+    yield "Charge", f"{job.charge.text} {job.charge.tariff.unit}" if job.charge else ""
+    yield "ProjectName", ", ".join(job.projects)
+
+
+JOBS: Final = Receiver(
+    name="APEL",
+    on_change=OnChange.REPLACE,
+    table="JobRecords",
+    row_keys=SummaryKeys,
+    whole_months=True,
+    takes_sync=True,
+    signed=True,
+    values=published_values,
+)
+# All benchmarks of a job travel in a dictionary, of which the server keeps one by preference; elsewhere the first travels.
+JOBS_WITH_ALL_BENCHMARKS: Final = replace(JOBS, row_keys=partial(SummaryKeys, several=True))
+CAR_JOBS: Final = replace(JOBS, takes_charges=True)
+SUMMARIES: Final = replace(JOBS, on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
+NORMALISED_SUMMARIES: Final = replace(SUMMARIES, table="NormalisedSummaries", keeps_benchmark_values=False)
+SYNC: Final = replace(SUMMARIES, table="SyncRecords")

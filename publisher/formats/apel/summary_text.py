@@ -1,0 +1,239 @@
+"""APEL summaries as text: v0.2 and v0.4, and normalised v0.3 (under the summary header) and v0.4 (under its own).
+
+One record is one row at the server, grouped by model/summary.py. NodeCount, Processors and the infrastructure are always
+said: the first two must not be missing, and without the last a job is neither grid nor local. InfrastructureDescription
+never is: it is no key, and servers older than APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the
+benchmark's type, which its document lacks: the server takes it, and shows benchmark 0 without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from publisher.formats.apel import text_message
+from publisher.formats.apel.receiver import NORMALISED_SUMMARIES, SUMMARIES
+from publisher.formats.apel.rules import BENCHMARK_RULES, INT_MAX, RUN_RULES, WHERE_RULES, WHO_RULES, YEAR_9999
+from publisher.formats.apel.text_message import (
+    BIGINT_MAX,
+    TextKind,
+    TextLine,
+    levels,
+    require_value,
+    text_user,
+    whole,
+    written,
+)
+from publisher.formats.base import Frame, Receiver
+from publisher.formats.rules import RunUnderTest, latest_end, require
+from publisher.formats.xml.text import RenderedParts
+from publisher.model.errors import Unfit
+from publisher.model.job import SideTable
+from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.rates import AppliedBenchmark
+from publisher.model.time import Month, epoch
+from publisher.model.totals.summary import Grouping, GroupKey, SummaryGroup, group_key, said
+
+# Spec: apel facts, 4.3 and 4.4
+_WHO_AND_WHERE: Final = (
+    TextLine(key="Site", value=lambda group: group.site, mandatory=True),
+    whole("Month", lambda group: group.month, limit=12),
+    whole("Year", lambda group: group.year, limit=9999),
+    TextLine(key="GlobalUserName", value=lambda group: text_user(group.user)),
+    TextLine(key="VO", value=lambda group: group.vo),
+    TextLine(key="VOGroup", value=lambda group: group.vo_group),
+    TextLine(key="VORole", value=lambda group: group.role),
+    TextLine(key="SubmitHost", value=lambda group: group.submit_host),
+)
+_INFRASTRUCTURE_TYPE: Final = TextLine(
+    key="InfrastructureType", value=lambda group: group.infrastructure, limit=20, mandatory=True
+)
+_INFRASTRUCTURE: Final = TextLine(
+    key="Infrastructure", value=lambda group: group.infrastructure, limit=20, mandatory=True
+)
+_SERVICE_LEVEL_TYPE: Final = TextLine(
+    key="ServiceLevelType", value=lambda group: group.kind, kind=TextKind.TYPE, limit=50, mandatory=True
+)
+_COUNTS: Final = (
+    whole("NodeCount", lambda group: group.node_count),
+    whole("Processors", lambda group: group.cpu_count),
+    whole("EarliestEndTime", lambda group: group.earliest_end, limit=YEAR_9999),
+    whole("LatestEndTime", lambda group: group.latest_end, limit=YEAR_9999),
+    whole("WallDuration", lambda group: group.wall_s, limit=BIGINT_MAX),
+    whole("CpuDuration", lambda group: group.cpu_s, limit=BIGINT_MAX),
+)
+_JOBS: Final = whole("NumberOfJobs", lambda group: group.jobs)
+
+
+def _by_type(group: SummaryGroup, seconds: int) -> str:
+    return f"{{{group.kind}: {seconds}}}"
+
+
+# Their limits hold for the numbers in the dictionary.
+_NORMALISED_BY_TYPE: Final = (
+    TextLine(key="NormalisedWallDuration", value=lambda group: _by_type(group, group.normalised_wall_s), kind=TextKind.WHOLES,
+         limit=BIGINT_MAX, mandatory=True),
+    TextLine(key="NormalisedCpuDuration", value=lambda group: _by_type(group, group.normalised_cpu_s), kind=TextKind.WHOLES,
+         limit=BIGINT_MAX, mandatory=True),
+)  # fmt: skip
+
+# What of the rules about jobs concerns a summary: it has no local id, no start, no queue and no FQAN.
+_RUN: Final = frozenset(
+    ("wall-out-of-range", "cpu-out-of-range", "processors-out-of-range", "nodes-out-of-range", "end-out-of-range",
+     "end-in-future")
+)  # fmt: skip
+_SUMMED_RUN_RULES: Final = tuple(rule for rule in RUN_RULES if rule.name in _RUN)
+_WHERE: Final = frozenset(("site-missing", "site-too-long", "submit-host-too-long", "infrastructure"))
+_SUMMED_WHERE_RULES: Final = tuple(rule for rule in WHERE_RULES if rule.name in _WHERE)
+_WHO: Final = frozenset(("user-too-long", "vo-too-long", "group-too-long", "role-too-long"))
+_SUMMED_WHO_RULES: Final = tuple(rule for rule in WHO_RULES if rule.name in _WHO)
+
+
+class ApelSummary:
+    """One record a group; made for a version by its subclasses."""
+
+    name: ClassVar[str]
+    receiver: ClassVar[Receiver] = SUMMARIES
+    lines: ClassVar[tuple[TextLine, ...]]
+    frame: ClassVar[Frame]
+    grouping: ClassVar[Grouping]
+    needs: ClassVar[frozenset[SideTable]] = frozenset()
+    takes_zeros: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._who = RenderedParts(_admit_user)
+        self._where = RenderedParts(_admit_place)
+        self._benchmark = RenderedParts(_admit_benchmark)
+        self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
+
+    def admit(self, job: PublishedJob, made_at: datetime) -> None:
+        """Whether a summary can count the job. Raises: Unfit when the server would refuse what it makes of it."""
+        if self._now[0] is not made_at:
+            self._now = (made_at, latest_end(made_at))
+        run, latest = job.job, self._now[1]
+        if not (
+            0 < job.ended_at <= latest
+            and job.ended_at <= YEAR_9999
+            and 0 <= run.wall_s <= INT_MAX
+            and run.cpu_user_s >= 0
+            and run.cpu_kernel_s >= 0
+            and run.cpu_user_s + run.cpu_kernel_s <= INT_MAX
+            and 0 <= (run.cpu_count or 0) <= INT_MAX
+            and 0 <= (run.node_count or 0) <= INT_MAX
+        ):
+            require(_SUMMED_RUN_RULES, RunUnderTest(job, latest))
+        self._where(job.where)
+        self._who(job.who)
+        self._benchmark(job.benchmark)
+
+    def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
+        """The lines of one group. Raises: Unfit too when its month has not begun at `made_at`: it has to wait."""
+        if not group.has_begun(made_at):
+            raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
+        for seconds in (group.normalised_wall_s, group.normalised_cpu_s):
+            # Such a product stops the server's summariser for all sites, even where it is not said (apel facts, 7)
+            if seconds > BIGINT_MAX:
+                raise Unfit("number-out-of-range", f"{seconds} normalised seconds are more than {BIGINT_MAX}")
+        return written(self.lines, group).encode("ascii")
+
+    def receiver_key(self, group: SummaryGroup) -> GroupKey:
+        """The server's primary key, after its normalisation."""
+        return group_key(self.grouping, group)
+
+    def check(self, payload: bytes) -> None:
+        """Raises: Unfit naming the first fault and the record that has it."""
+        text_message.check(payload, self.frame, self.lines, _fault_between)
+
+
+class ApelSummary02(ApelSummary):
+    name = "apel-summary-0.2"
+    frame = text_message.frame("APEL-summary-job-message: v0.2")
+    grouping = Grouping(by_level=True, several=False)
+    lines = (
+        *_WHO_AND_WHERE,
+        _INFRASTRUCTURE_TYPE,
+        _SERVICE_LEVEL_TYPE,
+        TextLine(key="ServiceLevel", value=lambda group: group.benchmarks[0].text, kind=TextKind.LEVEL, mandatory=True),
+        *_COUNTS,
+        _JOBS,
+    )
+
+
+class ApelSummary04(ApelSummary):
+    name = "apel-summary-0.4"
+    frame = text_message.frame("APEL-summary-job-message: v0.4")
+    grouping = Grouping(by_level=True, several=True)
+    takes_zeros = True  # Spec: apel facts, found later
+    lines = (
+        *_WHO_AND_WHERE,
+        _INFRASTRUCTURE_TYPE,
+        TextLine(
+            key="ServiceLevel", value=lambda group: levels(group.benchmarks), kind=TextKind.LEVELS, mandatory=True
+        ),
+        *_COUNTS,
+        _JOBS,
+    )
+
+
+class ApelSummary03(ApelSummary):
+    receiver: ClassVar[Receiver] = NORMALISED_SUMMARIES
+    name = "apel-summary-0.3"
+    frame = text_message.frame("APEL-summary-job-message: v0.3")
+    grouping = Grouping(by_level=False, several=False)
+    lines = (
+        *_WHO_AND_WHERE,
+        _INFRASTRUCTURE,
+        _SERVICE_LEVEL_TYPE,
+        *_COUNTS,
+        whole("NormalisedWallDuration", lambda group: group.normalised_wall_s, limit=BIGINT_MAX),
+        whole("NormalisedCpuDuration", lambda group: group.normalised_cpu_s, limit=BIGINT_MAX),
+        _JOBS,
+    )
+
+
+class ApelNormalisedSummary04(ApelSummary):
+    receiver: ClassVar[Receiver] = NORMALISED_SUMMARIES
+    name = "apel-normalised-summary-0.4"
+    frame = text_message.frame("APEL-normalised-summary-message: v0.4")
+    grouping = Grouping(by_level=False, several=True)
+    lines = (*_WHO_AND_WHERE, _INFRASTRUCTURE, *_COUNTS, *_NORMALISED_BY_TYPE, _JOBS)
+
+
+def create(name: str) -> ApelSummary:
+    kinds = (ApelSummary02, ApelSummary03, ApelSummary04, ApelNormalisedSummary04)
+    return {kind.name: kind for kind in kinds}[name]()
+
+
+def _admit_user(who: UserIdentity) -> str:
+    require(_SUMMED_WHO_RULES, who)
+    for key, text in (
+        ("GlobalUserName", text_user(who.user)),
+        ("VO", who.vo),
+        ("VOGroup", who.spelt_group),
+        ("VORole", who.spelt_role),
+    ):
+        require_value(key, said(text), 255)
+    return ""
+
+
+def _admit_place(where: Placement) -> str:
+    require(_SUMMED_WHERE_RULES, where)
+    require_value("Site", said(where.site), 255)
+    require_value("SubmitHost", said(where.receiver_host), 255)
+    return ""
+
+
+def _admit_benchmark(applied: AppliedBenchmark) -> str:
+    require(BENCHMARK_RULES, applied)
+    return ""
+
+
+def _fault_between(said: Mapping[str, str]) -> str:
+    month = Month(int(said["Year"]), int(said["Month"])) if said["Month"] != "0" and said["Year"] != "0" else None
+    if month is None:
+        return "Month or Year is 0"
+    earliest, latest = int(said["EarliestEndTime"]), int(said["LatestEndTime"])
+    if not epoch(month.start) <= earliest <= latest < epoch(month.next.start):
+        return f"end times {earliest} to {latest} are not in {month}"
+    return ""

@@ -1,0 +1,184 @@
+"""APEL's text messages: a header, records of `Key: value` lines, `%%` between and after them.
+
+A format is a table of lines, from which it is rendered and against which `check` holds a whole payload. What would break
+the layout (line ends, other alphabets) is transliterated, what the loader would cut a record at or the receiver would take
+for another kind of message is refused by name. Spec: apel facts, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from publisher.formats.apel.rules import INT_MAX, require_text
+from publisher.formats.base import Frame
+from publisher.formats.xml.template import Scope
+from publisher.model.errors import Unfit
+from publisher.model.rates import KINDS, Benchmark
+from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text
+
+BIGINT_MAX: Final = 2**63 - 1
+CLOSING: Final = b"%%\n"
+
+_LINE: Final = re.compile(r"([A-Za-z]+): ([!-~](?:[ -~]*[!-~])?)")
+_WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_LEVEL: Final = re.compile(r"(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,3})?")
+_KIND: Final = "(?:" + "|".join(KINDS.values()) + ")"
+_ENTRIES: Final = re.compile(r"\{(" + _KIND + r": [0-9.]+(?:, " + _KIND + r": [0-9.]+)*)\}")
+
+
+class TextKind(Enum):
+    """What a value is: free text, a whole number from 0, a benchmark's type or value, or a dictionary of either by type."""
+
+    TEXT = "text"
+    WHOLE = "whole"
+    TYPE = "type"
+    LEVEL = "level"
+    LEVELS = "levels"
+    WHOLES = "wholes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLine:
+    """One key: where its value comes from and what the server bears. A value of None, or text that says none, has no line.
+
+    `limit` counts characters of a text and is the largest number else. A text that is `spare` is left out where its words
+    would sink the message: no key and no total depends on it.
+    """
+
+    key: str
+    of: Scope = Scope.RUN
+    value: Callable[[Any], Any]
+    kind: TextKind = TextKind.TEXT
+    limit: int = 255
+    mandatory: bool = False
+    spare: bool = False
+
+    def write(self, subject: object) -> str:
+        """The line, or ''. Raises: Unfit when the server would refuse it."""
+        value = self.value(subject)
+        if self.kind is TextKind.WHOLE and value is not None:
+            if 0 <= value <= self.limit:
+                return f"{self.key}: {value}\n"
+            raise Unfit("number-out-of-range", f"{self.key} {value} is not in 0 to {self.limit}")
+        if self.kind is TextKind.TEXT:
+            value = self._text(value)
+        if value:
+            return f"{self.key}: {value}\n"
+        if self.mandatory:
+            raise Unfit("value-missing", f"{self.key} is empty or means none to APEL")
+        return ""
+
+    def _text(self, text: str) -> str:
+        text = ascii_text(text)
+        if text.lower() in NOT_GIVEN or (self.spare and FORBIDDEN_IN_TEXT.search(text)):
+            return ""
+        require_value(self.key, text, self.limit)
+        return text
+
+
+def whole(key: str, value: Callable[[Any], int], *, limit: int = INT_MAX) -> TextLine:
+    """A whole number that must be there."""
+    return TextLine(key=key, value=value, kind=TextKind.WHOLE, limit=limit, mandatory=True)
+
+
+def require_value(key: str, text: str, limit: int) -> None:
+    """For a text in ASCII. Raises: Unfit when no message may hold it, or when it is too long."""
+    if len(text) > limit:
+        raise Unfit("text-too-long", f"{key} has {len(text)} characters, APEL keeps {limit}")
+    require_text(key, text)
+
+
+def text_user(user: str) -> str:
+    """A user's name in a text message, where `%%` ends a record: percent-escaped, as A-REX writes it."""
+    return user.replace("%%", "%25%25")
+
+
+def frame(header: str) -> Frame:
+    """The frame of a message; a record ends with its last line's end."""
+    return Frame(head=f"{header}\n".encode("ascii"), separator=CLOSING, tail=CLOSING)
+
+
+def written(lines: Iterable[TextLine], subject: object) -> str:
+    """These lines of one subject. Raises: Unfit for the first that the server would refuse."""
+    return "".join([line.write(subject) for line in lines])
+
+
+def levels(benchmarks: Iterable[Benchmark]) -> str:
+    """Benchmarks as a dictionary: `{HEPscore23: 11.9, HEPSPEC: 10}`."""
+    return "{" + ", ".join(f"{benchmark.kind}: {benchmark.text}" for benchmark in benchmarks) + "}"
+
+
+def check(
+    payload: bytes, form: Frame, lines: tuple[TextLine, ...], judge: Callable[[Mapping[str, str]], str] = lambda _: ""
+) -> None:
+    """Hold a payload against its table, line by line; `judge` says what is wrong between the values of one record.
+
+    Raises: Unfit naming the first fault and the record that has it.
+    """
+    if not payload.isascii():
+        raise Unfit("not-ascii", "the message is not pure ASCII; APEL's receiver would stop")
+    if not payload.startswith(form.head) or not payload.endswith(b"\n" + form.tail):
+        raise Unfit("text-layout", "the message does not begin with its header, or does not end with a closing %%")
+    by_key = {line.key: line for line in lines}
+    body = payload[len(form.head) : -len(form.tail)].decode("ascii")
+    for number, record in enumerate(body.split("\n%%\n"), start=1):
+        fault = _fault(record.removesuffix("\n").split("\n"), by_key, judge)
+        if fault:
+            raise Unfit("text-layout", f"record {number}: {fault}")
+
+
+def _fault(record: list[str], by_key: Mapping[str, TextLine], judge: Callable[[Mapping[str, str]], str]) -> str:
+    said: dict[str, str] = {}
+    for text in record:
+        match = _LINE.fullmatch(text)
+        if match is None:
+            return f"{text!r} is no line of key and value"
+        key, value = match.groups()
+        if key not in by_key or key in said:
+            return f"{key} is {'repeated' if key in said else 'no key of this message'}"
+        fault = _value_fault(by_key[key], value)
+        if fault:
+            return f"{key} {fault}"
+        said[key] = value
+    missing = [line.key for line in by_key.values() if line.mandatory and line.key not in said]
+    return f"{missing[0]} is missing" if missing else judge(said)
+
+
+def _value_fault(line: TextLine, value: str) -> str:
+    if FORBIDDEN_IN_TEXT.search(value):
+        return "holds what no message may hold"
+    match line.kind:
+        case TextKind.TEXT:
+            if len(value) > line.limit:
+                return f"has {len(value)} characters, APEL keeps {line.limit}"
+            return "says none" if value.lower() in NOT_GIVEN else ""
+        case TextKind.WHOLE:
+            return "" if _is_whole(value, line.limit) else f"{value!r} is no whole number up to {line.limit}"
+        case TextKind.TYPE:
+            return "" if value in KINDS.values() else f"{value!r} is no benchmark type"
+        case TextKind.LEVEL:
+            return "" if _LEVEL.fullmatch(value) else f"{value!r} is no benchmark value"
+        case TextKind.LEVELS | TextKind.WHOLES:
+            return _entries_fault(line, value)
+
+
+def _entries_fault(line: TextLine, value: str) -> str:
+    match = _ENTRIES.fullmatch(value)
+    if match is None:
+        return f"{value!r} is no dictionary by benchmark type"
+    entries = [entry.split(": ") for entry in match[1].split(", ")]
+    if len({kind for kind, _ in entries}) != len(entries):
+        return f"{value!r} has a type twice"
+    if line.kind is TextKind.WHOLES:
+        return (
+            "" if all(_is_whole(number, line.limit) for _, number in entries) else f"{value!r}: a number is not whole"
+        )
+    return "" if all(_LEVEL.fullmatch(number) for _, number in entries) else f"{value!r}: a value is no benchmark's"
+
+
+def _is_whole(text: str, limit: int) -> bool:
+    return _WHOLE.fullmatch(text) is not None and int(text) <= limit

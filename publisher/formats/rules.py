@@ -1,0 +1,153 @@
+"""What a rule about records is, and what every receiver takes but an administrator should know.
+
+The rules by which a receiver would refuse a record stand beside its formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Generic, TypeVar
+
+from publisher.model.errors import Unfit
+from publisher.model.policy import PublishedJob
+from publisher.model.text import NOT_GIVEN, ascii_text
+
+Subject = TypeVar("Subject")
+
+
+# The server allows two days by its own clock; one of them is for clocks that differ.
+AHEAD_S: Final = 86_400
+
+
+# What the server keeps of texts that are in no key: longer ones are cut or left out (4.1).
+QUEUE_CHARACTERS: Final = 100
+
+
+LOCAL_USER_CHARACTERS: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[Subject]):
+    """One rule: its name, who refuses, what that does there, and a check that returns the reason or ''."""
+
+    name: str
+    receiver: str
+    protects: str
+    check: Callable[[Subject], str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnderTest:
+    """A job with the latest end time that is believed now; what the rules about runs judge."""
+
+    job: PublishedJob
+    latest_end: int
+
+
+def latest_end(now: datetime) -> int:
+    """The latest end time, epoch seconds, that the server surely does not take for the future."""
+    return int(now.timestamp()) + AHEAD_S
+
+
+def require(rules: tuple[Rule[Subject], ...], subject: Subject) -> None:
+    """Raises: Unfit for the first of these rules that the subject breaks."""
+    for rule in rules:
+        reason = rule.check(subject)
+        if reason:
+            raise Unfit(rule.name, reason)
+
+
+def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...]:
+    """Names of what APEL takes but an administrator should know; never a reason to set a job aside.
+
+    `summed`: without what totals do not say of a job.
+    """
+    run = job.job
+    if (
+        run.cpu_count
+        and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * run.cpu_count
+        and job.started_at > 0
+        and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
+        and (job.where.queue.isalnum() and job.where.queue.isascii() and len(job.where.queue) <= QUEUE_CHARACTERS)
+        and job.where.queue.lower() not in NOT_GIVEN
+        and (len(job.local_user) <= LOCAL_USER_CHARACTERS and job.local_user.isascii())
+    ):
+        return ()  # nine of ten jobs, without asking the table
+    unsaid = _NOT_IN_TOTALS if summed else ()
+    return tuple(rule.name for rule in WARNINGS if rule.name not in unsaid and rule.check(job))
+
+
+def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
+    """Those of totals that all jobs have which differ from this one in their ends and in what they used."""
+    return tuple(name for name in warnings_about(job, summed=True) if name != CPU_OVER_WALL)
+
+
+CPU_OVER_WALL: Final = "cpu-over-wall"
+
+
+_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
+
+
+BY_DATABASE: Final = "the whole message: the database refuses the value (a lax server cuts it silently)"
+
+
+def is_not_given(text: str) -> bool:
+    return ascii_text(text).lower() in NOT_GIVEN
+
+
+def length_rule(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
+    """The length of a text as it is sent: transliterated, which may lengthen it."""
+
+    def check(subject: Subject) -> str:
+        length = len(ascii_text(text(subject)))
+        return f"{what} has {length} characters, APEL keeps {limit}" if length > limit else ""
+
+    return Rule(name=rule, receiver="apel", protects=BY_DATABASE, check=check)
+
+
+WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
+    # 4.1: cpu > wall x processors is not checked by the server
+    Rule(
+        name=CPU_OVER_WALL,
+        receiver="apel",
+        protects="an efficiency above 100 % in the portal",
+        check=lambda job: (
+            "more CPU time than wall time x cores"
+            if job.job.cpu_count and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
+            else ""
+        ),
+    ),
+    # 4.2: absent counts as 0, a group of its own beside 1
+    Rule(
+        name="cores-zero",
+        receiver="apel",
+        protects="the core hours in the portal",
+        check=lambda job: "" if job.job.cpu_count else "no core count",
+    ),
+    # record-format facts, section 2, row 22: an element Queue must be there, its text is any string. A-REX writes an empty
+    # one for jobs that never reached a queue; APEL stores it as not given. So such a job is published, not set aside.
+    Rule(
+        name="queue-missing",
+        receiver="car",
+        protects="nothing; reports by queue miss the job",
+        check=lambda job: "the queue is not known" if is_not_given(job.where.queue) else "",
+    ),
+    length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
+    length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
+    # 4.7: a start after the end would reject the message; model/policy.py takes the end less the wall time
+    Rule(
+        name="start-after-end",
+        receiver="apel",
+        protects="the start time in the portal, which is worked out",
+        check=lambda job: f"start and submission are after the end {job.ended_at}" if job.start_is_derived else "",
+    ),
+    # 4.7: start 0 loads
+    Rule(
+        name="start-unknown",
+        receiver="apel",
+        protects="the start time in the portal: 1970",
+        check=lambda job: "" if job.started_at > 0 or job.start_is_derived else "the start time is 0",
+    ),
+)

@@ -1,0 +1,225 @@
+"""Values as SGAS bears them: what is spelt its way, cut or left out, so that no value of a fit job sinks its batch.
+
+One value that the server's database refuses loses the whole batch, and a record that it has cannot be corrected by sending
+it again (sgas facts, sections 1 and 5). What identifies a job, a user or a place is never cut: the rules of
+`quality_sgas` set such a job aside. What is said beside that is left out here, and listed in `quality_sgas.MENDS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Final
+
+from publisher.model.identity import parse_fqan
+from publisher.model.job import Epoch, Transfer
+from publisher.model.policy import PublishedJob, UserIdentity
+from publisher.model.rates import Charge
+from publisher.model.text import is_domain_name, xml_text
+
+INT4_MAX: Final = 2_147_483_647
+INT8_MAX: Final = 2**63 - 1
+SMALLINT_MAX: Final = 32_767
+YEAR_9999: Final = 253_402_300_799  # its last second
+# Indexed texts: PostgreSQL's index refuses values over 2,704 bytes, whatever their length in characters.
+INDEXED_BYTES: Final = 2_600
+LOCAL_ID_CHARACTERS: Final = 40
+HOST_CHARACTERS: Final = 200
+JOB_NAME_CHARACTERS: Final = 1_000
+QUEUE_CHARACTERS: Final = 200
+LOCAL_USER_CHARACTERS: Final = 100
+VO_ATTRIBUTE_CHARACTERS: Final = 100
+PROJECT_CHARACTERS: Final = 200
+RUNTIME_ENVIRONMENT_CHARACTERS: Final = 512
+URL_BYTES: Final = 2_500
+_MEMORY_KIB_MAX: Final = INT8_MAX // 1_024
+
+_JURA_HOST: Final = re.compile(r"[^:]*://([^:/]*)")
+# A user, with or without a password, before a host; a URL may hold others inside (proxies, index services).
+_USER_INFO: Final = re.compile(r"(?:(?<=://)|(?<=^//))[^/?#]*@")
+_QUERY_PARTS: Final = re.compile(r"[&;?]")
+_QUERY_KEPT: Final = frozenset(
+    ("sfn",)
+)  # where SRM URLs have their path; everything else may be a signature or a token
+
+
+def record_id(job: PublishedJob) -> str:
+    """`ur-<endpoint host>-<JobID>` byte for byte as jura-ng spells it, because recordId is the only key of SGAS.
+
+    So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id unique anyhow.
+    """
+    host = _jura_host(job.job.endpoint)
+    return f"ur-{host}-{job.job.job_id}" if host else job.record_id
+
+
+@lru_cache(maxsize=4096)
+def _jura_host(endpoint: str) -> str:
+    found = _JURA_HOST.match(endpoint)
+    return found[1] if found else ""
+
+
+def local_id(job: PublishedJob) -> str:
+    """The batch system's id with the configured prefix; '' where the server would rewrite the record's id for its sake.
+
+    It puts GlobalJobId in the place of recordId when LocalJobId begins with a slash or has more than 40 (release 3.8.1) or
+    120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise (sgas facts, section 5).
+    """
+    text = xml_text(job.local_id)
+    # Where nothing is put before it, both are one text.
+    own = text if job.local_id == job.job.local_id else xml_text(job.job.local_id)
+    return "" if not own or text.startswith("/") or len(text) > LOCAL_ID_CHARACTERS else text
+
+
+def job_name(text: str) -> str:
+    return xml_text(text)[:JOB_NAME_CHARACTERS].rstrip()
+
+
+def queue(text: str) -> str:
+    return xml_text(text)[:QUEUE_CHARACTERS].rstrip()
+
+
+def local_user(text: str) -> str:
+    """None in place of one that is too long, which would be somebody else if it were cut."""
+    return text if len(xml_text(text)) <= LOCAL_USER_CHARACTERS else ""
+
+
+def charge(charged: Charge | None) -> Charge | None:
+    """None for one that the server's column, a whole number of 32 bits, has no room for. It cuts fractions itself."""
+    return charged if charged is not None and abs(charged.amount) <= INT4_MAX else None
+
+
+def exit_code(code: int | None) -> int | None:
+    """As the server stores it, modulo 256: what was sent is then what is found there."""
+    return None if code is None else code % 256
+
+
+def processors(count: int | None) -> int:
+    """At least one: with 0 processors the server's reports multiply the wall time by 0."""
+    return max(1, count or 0)
+
+
+def node_count(count: int | None) -> int | None:
+    """A smallint there; None where it is unknown or has no place."""
+    return count if count and 0 < count <= SMALLINT_MAX else None
+
+
+def memory_kib(kib: int | None) -> int | None:
+    """None where nothing was measured, or where it is no 64-bit number of bytes."""
+    return kib if kib and 0 < kib <= _MEMORY_KIB_MAX else None
+
+
+def positive(*counts: int | None) -> int | None:
+    """The sum of what is known; None instead of zero. A negative volume is A-REX's 32-bit overflow: not known."""
+    return sum([count for count in counts if count and count > 0]) or None
+
+
+def start_time(job: PublishedJob) -> Epoch | None:
+    """None for a start that is unknown or after the end: reports would show a run that never was."""
+    return job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
+
+
+def known_time(moment: int | None) -> int | None:
+    return moment if moment is not None and 0 < moment <= YEAR_9999 else None
+
+
+def host(name: str) -> str:
+    """The name when schema and column take it, else ''."""
+    return name if len(name) <= HOST_CHARACTERS and is_domain_name(name) else ""
+
+
+@lru_cache(maxsize=4096)
+def submit_host(client: str) -> str:
+    """The client's host without its port: a domain name, or an address, as A-REX notes it and jura-ng sends it.
+
+    The schema of UR 1.0 knows no addresses, but SGAS takes any text here. `address:port` of IPv6 has no brackets.
+    """
+    text = client.strip()
+    name, colon, port = text.rpartition(":")
+    candidates = (name, text) if colon and port.isdecimal() else (text,)
+    return next((said for one in candidates if (said := _address(one) or host(one))), "")
+
+
+def _address(text: str) -> str:
+    bare = text.removeprefix("[").removesuffix("]")
+    try:
+        ip_address(bare)
+    except ValueError:
+        return ""
+    return "" if "%" in bare else bare  # the name of an interface tells nothing elsewhere
+
+
+def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
+    """(group, role) of the effective FQAN, then of the others of its VO, then the configured groups; '' is no role.
+
+    Spelt as jura-ng does, `/atlas/no` and `/Role=production`. One with a part of over 100 characters is left out: no
+    report asks for it, and its VO stands. Attributes without a VO would be dropped there.
+    """
+    if not xml_text(who.vo):
+        return ()
+    return tuple(pair for pair in _attributes(who) if all(len(part) <= VO_ATTRIBUTE_CHARACTERS for part in pair))
+
+
+def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
+    told = [parse_fqan(fqan) for fqan in who.fqans]
+    pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
+    vos = {who.vo}
+    if told and (who.group, who.role) == (told[0].group or "", told[0].role or ""):
+        vos.add(told[0].vo)  # a job's own VO may be another one than its FQANs name
+    pairs += [(fqan.group or "", fqan.role or "") for fqan in told if fqan.vo in vos]
+    pairs += [(group, "") for group in who.extra_groups]
+    spelt = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
+    return tuple(dict.fromkeys(pair for pair in spelt if pair[0]))
+
+
+def vo_attributes_left_out(who: UserIdentity) -> int:
+    return len(_attributes(who)) - len(vo_attributes(who)) if xml_text(who.vo) else 0
+
+
+def _role(role: str) -> str:
+    """`/Role=x`; '' for NULL, VOMS's word for none."""
+    name = role.lstrip("/")
+    if name.lower().startswith("role="):
+        name = name[5:]
+    return f"/Role={name}" if name and name.upper() != "NULL" else ""
+
+
+def projects(names: Iterable[str]) -> tuple[str, ...]:
+    return _distinct(names, PROJECT_CHARACTERS)
+
+
+def runtime_environments(names: Iterable[str]) -> tuple[str, ...]:
+    return _distinct(names, RUNTIME_ENVIRONMENT_CHARACTERS)
+
+
+def _distinct(names: Iterable[str], characters: int) -> tuple[str, ...]:
+    spelt = dict.fromkeys(xml_text(name) for name in names)
+    return tuple(name for name in spelt if name and len(name) <= characters)
+
+
+def transfers(all_of_them: Iterable[Transfer]) -> Iterator[tuple[Transfer, str]]:
+    """Transfers with their public URLs; without those whose URL is empty, or too long for the server's index."""
+    for transfer in all_of_them:
+        url = xml_text(public_url(transfer.url))
+        if url and (len(url) <= URL_BYTES // 4 or len(url.encode()) <= URL_BYTES):
+            yield transfer, url
+
+
+def public_url(url: str) -> str:
+    """The URL without what lets others in: users, passwords, fragments, and queries (signatures, tokens) but for SFN."""
+    if "@" not in url and "?" not in url and "#" not in url:
+        return url
+    address, _, query = _USER_INFO.sub("", _without_odd_password(url)).partition("#")[0].partition("?")
+    kept = [part for part in _QUERY_PARTS.split(query) if part.partition("=")[0].lower() in _QUERY_KEPT]
+    return f"{address}?{'&'.join(kept)}" if kept else address
+
+
+def _without_odd_password(url: str) -> str:
+    """Passwords with a raw `/`, `?` or `#` end the host too early: then what looks like a port is no number."""
+    scheme, slashes, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    _, colon, port = authority.rpartition(":")
+    if not slashes or "@" in authority or not colon or port.partition(";")[0].isdecimal() or "]" in authority:
+        return url
+    return f"{scheme}://{rest.rpartition('@')[2]}"

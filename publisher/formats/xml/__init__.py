@@ -1,0 +1,1 @@
+"""Records of XML: templates, text and patterns that every XML format shares."""

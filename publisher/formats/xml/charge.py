@@ -1,0 +1,31 @@
+"""The element Charge, which CAR and usage records have in common: a number with its unit and formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from publisher.formats.xml.pattern import at_most
+from publisher.formats.xml.text import RenderedParts
+from publisher.model.rates import Charge, Tariff
+
+
+def charge_looks(prefix: str) -> str:
+    """What `charge_element` yields (formats/form.py)."""
+    said = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")])
+    return f"<Charge{said}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
+
+
+def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:
+    """A writer of whole elements, '' for no charge. Attributes carry the prefix: an unqualified one fails both schemas."""
+
+    def opening(tariff: Tariff) -> str:
+        said = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
+        written = "".join(f' {prefix}:{name}="{attribute(text)}"' for name, text in said.items() if text)
+        return f"<Charge{written}>"
+
+    openings: RenderedParts[Tariff] = RenderedParts(opening)
+
+    def element(charge: Charge | None) -> str:
+        return "" if charge is None else f"{openings(charge.tariff)}{charge.text}</Charge>"
+
+    return element

@@ -1,0 +1,447 @@
+"""The ledger's contract: its questions and its moves, in the words of the pipeline.
+
+Questions only read. Every move is one transaction: it happens whole or not at all, and it is on the disk when it returns.
+All of them raise: LedgerError when the publishing database cannot be read or written; "cannot tell" is never "nothing".
+
+The contract of the charges that are kept: runs that compute them, and what each job costs.
+
+Questions only read; every move is one transaction. All of them raise: LedgerError.
+
+The contract of what was delivered when: for those who look back. Questions only read. All raise: LedgerError.
+
+The contract of what was measured of targets, kept between rounds and processes: for metrics.
+
+Questions only read; every move is one transaction. All of them raise: LedgerError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from publisher.model import per_job
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
+from publisher.model.message import (
+    Cursor,
+    LearntLimit,
+    Message,
+    MessageId,
+    OpenRow,
+    Progress,
+    Rendered,
+    Values,
+    WindowMark,
+)
+from publisher.model.totals.months import AcceptedChange, InheritedMonth
+from publisher.model.totals.summary import KeyTotal, SummaryGroup
+
+
+def impatient() -> bool:
+    """No patience at all with a lock that another publisher holds."""
+    return False
+
+
+class MessageState(StrEnum):
+    PREPARED = "prepared"  # written down by the process that holds the target's lock, to be sent or given up
+    IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it came
+    SENT = "sent"  # accepted by the receiver
+    REJECTED = "rejected"  # refused for good; its records are in quarantine
+    COUNTED = "counted"  # jobs added to their months; the months' messages follow
+
+
+class Hold(StrEnum):
+    """Why a quarantined job stays where it is."""
+
+    HELD = "held"
+    RELEASED = "released"  # an administrator said: try again
+    DROPPED = "dropped"  # an administrator said: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredRun:
+    """A run that the ledger knows: delivered (`settled`) or in an outstanding message.
+
+    `only_counted`: into a month whose totals the receiver has not accepted as they are now.
+    """
+
+    ended_at: Epoch
+    fingerprint: int
+    settled: bool
+    only_counted: bool = False
+
+
+@per_job(frozen=True, slots=True, kw_only=True)
+class OutboxRecord:
+    """One record of an outstanding message: enough to cut the message in two, to set the record aside, or to give it up.
+
+    `group` is the place of a summary's row among those of its month, from 1; 0 for other records.
+    """
+
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch
+    fingerprint: int
+    content_bytes: int
+    first_time: bool
+    submit_host: str = ""  # as sync spells it
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outstanding:
+    """A message without a receipt. `narrowing` is set while a refused message is halved down to its culprits."""
+
+    number: int
+    message: Message
+    state: MessageState
+    records: tuple[OutboxRecord, ...]
+    narrowing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """What the ledger knows of a target. Counts are records; times are UTC, None before the first."""
+
+    target: str
+    start_rule: str
+    start: Epoch | None
+    selection_digest: str
+    checked_digest: str  # of the policy whose payloads were all checked against the schema
+    last_round: datetime | None
+    last_success: datetime | None
+    last_published_end: Epoch | None
+    swept: datetime | None
+    delivered: int
+    prepared: int
+    in_doubt: int
+    quarantined: int
+    messages: int
+    held: tuple[int, ...]  # months that the last round held back
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last round left something that it should have sent, so that the next one need not wait."""
+        if self.last_success is None or self.prepared or self.in_doubt:
+            return True
+        return self.last_round is not None and self.last_round > self.last_success
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A job set aside. `number` names it in `quarantine release|drop`."""
+
+    number: int
+    target: str
+    key: JobKey
+    job: SkippedJob
+    hold: Hold
+    policy_digest: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDatabase:
+    """An accounting database that rounds of a target have found; `retired` since an administrator said that it is gone."""
+
+    target: str
+    file: str
+    inode: int
+    seen: datetime
+    retired: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One message that carried a run of a job."""
+
+    target: str
+    run: bytes  # digest of the LocalJobID: another one is another run
+    ended_at: Epoch
+    message_id: MessageId
+    state: MessageState
+    format: str
+    records: int
+    digest: str
+    made_at: datetime
+    settled_at: datetime | None
+    remote_id: str  # of the message
+    row_id: str  # of the job's row at the receiver; '' where it told none
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthState:
+    """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, '' before the first."""
+
+    month: int
+    jobs: int
+    digest: str
+    basis: str
+    dirty: bool
+    moved: int  # runs that left it since it was summed up, less those that came
+    by_settings: bool  # since it was sent, something else than a change of the accounting data may have moved its jobs
+    accepted_jobs: int
+    accepted_digest: str
+    accepted_format: str  # '' before the first
+    on_its_way: bool
+    sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of the month
+    sending_jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthMessage:
+    """A message that says (part of) some months whole, and the names of its groups for quarantine."""
+
+    message: Message
+    months: tuple[int, ...]
+    records: tuple[OutboxRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCounts:
+    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver.
+
+    `before_basis` is of what `before` was counted from; '' when it has to be counted anew.
+    """
+
+    delivered: Mapping[tuple[int, str], int]
+    before: Mapping[tuple[int, str], int]
+    told: Mapping[tuple[int, str], int]
+    last_told: datetime | None
+    before_basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncMessage:
+    """A message of counts; `counts` and `records` are in one order."""
+
+    message: Message
+    counts: tuple[tuple[tuple[int, str], int], ...]
+    records: tuple[OutboxRecord, ...]
+
+
+class Ledger(Protocol):
+    """What was sent, to whom, what is in doubt, what was set aside."""
+
+    # Questions
+
+    def target(self, target: str) -> TargetState | None:
+        """None for a target that never had a round."""
+        ...
+
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
+        """Those of the runs that were delivered or are on their way."""
+        ...
+
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+        """By each of these runs, the other runs of its job that were delivered: before a restart it had another LocalJobID."""
+        ...
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        """Those of the runs that are in quarantine."""
+        ...
+
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        """The first message in the queue without a receipt."""
+        ...
+
+    def cursor(self, target: str, database: str) -> Cursor | None: ...
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        """Every accounting database that was found, of one target or of all, by name."""
+        ...
+
+    def window_progress(self, target: str, name: str) -> WindowMark | None:
+        """How far a republish has come that was broken off; None for one that is new or finished."""
+        ...
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]: ...
+
+    def limit(self, target: str) -> LearntLimit | None:
+        """What the service was found to take in one message; None while it took everything."""
+        ...
+
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        """Every job set aside, in order; read in portions, because there may be very many."""
+        ...
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        """Where a job is set aside."""
+        ...
+
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        """Every message that carried the job, all runs, oldest first."""
+        ...
+
+    def months(self, target: str) -> Sequence[MonthState]: ...
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups of all jobs counted so far."""
+        ...
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that the receiver accepted last."""
+        ...
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group` numbers."""
+        ...
+
+    def counts(self, target: str) -> HostCounts: ...
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        """The receiver's summary keys that single records of a month made, each with its policy's digest."""
+        ...
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        """Every key change that was accepted, oldest first."""
+        ...
+
+    # Moves
+
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        """Hold the target's lock. `patience` waits a little and says whether to look again.
+
+        Raises: Busy when another publisher has it and patience ends.
+        """
+        ...
+
+    def begin_round(
+        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+    ) -> TargetState:
+        """Enter the target if it is new. A start is fixed on first use, and anew only when its rule changes."""
+        ...
+
+    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+        """Write a message down before it is sent, with its records and the progress that it completes."""
+        ...
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        """A round found these files. One that was retired is not any more."""
+        ...
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        """The file is gone for good; no row of it is looked at again."""
+        ...
+
+    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
+        """Progress that no message carries."""
+        ...
+
+    def count(
+        self,
+        target: str,
+        runs: Mapping[JobKey, Values],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Mapping[int, int],
+        clean: Collection[int],
+        by_settings: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        """Jobs counted, the months they made, and how far was read.
+
+        `dirty` months must be summed up anew: so many of the runs in their totals were found elsewhere, less those that were
+        found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
+        than a change of the accounting data may have moved jobs.
+        """
+        ...
+
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
+        """Eligible jobs of the takeover month that were delivered before the target's start."""
+        ...
+
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
+        ...
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
+
+        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
+        """
+        ...
+
+    def took_over(self, target: str) -> Epoch | None:
+        """Until when another publisher's rows were adopted, and its lost jobs looked for."""
+        ...
+
+    def adopt(self, target: str, left: InheritedMonth) -> None:
+        """The receiver has these rows of a month from another publisher."""
+        ...
+
+    def take_over(self, target: str, until: Epoch) -> None: ...
+
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        """Write messages of counts down before they are sent."""
+        ...
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        """Write the messages of whole months down, all at once, before the first is sent."""
+        ...
+
+    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+        """Settle a message after its receipt; `row_ids` by JobID. Asking twice changes nothing."""
+        ...
+
+    def in_doubt(self, message: Message, reason: str) -> None: ...
+
+    def leave_in_doubt(self, target: str) -> None:
+        """Every prepared message may have been stored: the process that wrote it down ended before it knew."""
+        ...
+
+    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+        """Undo what writing the prepared messages down did, besides these: they were not stored.
+
+        Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is an errand that
+        goes on from there (None: from its beginning). Only for messages that this process wrote down.
+        """
+        ...
+
+    def split(
+        self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
+    ) -> None:
+        """Replace an outstanding message by its halves, in order, at its place in the queue, in doubt if it was."""
+        ...
+
+    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
+        """Settle a message as rejected and set its records aside."""
+        ...
+
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        """Remember what the service takes, in the place of what was known before."""
+        ...
+
+    def finish_window(self, target: str, name: str) -> None: ...
+
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+    ) -> None:
+        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked.
+
+        `held`: months that are held back.
+        """
+        ...
+
+    def release(self, numbers: Iterable[int]) -> int: ...
+
+    def drop(self, numbers: Iterable[int]) -> int: ...
+
+    def close(self) -> None: ...
+
+
+"""Values by the metric's name and its label, such as a verdict; the label is '' where it has none."""

@@ -1,0 +1,331 @@
+"""The ledger of a rehearsal (`--dry-run`): it answers like the real one and writes nothing down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime
+
+from publisher.ledger.contract import (
+    DeliveredRun,
+    Delivery,
+    HostCounts,
+    KnownDatabase,
+    Ledger,
+    MessageState,
+    MonthMessage,
+    MonthState,
+    OutboxRecord,
+    Outstanding,
+    Quarantined,
+    SyncMessage,
+    TargetState,
+    impatient,
+)
+from publisher.ledger.sql import months as month_text
+from publisher.ledger.sql.months import joined
+from publisher.model.job import Epoch, JobId, JobKey
+from publisher.model.message import (
+    Cursor,
+    LearntLimit,
+    Message,
+    MessageId,
+    OpenRow,
+    Progress,
+    Rendered,
+    Values,
+    WindowMark,
+)
+from publisher.model.totals.months import AcceptedChange, InheritedMonth
+from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
+
+
+class DryRunLedger:
+    """`Ledger` over another one that is only asked. Remembers the ids of what it "sent", so that nothing goes twice."""
+
+    def __init__(self, asked: Ledger) -> None:
+        self._asked = asked
+        self._sent: set[MessageId] = set()
+        self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
+        self._dirty: set[tuple[str, int]] = set()
+        self._by_settings: set[tuple[str, int]] = set()
+        self._moved: Counter[tuple[str, int]] = Counter()
+        self._waiting: list[Outstanding] = []
+        self._adopted: dict[tuple[str, int], InheritedMonth] = {}
+        self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}  # of months whose messages are in doubt
+
+    def target(self, target: str) -> TargetState | None:
+        return self._asked.target(target)
+
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
+        return self._asked.known(target, keys)
+
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+        return self._asked.other_runs(target, keys)
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        return self._asked.held(target, keys)
+
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        passed = {*besides, *self._sent}
+        waiting = (one for one in self._waiting if one.message.target == target and one.message.id not in passed)
+        return self._asked.outstanding(target, passed) or next(waiting, None)
+
+    def cursor(self, target: str, database: str) -> Cursor | None:
+        return self._asked.cursor(target, database)
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        return self._asked.known_databases(target)
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        pass
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        pass
+
+    def window_progress(self, target: str, name: str) -> WindowMark | None:
+        return self._asked.window_progress(target, name)
+
+    def finish_window(self, target: str, name: str) -> None:
+        pass
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]:
+        return self._asked.open_rows(target)
+
+    def limit(self, target: str) -> LearntLimit | None:
+        return self._asked.limit(target)
+
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        pass
+
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        return self._asked.quarantine(target)
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        return self._asked.quarantined(job_id)
+
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        return self._asked.trace(job_id)
+
+    def months(self, target: str) -> Sequence[MonthState]:
+        counted = self._counted.get(target, {})
+        states = {state.month: self._with_arrived(target, state) for state in self._asked.months(target)}
+        for month, (groups, basis) in counted.items():
+            text = month_text.encode(groups)
+            before = states.get(month, _nothing_of(month))
+            jobs = sum(group.jobs for group in groups)
+            digest = month_text.digest(text)
+            by_settings = before.by_settings or (target, month) in self._by_settings
+            states[month] = replace(
+                before,
+                jobs=jobs,
+                digest=digest,
+                basis=basis,
+                dirty=False,
+                # Which runs the month has is asked of the real ledger, whatever was counted here.
+                moved=jobs - (before.jobs - before.moved) + self._moved[target, month],
+                by_settings=by_settings and digest != before.accepted_digest,
+                on_its_way=False,
+            )
+        for (name, month), left in self._adopted.items():
+            if name == target and left.groups:
+                jobs = sum(group.jobs for group in left.groups)
+                state = states.get(month, _nothing_of(month))
+                states[month] = replace(
+                    state, accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
+                )
+        return [
+            replace(states[month], dirty=True) if (target, month) in self._dirty else states[month]
+            for month in sorted(states)
+        ]
+
+    def _with_arrived(self, target: str, state: MonthState) -> MonthState:
+        """A month after those of its messages that are in doubt were "sent"."""
+        if (target, state.month) not in self._arrived:
+            return state
+        if not state.sending_digest:
+            return replace(state, accepted_digest="part")
+        return replace(state, accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        counted = self._counted.get(target, {})
+        return counted[month][0] if month in counted else self._asked.counted(target, month)
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        left = self._adopted.get((target, month))
+        if left is not None:
+            return left.groups
+        accepted = self._asked.accepted(target, month)
+        places = {record.group - 1 for record in self._arrived.get((target, month), ())}
+        new = [group for place, group in enumerate(self._asked.sending(target, month)) if place in places]
+        return joined(accepted, new)
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        return self._asked.sending(target, month)
+
+    def count(
+        self,
+        target: str,
+        runs: Mapping[JobKey, Values],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Mapping[int, int],
+        clean: Collection[int],
+        by_settings: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        counted = self._counted.setdefault(target, {})
+        there = {state.month: state.basis for state in self.months(target)}
+        for month, groups in contents.items():
+            counted[month] = (groups, basis if month in clean else there.get(month, basis))
+        self._by_settings |= {(target, month) for month in by_settings}
+        self._moved.update({(target, month): moved for month, moved in dirty.items() if moved > 0})
+        # A changed job may have moved to a month in which nothing was counted yet.
+        for month in set(dirty) - {state.month for state in self._asked.months(target)}:
+            self._counted[target].setdefault(month, ((), basis))
+        self._dirty |= {(target, month) for month in dirty}
+        self._dirty -= {(target, month) for month in clean}
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        left = self._adopted.get((target, month))
+        if left is not None:
+            return [(total, "jura-ng") for total in left.singles]
+        return self._asked.summary_keys(target, month)
+
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        pass
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+        pass
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        return self._asked.accepted_changes(target)
+
+    def counts(self, target: str) -> HostCounts:
+        return self._asked.counts(target)
+
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
+        pass
+
+    def took_over(self, target: str) -> Epoch | None:
+        return self._asked.took_over(target)
+
+    def adopt(self, target: str, left: InheritedMonth) -> None:
+        self._adopted[target, left.month] = left
+
+    def take_over(self, target: str, until: Epoch) -> None:
+        pass
+
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        self._await(messages)
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        self._await(messages)
+
+    def _await(self, messages: Sequence[MonthMessage] | Sequence[SyncMessage]) -> None:
+        self._waiting += [
+            Outstanding(
+                number=0, message=one.message, state=MessageState.PREPARED, records=one.records, narrowing=False
+            )
+            for one in messages
+        ]
+
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin_round(
+        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+    ) -> TargetState:
+        state = self._asked.target(target)
+        if state is not None and state.start_rule == start_rule:
+            return state
+        return TargetState(
+            target=target,
+            start_rule=start_rule,
+            start=start,
+            selection_digest=selection_digest,
+            checked_digest="",
+            last_round=None,
+            last_success=None,
+            last_published_end=None,
+            swept=None,
+            delivered=0,
+            prepared=0,
+            in_doubt=0,
+            quarantined=0,
+            messages=0,
+            held=(),
+        )
+
+    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+        pass
+
+    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
+        pass
+
+    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+        first = self._asked.outstanding(message.target, self._sent)
+        if first is not None and first.message.id == message.id:
+            for record in first.records:
+                if record.group:
+                    at = message.target, month_number(record.ended_at)
+                    self._arrived.setdefault(at, []).append(record)
+        self._sent.add(message.id)
+
+    def in_doubt(self, message: Message, reason: str) -> None:
+        pass
+
+    def leave_in_doubt(self, target: str) -> None:
+        pass
+
+    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+        pass
+
+    def split(
+        self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
+    ) -> None:
+        pass
+
+    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
+        pass
+
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+    ) -> None:
+        pass
+
+    def release(self, numbers: Iterable[int]) -> int:
+        return 0
+
+    def drop(self, numbers: Iterable[int]) -> int:
+        return 0
+
+    def close(self) -> None:
+        self._asked.close()
+
+
+def _nothing_of(month: int) -> MonthState:
+    return MonthState(
+        month=month,
+        jobs=0,
+        digest="",
+        basis="",
+        dirty=False,
+        moved=0,
+        by_settings=False,
+        accepted_jobs=0,
+        accepted_digest="",
+        accepted_format="",
+        on_its_way=False,
+    )

@@ -1,0 +1,1 @@
+"""Statements of the ledger that every database understands."""

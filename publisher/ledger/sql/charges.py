@@ -1,0 +1,327 @@
+"""Charges in the publishing database: the runs that compute them, and what each job costs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.ledger.books import ChargedSum, ChargeRequest, ChargeRun, Counts, KeptCharge, News, RunNumber, RunState
+from publisher.ledger.sqlite import connection as sqlite_file
+from publisher.ledger.sqlite.locks import ChargeLocks
+from publisher.model.errors import LedgerError, PublisherError
+from publisher.model.job import Epoch, JobId, JobKey
+from publisher.model.rates import AssessedJob, Tariff
+from publisher.model.time import Window
+
+NO_RULE: Final = "no rule is for the job any more"
+_GONE: Final = "its process ended without a word (killed, or the machine went down); run the same command again"
+_PORTION: Final = 1000
+
+_ENTER = """
+INSERT INTO charge_run (state, end_from, end_to, project, job_group, asked_at, noted_at)
+VALUES ('queued', :start, :end, :project, :group, :now, :now)"""
+_BEGIN = "UPDATE charge_run SET state = 'running', began_at = :now, noted_at = :now WHERE id = :id"
+_FINISH = "UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"
+_FAIL = "UPDATE charge_run SET state = 'failed', reason = :reason, ended_at = :now, noted_at = :now WHERE id = :id"
+_NOTE = """
+UPDATE charge_run SET noted_at = :now, jobs = jobs + :jobs, charged = charged + :charged, first = first + :first,
+       without_result = without_result + :without_result, without_rule = without_rule + :without_rule,
+       unreadable = unreadable + :unreadable, changed = changed + :changed
+WHERE id = :id"""
+_RUNS = """
+SELECT id, state, end_from, end_to, project, job_group, asked_at, began_at, noted_at, ended_at,
+       jobs, charged, without_result, without_rule, unreadable, first, changed, reason
+FROM charge_run ORDER BY id"""
+_UNENDED = "SELECT id FROM charge_run WHERE state IN ('queued', 'running')"
+_FAILED = "SELECT id FROM charge_run WHERE state = 'failed'"
+_TARIFF = "SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"
+_NEW_TARIFF = "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
+_KEPT = """
+SELECT charge.key, job_id, local_id, ended_at, queue, project, job_group, amount, reason, news, news_of,
+       was_amount, was_reason, now.unit, now.formula, now.description, was.unit, was.formula, was.description
+FROM charge LEFT JOIN tariff AS now ON now.id = tariff LEFT JOIN tariff AS was ON was.id = was_tariff"""
+_OF_JOB = _KEPT + " WHERE charge.key = :key"
+_LISTED = (
+    _KEPT
+    + """
+WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR charge.key > :key)
+      AND (:project IS NULL OR project = :project) AND (:group IS NULL OR job_group = :group)
+ORDER BY ended_at, charge.key LIMIT :limit"""
+)
+_AMOUNTS = """
+SELECT ended_at, key, project, job_group, unit, amount
+FROM charge JOIN tariff ON tariff.id = tariff
+WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR key > :key) AND amount IS NOT NULL
+ORDER BY ended_at, key LIMIT :limit"""
+_KEEP = """
+INSERT INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount, reason,
+                    news, news_of, was_tariff, was_amount, was_reason)
+VALUES (:key, :job_id, :local_id, :ended_at, :queue, :project, :group, :tariff, :amount, :reason,
+        :news, :news_of, :was_tariff, :was_amount, :was_reason)
+ON CONFLICT (key) DO UPDATE
+SET ended_at = :ended_at, queue = :queue, project = :project, job_group = :group, tariff = :tariff, amount = :amount,
+    reason = :reason, news = :news, news_of = :news_of, was_tariff = :was_tariff, was_amount = :was_amount,
+    was_reason = :was_reason"""
+_BEFORE_ALL: Final = -(2**63)
+_AFTER_ALL: Final = 2**63 - 1
+
+
+class SqliteChargeBook:
+    """`ChargeBook` in one SQLite file. Not for use by several threads at once."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._locks = ChargeLocks(path)
+        self._tariffs: dict[Tariff, int] = {}
+        self._failed: frozenset[int] = frozenset()
+
+    def runs(self) -> Sequence[ChargeRun]:
+        with sqlite_file.translated(self._path):
+            rows = self._connection.execute(_RUNS).fetchall()
+        return [self._as_it_is(_run(row)) for row in rows]
+
+    def charges(self, request: ChargeRequest) -> Iterator[KeptCharge]:
+        start, key = (_BEFORE_ALL if request.window.start is None else request.window.start), b""
+        asked = {
+            "end": _AFTER_ALL if request.window.end is None else request.window.end,
+            "project": request.project,
+            "group": request.group,
+            "limit": _PORTION,
+        }
+        while True:
+            with sqlite_file.translated(self._path):
+                rows = self._connection.execute(_LISTED, asked | {"start": start, "key": key}).fetchall()
+            yield from map(_kept, rows)
+            if len(rows) < _PORTION:
+                return
+            start, key = rows[-1][3], rows[-1][0]
+
+    def sums(self, window: Window) -> Sequence[ChargedSum]:
+        start, key = (_BEFORE_ALL if window.start is None else window.start), b""
+        end = _AFTER_ALL if window.end is None else window.end
+        jobs: Counter[tuple[str, str, str]] = Counter()
+        amounts: dict[tuple[str, str, str], Decimal] = {}
+        while True:
+            asked = {"start": start, "end": end, "key": key, "limit": _PORTION}
+            with sqlite_file.translated(self._path):
+                rows = self._connection.execute(_AMOUNTS, asked).fetchall()
+            for *_, project, group, unit, amount in rows:
+                payer = project, group, unit
+                jobs[payer] += 1
+                amounts[payer] = amounts.get(payer, Decimal(0)) + Decimal(amount)
+            if len(rows) < _PORTION:
+                break
+            start, key = rows[-1][:2]
+        return [
+            ChargedSum(project=payer[0], group=payer[1], unit=payer[2], jobs=jobs[payer], amount=amount)
+            for payer, amount in sorted(amounts.items())
+        ]
+
+    @contextmanager
+    def asked(
+        self, request: ChargeRequest, clock: Callable[[], datetime], patience: Callable[[], bool]
+    ) -> Iterator[RunNumber]:
+        number = self._enter(request, clock())
+        try:
+            self._locks.work(patience)
+            with self._atomic():
+                self._fail_abandoned_runs(number, clock())
+                self._connection.execute(_BEGIN, {"id": number, "now": _epoch(clock())})
+            yield number
+            with self._atomic():
+                self._connection.execute(_FINISH, {"id": number, "now": _epoch(clock())})
+        except BaseException as error:
+            reason = str(error) if isinstance(error, PublisherError) else f"interrupted ({type(error).__name__})"
+            with suppress(LedgerError):  # where it cannot be written, the lock that is let go of tells the same
+                self._fail(number, reason, clock())
+            raise
+        finally:
+            self._locks.leave(number)
+
+    def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
+        counted = {"jobs": len(jobs), "unreadable": unreadable}
+        with self._atomic():
+            pairs = [(job, self._of(job.key)) for job in jobs]
+            kept = [self._merged(number, job, before) for job, before in pairs]
+            news = [one.news for one in kept if one is not None and one.news_of == number]
+            self._connection.executemany(
+                _KEEP,
+                [
+                    self._row(one)
+                    for one, (_, before) in zip(kept, pairs, strict=True)
+                    if one is not None and one != before
+                ],
+            )
+            counted |= {
+                "charged": sum(job.amount is not None for job in jobs),
+                "without_result": sum(bool(job.reason) for job in jobs),
+                "without_rule": sum(job.tariff is None for job in jobs),
+                "first": news.count(News.FIRST),
+                "changed": news.count(News.CHANGED),
+            }
+            self._connection.execute(_NOTE, counted | {"id": number, "now": _epoch(now)})
+
+    def close(self) -> None:
+        self._locks.close()
+        self._connection.close()
+
+    def _enter(self, request: ChargeRequest, now: datetime) -> RunNumber:
+        asked = {
+            "start": request.window.start,
+            "end": request.window.end,
+            "project": request.project,
+            "group": request.group,
+            "now": _epoch(now),
+        }
+        with self._atomic():
+            number = RunNumber(self._connection.execute(_ENTER, asked).lastrowid or 0)
+            self._locks.hold(number)  # before anybody can see the run: it must not look dead
+        return number
+
+    def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
+        """Runs without a process have failed. Their news are told by the next run that comes across them."""
+        for (other,) in self._connection.execute(_UNENDED).fetchall():
+            if other != number and not self._locks.is_alive(other):
+                self._connection.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
+        self._failed = frozenset(other for (other,) in self._connection.execute(_FAILED))
+
+    def _fail(self, number: RunNumber, reason: str, now: datetime) -> None:
+        with self._atomic():
+            self._connection.execute(_FAIL, {"id": number, "reason": reason, "now": _epoch(now)})
+
+    def _as_it_is(self, run: ChargeRun) -> ChargeRun:
+        if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(run.number):
+            return replace(run, state=RunState.FAILED, reason=_GONE)
+        return run
+
+    def _of(self, key: JobKey) -> KeptCharge | None:
+        row = self._connection.execute(_OF_JOB, {"key": key}).fetchone()
+        return None if row is None else _kept(row)
+
+    def _merged(self, number: RunNumber, job: AssessedJob, before: KeptCharge | None) -> KeptCharge | None:
+        """What is kept of a job from now on; None for nothing."""
+        if before is None:
+            return None if job.tariff is None else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
+        if job.tariff is None:
+            job = replace(job, reason=NO_RULE)
+        # What a run brought that failed later was told to nobody: it is this one's news.
+        untold = before.news_of in self._failed
+        if _said(job) == _said(before.job):
+            return replace(before, job=job, news_of=number if untold else before.news_of)
+        if untold and before.news is News.FIRST:
+            return replace(before, job=job, news_of=number)
+        was = before.was if untold else before.job
+        return KeptCharge(job=job, news=News.CHANGED, news_of=number, was=was)
+
+    def _row(self, kept: KeptCharge) -> Mapping[str, Any]:
+        job, was = kept.job, kept.was
+        return {
+            "key": job.key,
+            "job_id": job.job_id,
+            "local_id": job.local_id,
+            "ended_at": job.ended_at,
+            "queue": job.queue,
+            "project": job.project,
+            "group": job.group,
+            "tariff": self._tariff(job.tariff),
+            "amount": _digits(job.amount),
+            "reason": job.reason,
+            "news": kept.news,
+            "news_of": kept.news_of,
+            "was_tariff": None if was is None else self._tariff(was.tariff),
+            "was_amount": None if was is None else _digits(was.amount),
+            "was_reason": None if was is None else was.reason,
+        }
+
+    def _tariff(self, tariff: Tariff | None) -> int | None:
+        if tariff is None:
+            return None
+        if tariff not in self._tariffs:
+            texts = {"unit": tariff.unit, "formula": tariff.formula, "description": tariff.description}
+            found = self._connection.execute(_TARIFF, texts).fetchone()
+            number = found[0] if found else self._connection.execute(_NEW_TARIFF, texts).lastrowid
+            self._tariffs[tariff] = int(number or 0)
+        return self._tariffs[tariff]
+
+    def _atomic(self) -> AbstractContextManager[None]:
+        return sqlite_file.atomic(self._connection, self._path)
+
+
+def open_charge_book(path: Path) -> SqliteChargeBook:
+    """The charges in the publishing database at `path`, made when it is not there. Raises: LedgerError."""
+    return SqliteChargeBook(sqlite_file.open_ledger_file(path), path)
+
+
+def open_charge_book_to_read(path: Path) -> SqliteChargeBook:
+    """Only to ask; an empty one in memory when there is none yet. Raises: LedgerError."""
+    return SqliteChargeBook(sqlite_file.open_file_to_read(path), path)
+
+
+def _said(job: AssessedJob) -> tuple[object, ...]:
+    """What makes a charge another one: the formula alone does not."""
+    return job.amount, job.tariff.unit if job.tariff else None, job.reason
+
+
+def _kept(row: Sequence[Any]) -> KeptCharge:
+    (key, job_id, local_id, ended_at, queue, project, group, amount, reason, news, news_of, was_amount, was_reason) = (
+        row[:13]
+    )
+    job = AssessedJob(
+        key=JobKey(key),
+        job_id=JobId(job_id),
+        local_id=local_id,
+        ended_at=Epoch(ended_at),
+        queue=queue,
+        project=project,
+        group=group,
+        tariff=_tariff_of(row[13:16]),
+        amount=None if amount is None else Decimal(amount),
+        reason=reason,
+    )
+    was = None
+    if was_reason is not None:
+        was_decimal = None if was_amount is None else Decimal(was_amount)
+        was = replace(job, tariff=_tariff_of(row[16:19]), amount=was_decimal, reason=was_reason)
+    return KeptCharge(job=job, news=News(news), news_of=RunNumber(news_of), was=was)
+
+
+def _tariff_of(texts: Sequence[str | None]) -> Tariff | None:
+    unit, formula, description = texts
+    return None if unit is None else Tariff(unit=unit, formula=formula or "", description=description or "")
+
+
+def _run(row: Sequence[Any]) -> ChargeRun:
+    counts = dict(
+        zip(
+            ("jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed"),
+            row[10:17],
+            strict=True,
+        )
+    )
+    return ChargeRun(
+        number=RunNumber(row[0]),
+        state=RunState(row[1]),
+        request=ChargeRequest(window=Window(start=row[2], end=row[3]), project=row[4], group=row[5]),
+        asked_at=datetime.fromtimestamp(row[6], UTC),
+        began_at=None if row[7] is None else datetime.fromtimestamp(row[7], UTC),
+        noted_at=datetime.fromtimestamp(row[8], UTC),
+        ended_at=None if row[9] is None else datetime.fromtimestamp(row[9], UTC),
+        counts=Counts(**counts),
+        reason=row[17],
+    )
+
+
+def _digits(amount: Decimal | None) -> str | None:
+    return None if amount is None else format(amount, "f")
+
+
+def _epoch(moment: datetime) -> int:
+    return int(moment.timestamp())

@@ -1,0 +1,438 @@
+"""The records of an outstanding message as text: what stands in `outbox.records`.
+
+The receiver's own ids of a message's rows, packed, and found again by the run's key. Pure functions over bytes.
+
+Entries do not keep a job's place in its message, so each id stands under a tag: as few leading bytes of the run's key as tell
+the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in order, so that the ids beside the tags
+are a few stretches: 2.2 bytes a job in messages of 50 (measured), where the reply itself has 85.
+
+Rows of the publishing database, written inside a move's transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from typing import Final
+
+from publisher.ledger.contract import OutboxRecord
+from publisher.ledger.sqlite.membership import pack_all
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
+from publisher.model.message import Entry, Message, Progress, Rendered, Values, WindowMark
+
+# Flat lists of plain values, made here: to look for circles in them takes a quarter of the time.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def carried_text(records: Sequence[OutboxRecord]) -> str:
+    """The records of an outstanding message, as `outbox.records` keeps them."""
+    return _ENCODER.encode(
+        [
+            (
+                *_line(one.row, one.job_id, one.local_id, one, one.content_bytes, one.first_time, one.submit_host),
+                *([one.group] if one.group else ()),
+            )
+            for one in records
+        ]
+    )
+
+
+def rendered_text(records: Sequence[Rendered]) -> str:
+    """The same of records that were rendered just now, without a `OutboxRecord` of each (0.7 of 2 µs)."""
+    return _ENCODER.encode(
+        [
+            _line(
+                one.job.row,
+                one.job.job_id,
+                one.job.local_id,
+                one.entry,
+                len(one.content),
+                one.first_time,
+                one.submit_host,
+            )
+            for one in records
+        ]
+    )
+
+
+def _line(
+    row: RowRef, job_id: str, local_id: str, run: OutboxRecord | Entry, content_bytes: int, first_time: bool, host: str
+) -> tuple[str | int, ...]:
+    """A record as `carried_from` takes it apart. `run` has the end time and the fingerprint that were sent."""
+    return (
+        row.database,
+        row.record_id,
+        job_id,
+        local_id,
+        run.ended_at,
+        run.fingerprint,
+        content_bytes,
+        int(first_time),
+        host,
+    )
+
+
+def carried_from(text: str) -> tuple[OutboxRecord, ...]:
+    """The records of an outstanding message from what `carried_text` made of them."""
+    return tuple(_carried(line) for line in json.loads(text))
+
+
+def _carried(line: Sequence[object]) -> OutboxRecord:
+    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host, *group = line
+    return OutboxRecord(
+        row=RowRef(database=str(file), record_id=int(str(record_id))),
+        job_id=JobId(str(job_id)),
+        local_id=str(local_id),
+        ended_at=Epoch(int(str(ended_at))),
+        fingerprint=int(str(fingerprint)),
+        content_bytes=int(str(content_bytes)),
+        first_time=bool(first_time),
+        submit_host=str(submit_host),
+        group=int(str(group[0])) if group else 0,
+    )
+
+
+_TEXTS: Final = 0x80  # in the first byte, beside the width of the tags: the ids are no plain numbers
+
+
+def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
+    """All runs of a message in its order, each with its id or ''; None when no id is known.
+
+    Of a run that is named twice, the first counts.
+    """
+    by_key: dict[JobKey, str] = {}
+    for key, text in named:
+        by_key.setdefault(key, text)
+    known = {key: text for key, text in by_key.items() if text}
+    if not known:
+        return None
+    # Also told apart from the runs without an id: those must not be found under another's tag.
+    width = next(width for width in count(1) if len({key[:width] for key in by_key}) == len(by_key))
+    head = _varint(len(known)) + b"".join(key[:width] for key in known)
+    if all(_is_number(text) for text in known.values()):
+        return bytes([width]) + head + _stretches([int(text) for text in known.values()])
+    return bytes([width | _TEXTS]) + head + json.dumps(list(known.values()), separators=(",", ":")).encode()
+
+
+def find(packed: bytes | None, key: JobKey) -> str:
+    """The id of the row of a run that the message carried; '' when the receiver told none."""
+    if not packed:
+        return ""
+    width = packed[0] & ~_TEXTS
+    tags, at = _read_varint(packed, 1)
+    ids = at + tags * width
+    for place in range(tags):
+        if packed[at + place * width : at + (place + 1) * width] == key[:width]:
+            if packed[0] & _TEXTS:
+                return str(json.loads(packed[ids:])[place])
+            return str(_number_at(packed[ids:], place))
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    """Whether the text comes back byte for byte from the number that it spells."""
+    return len(text) < 20 and text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
+
+
+def _stretches(numbers: Sequence[int]) -> bytes:
+    """Numbers as stretches that count up by one: how far each begins from the end of the last, and how long it is."""
+    begins = [place for place, number in enumerate(numbers) if not place or number != numbers[place - 1] + 1]
+    packed = []
+    for begin, following in zip(begins, [*begins[1:], len(numbers)], strict=True):
+        packed += [_varint(_folded(numbers[begin] - (numbers[begin - 1] if begin else 0))), _varint(following - begin)]
+    return b"".join(packed)
+
+
+def _number_at(packed: bytes, place: int) -> int:
+    for first, length in _unpacked(packed):
+        if place < length:
+            return first + place
+        place -= length
+    raise ValueError("row ids end before their last place")
+
+
+def _unpacked(packed: bytes) -> Iterator[tuple[int, int]]:
+    at = last = 0
+    while at < len(packed):
+        step, at = _read_varint(packed, at)
+        length, at = _read_varint(packed, at)
+        first = last + (-(step + 1 >> 1) if step & 1 else step >> 1)
+        yield first, length
+        last = first + length - 1
+
+
+def _folded(step: int) -> int:
+    """Steps of either sign as numbers from 0 on, small ones small."""
+    return step << 1 if step >= 0 else -(step << 1) - 1
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the high bit says that more follow."""
+    packed = b""
+    while number > 0x7F:
+        packed += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return packed + bytes([number])
+
+
+def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next one begins."""
+    number = shift = 0
+    while True:
+        octet = packed[at]
+        at += 1
+        number |= (octet & 0x7F) << shift
+        shift += 7
+        if not octet & 0x80:
+            return number, at
+
+
+_SENT = 2  # a number of `message.state`, as schema.py lists them
+_ENTER_MESSAGE = """
+INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
+VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
+_ENTER_COUNTED = """
+INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
+VALUES (:target, '', 4, '', :jobs, 0, x'', :now, :now)"""
+_ENTER_OUTBOX = """
+INSERT INTO outbox (message, place, narrowing, payload, records)
+VALUES (:message, :place, :narrowing, :payload, :records)"""
+_SETTLE = """
+UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, row_ids = :row_ids, reason = :reason
+WHERE id = :id"""
+_ACCEPTED = """
+UPDATE target SET accepted_messages = accepted_messages + 1,
+    accepted_records = accepted_records + (SELECT records FROM message WHERE id = :id)
+WHERE id = (SELECT target FROM message WHERE id = :id)"""
+_SET_ASIDE = """
+INSERT INTO quarantine (target, key, job_id, local_id, file, record_id, ended_at, rule, reason, fingerprint, hold,
+                        policy_digest, since)
+VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, :reason, :fingerprint, 'held',
+        :policy_digest, :since)
+ON CONFLICT (target, key) DO UPDATE SET
+    file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
+    reason = excluded.reason, fingerprint = excluded.fingerprint,
+    hold = CASE WHEN hold = 'dropped' THEN hold ELSE 'held' END, policy_digest = excluded.policy_digest"""
+_ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
+_LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+_READ_TO = """
+INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
+ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
+_OPEN = """
+INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
+ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
+_ERRAND = """
+INSERT INTO errand (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
+ON CONFLICT (target, name) DO UPDATE SET
+    ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
+_OPEN_AGAIN = """
+INSERT INTO open_row (target, file, record_id)
+SELECT target, file, :record_id FROM reading WHERE target = :target AND file = :file AND record_id >= :record_id
+ON CONFLICT (target, file, record_id) DO NOTHING"""
+_CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
+
+
+def enter(
+    connection: sqlite3.Connection,
+    target: int,
+    message: Message,
+    records: str,
+    *,
+    place: float | None,
+    narrowing: bool,
+) -> int:
+    """A message in the outbox, with its records as outbox_text.py writes them; gives its number."""
+    cursor = connection.execute(
+        _ENTER_MESSAGE,
+        {
+            "target": target,
+            "message_id": message.id,
+            "format": message.format,
+            "records": message.records,
+            "bytes": len(message.payload),
+            "digest": bytes.fromhex(message.digest),
+            "made_at": epoch(message.made_at),
+        },
+    )
+    number = int(cursor.lastrowid or 0)
+    connection.execute(
+        _ENTER_OUTBOX,
+        {
+            "message": number,
+            "place": number if place is None else place,
+            "narrowing": narrowing,
+            "payload": message.payload,
+            "records": records,
+        },
+    )
+    return number
+
+
+def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
+    """The runs that a message carries, known from now on; gives them packed."""
+    runs = {entry.key: (entry.ended_at, entry.fingerprint) for entry in entries}
+    return _remember(connection, target, number, pack_all(runs, number))
+
+
+def remember_counted(
+    connection: sqlite3.Connection, target: int, runs: Mapping[JobKey, Values], now: datetime
+) -> list[bytes]:
+    """Runs that were counted into months, known from now on under a number of their own; gives them packed."""
+    cursor = connection.execute(_ENTER_COUNTED, {"target": target, "jobs": len(runs), "now": epoch(now)})
+    number = int(cursor.lastrowid or 0)
+    return _remember(connection, target, number, pack_all(runs, number))
+
+
+def _remember(connection: sqlite3.Connection, target: int, number: int, packed: list[bytes]) -> list[bytes]:
+    packed.sort()
+    blob = b"".join(packed)
+    connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, blob))
+    return packed
+
+
+def leave_quarantine(connection: sqlite3.Connection, target: int, keys: Iterable[JobKey]) -> None:
+    """Runs that are no longer held, for whatever reason; dropped ones stay dropped."""
+    if connection.execute(_ANY_HELD, {"target": target}).fetchone()[0]:
+        connection.executemany(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
+
+
+def entry_of(record: OutboxRecord) -> Entry:
+    return Entry(key=job_key(record.job_id, record.local_id), ended_at=record.ended_at, fingerprint=record.fingerprint)
+
+
+def advance(connection: sqlite3.Connection, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
+    execute = connection.executemany
+    execute(
+        _READ_TO,
+        [
+            {"target": target, "file": at.database, "record_id": at.record_id, "anchor": at.anchor}
+            for at in progress.cursors
+        ],
+    )
+    execute(
+        _OPEN,
+        [
+            {
+                "target": target,
+                "file": row.row.database,
+                "record_id": row.row.record_id,
+                "finished_at": row.finished_seen_at,
+            }
+            for row in progress.opened
+        ],
+    )
+    execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
+    if mark := progress.window_mark:
+        _go_on_from(connection, target, mark)
+    leave_quarantine(connection, target, progress.left_quarantine)
+    set_aside(connection, target, progress.skipped, policy_digest, now)
+
+
+def _go_on_from(connection: sqlite3.Connection, target: int, mark: WindowMark) -> None:
+    connection.execute(
+        _ERRAND,
+        {
+            "target": target,
+            "name": mark.window_progress,
+            "ended_at": mark.ended_at,
+            "file": mark.row.database,
+            "record_id": mark.row.record_id,
+        },
+    )
+
+
+def go_back(connection: sqlite3.Connection, target: int, behind: Mapping[str, WindowMark | None]) -> None:
+    """Errands go on from these places, None for the beginning."""
+    for name, mark in behind.items():
+        if mark is None:
+            connection.execute("DELETE FROM errand WHERE target = ? AND name = ?", (target, name))
+        else:
+            _go_on_from(connection, target, mark)
+
+
+def open_again(connection: sqlite3.Connection, target: int, records: Iterable[OutboxRecord]) -> None:
+    """Rows that are to be looked at again. Those beyond what was read will be met anyway."""
+    connection.executemany(
+        _OPEN_AGAIN,
+        [{"target": target, "file": one.row.database, "record_id": one.row.record_id} for one in records],
+    )
+
+
+def set_aside(
+    connection: sqlite3.Connection, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime
+) -> None:
+    connection.executemany(
+        _SET_ASIDE,
+        [
+            {
+                "target": target,
+                "key": job.key,
+                "job_id": _storable(job.job_id),
+                "local_id": _storable(job.local_id),
+                "file": job.row.database,
+                "record_id": job.row.record_id,
+                "ended_at": job.ended_at,
+                "rule": job.rule,
+                "reason": _storable(job.reason),
+                "fingerprint": job.fingerprint,
+                "policy_digest": policy_digest,
+                "since": epoch(now),
+            }
+            for job in jobs
+        ],
+    )
+
+
+def settle(
+    connection: sqlite3.Connection,
+    number: int,
+    state: int,
+    now: datetime,
+    *,
+    remote_id: str = "",
+    row_ids: bytes | None = None,
+    reason: str = "",
+) -> None:
+    connection.execute(
+        _SETTLE,
+        {
+            "id": number,
+            "state": state,
+            "now": epoch(now),
+            "remote_id": remote_id or None,
+            "row_ids": row_ids,
+            "reason": reason or None,
+        },
+    )
+    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+
+
+def accept(
+    connection: sqlite3.Connection, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None
+) -> None:
+    """A message was accepted. Its target counts it, so that nobody has to go through all messages to know how many."""
+    settle(connection, number, _SENT, now, remote_id=remote_id, row_ids=row_ids)
+    connection.execute(_ACCEPTED, {"id": number})
+
+
+def forget(connection: sqlite3.Connection, number: int) -> None:
+    """A message's runs and what was to be sent of it. Its own row stays."""
+    connection.execute("DELETE FROM fresh WHERE message = ?", (number,))
+    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+
+
+def outbox_records(connection: sqlite3.Connection, number: int) -> tuple[OutboxRecord, ...]:
+    row = connection.execute("SELECT records FROM outbox WHERE message = ?", (number,)).fetchone()
+    return carried_from(row[0])
+
+
+def _storable(text: str) -> str:
+    """Text that SQLite takes: bytes that were not UTF-8 are shown as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def epoch(moment: datetime) -> int:
+    return int(moment.timestamp())

@@ -1,0 +1,341 @@
+"""The groups of a month as the ledger keeps them: JSON, compressed, the same bytes for the same groups.
+
+Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from hashlib import sha256
+
+from publisher.ledger.contract import MonthState, OutboxRecord
+from publisher.model.job import Epoch
+from publisher.model.rates import Benchmark
+from publisher.model.totals.months import InheritedMonth
+from publisher.model.totals.summary import SummaryGroup, month_number, sync_host
+
+
+def encode(groups: Sequence[SummaryGroup]) -> bytes:
+    rows = [
+        [
+            group.year,
+            group.month,
+            group.site,
+            group.user,
+            group.vo,
+            group.vo_group,
+            group.role,
+            group.submit_host,
+            group.infrastructure,
+            group.kind,
+            [[one.kind, str(one.value)] for one in group.benchmarks],
+            group.node_count,
+            group.cpu_count,
+            group.earliest_end,
+            group.latest_end,
+            group.wall_s,
+            group.cpu_s,
+            group.normalised_wall_micro,
+            group.normalised_cpu_micro,
+            group.jobs,
+        ]
+        for group in groups
+    ]
+    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
+
+
+def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
+    """No groups for None: nothing was counted or accepted yet."""
+    return () if text is None else tuple(_group(row) for row in json.loads(zlib.decompress(text)))
+
+
+def digest(text: bytes) -> str:
+    """Of what the groups say, not of how they were compressed."""
+    return sha256(zlib.decompress(text)).hexdigest()[:32]
+
+
+def _group(row: list[object]) -> SummaryGroup:
+    texts = [str(text) for text in row[2:10]]
+    site, user, vo, vo_group, role, submit_host, infrastructure, kind = texts
+    benchmarks = row[10] if isinstance(row[10], list) else []
+    year, month, nodes, cores, earliest, latest, wall, cpu, wall_micro, cpu_micro, jobs = (
+        int(str(number)) for number in [*row[:2], *row[11:]]
+    )
+    return SummaryGroup(
+        year=year,
+        month=month,
+        site=site,
+        user=user,
+        vo=vo,
+        vo_group=vo_group,
+        role=role,
+        submit_host=submit_host,
+        infrastructure=infrastructure,
+        kind=kind,
+        benchmarks=tuple(Benchmark(kind=name, value=Decimal(value)) for name, value in benchmarks),
+        node_count=nodes,
+        cpu_count=cores,
+        earliest_end=Epoch(earliest),
+        latest_end=Epoch(latest),
+        wall_s=wall,
+        cpu_s=cpu,
+        normalised_wall_micro=wall_micro,
+        normalised_cpu_micro=cpu_micro,
+        jobs=jobs,
+    )
+
+
+_MONTHS = """
+SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accepted_format,
+       sending IS NOT NULL, moved, by_settings, sending_digest, sending_jobs
+FROM month
+WHERE target = :target ORDER BY month"""
+_CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
+# What was only added to is of the basis of before: it has to be summed up anew under the one of now.
+_COUNT = """
+INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
+VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, 0, :by_settings)
+ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
+    last_end = excluded.last_end, digest = excluded.digest,
+    basis = CASE WHEN :anew THEN excluded.basis ELSE basis END,
+    by_settings = excluded.digest IS NOT accepted_digest AND (by_settings OR excluded.by_settings)"""
+_DIRTY = """
+INSERT INTO month (target, month, counted, jobs, digest, basis, dirty, moved)
+VALUES (:target, :month, :nothing, 0, '', :basis, 1, :moved)
+ON CONFLICT (target, month) DO UPDATE SET dirty = 1, moved = moved + excluded.moved"""
+_CLEAN = "UPDATE month SET dirty = 0, moved = 0 WHERE target = :target AND month = :month"
+_SENDING = """
+UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts,
+    sending_end = last_end
+WHERE target = :target AND month = :month"""
+_LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
+_MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
+_STILL_OUT = """
+SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_message.message
+               WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
+_ACCEPT = """
+UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
+    accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
+    sending = NULL, sending_digest = NULL, by_settings = 0
+WHERE target = :target AND month = :month AND sending IS NOT NULL"""
+_SENDING_NOW = "SELECT sending, accepted, sending_digest FROM month WHERE target = :target AND month = :month"
+_ACCEPT_PART = """
+UPDATE month SET accepted = :accepted, accepted_digest = :digest, accepted_jobs = coalesce(accepted_jobs, 0),
+    accepted_format = (SELECT format FROM message WHERE id = :message)
+WHERE target = :target AND month = :month"""
+_ADOPT = """
+INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
+                   accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
+VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :hosts, :format)
+ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
+    accepted_jobs = excluded.accepted_jobs, accepted_hosts = excluded.accepted_hosts,
+    accepted_format = excluded.accepted_format"""
+_EMPTIED = """
+UPDATE month SET accepted = counted, accepted_digest = digest, accepted_jobs = 0, accepted_hosts = hosts
+WHERE target = :target AND month = :month AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
+_NO_MORE = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
+_NOT_WHOLE = "UPDATE month SET sending_digest = NULL WHERE target = :target AND month = :month"
+_NOT_ACCEPTED = "SELECT month FROM month WHERE target = :target AND digest IS NOT accepted_digest"
+_TOTALS = """
+UPDATE target SET
+    delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target)
+              + (SELECT coalesce(sum(jobs), 0) FROM delivered_count WHERE target = :target),
+    last_end = coalesce((SELECT max(sending_end) FROM month WHERE target = :target AND accepted IS NOT NULL), last_end)
+WHERE id = :target"""
+
+
+def states(connection: sqlite3.Connection, target: int | None) -> list[MonthState]:
+    return [
+        MonthState(
+            month=row[0],
+            jobs=row[1],
+            digest=row[2],
+            basis=row[3],
+            dirty=bool(row[4]),
+            accepted_jobs=row[5] or 0,
+            accepted_digest=row[6] or "",
+            accepted_format=row[7] or "",
+            on_its_way=bool(row[8]),
+            moved=row[9],
+            by_settings=bool(row[10]),
+            sending_digest=row[11] or "",
+            sending_jobs=(row[12] or 0) if row[8] else 0,
+        )
+        for row in connection.execute(_MONTHS, {"target": target})
+    ]
+
+
+def content(
+    connection: sqlite3.Connection, target: int | None, month: int
+) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
+    """The groups counted and the groups accepted."""
+    row = connection.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None)
+    return decode(row[0]), decode(row[1])
+
+
+def count(
+    connection: sqlite3.Connection,
+    target: int,
+    contents: Mapping[int, Sequence[SummaryGroup]],
+    dirty: Mapping[int, int],
+    clean: Collection[int],
+    by_settings: Collection[int],
+    basis: str,
+) -> None:
+    """Write the counted groups of months, and which of them were summed up anew, or must be."""
+    for month, groups in contents.items():
+        text = encode(groups)
+        connection.execute(
+            _COUNT,
+            {
+                "target": target,
+                "month": month,
+                "counted": text,
+                "jobs": sum(group.jobs for group in groups),
+                "hosts": _hosts(groups),
+                "last_end": max((group.latest_end for group in groups), default=None),
+                "digest": digest(text),
+                "basis": basis,
+                "anew": month in clean,
+                "by_settings": month in by_settings,
+            },
+        )
+    # A changed job may have moved to a month in which nothing was counted yet.
+    nothing = encode(())
+    connection.executemany(
+        _DIRTY,
+        [
+            {"target": target, "month": month, "nothing": nothing, "basis": basis, "moved": moved}
+            for month, moved in dirty.items()
+        ],
+    )
+    connection.executemany(_CLEAN, [{"target": target, "month": month} for month in clean])
+
+
+def adopt(connection: sqlite3.Connection, target: int, left: InheritedMonth) -> None:
+    """Another publisher's totals are what the receiver has of a month."""
+    text = encode(left.groups)
+    connection.execute(
+        _ADOPT,
+        {
+            "target": target,
+            "month": left.month,
+            "nothing": encode(()),
+            "accepted": text,
+            "digest": f"adopted {digest(text)}",  # never that of our own: they are sent whatever it says
+            "jobs": sum(group.jobs for group in left.groups),
+            "hosts": _hosts(left.groups),
+            "format": left.format,
+        },
+    )
+
+
+def emptied(connection: sqlite3.Connection, target: int, month: int) -> None:
+    """A month without jobs by now has nothing to be sent: what stays of it at the receiver was accepted to stay."""
+    if connection.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
+        connection.execute(_TOTALS, {"target": target})
+
+
+def _hosts(groups: Sequence[SummaryGroup]) -> str:
+    """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what every month holds."""
+    jobs: Counter[str] = Counter()
+    for group in groups:
+        jobs[sync_host(group.submit_host)] += group.jobs
+    return json.dumps(jobs, sort_keys=True, separators=(",", ":"))
+
+
+def send(connection: sqlite3.Connection, target: int, month: int) -> None:
+    """What is counted now is what the messages to come say."""
+    connection.execute(_SENDING, {"target": target, "month": month})
+
+
+def link(connection: sqlite3.Connection, target: int, message: int, months: Collection[int]) -> None:
+    connection.executemany(_LINK, [{"message": message, "target": target, "month": month} for month in months])
+
+
+def months_of(connection: sqlite3.Connection, message: int) -> list[int]:
+    return [month for (month,) in connection.execute(_MONTHS_OF, {"message": message})]
+
+
+def forget(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+    """Months that the receiver does not keep as totals any more."""
+    connection.executemany("DELETE FROM month WHERE target = ? AND month = ?", [(target, month) for month in months])
+    connection.execute(_TOTALS, {"target": target})
+
+
+def sending(connection: sqlite3.Connection, target: int | None, month: int) -> tuple[SummaryGroup, ...]:
+    """The groups that messages on their way were made of."""
+    row = connection.execute(_SENDING_NOW, {"target": target, "month": month}).fetchone()
+    return decode(row[0]) if row else ()
+
+
+def not_accepted(connection: sqlite3.Connection, target: int) -> list[int]:
+    """Months of which something was counted that the receiver has not accepted."""
+    return [month for (month,) in connection.execute(_NOT_ACCEPTED, {"target": target})]
+
+
+def arrived(
+    connection: sqlite3.Connection, target: int, message: int, records: Sequence[OutboxRecord], now: datetime
+) -> list[int]:
+    """After a message of months was accepted; gives those that are accepted whole, with the last of their messages.
+
+    Of the others the rows that arrived are known to be at the receiver, whatever becomes of the rest.
+    """
+    whole = []
+    for month in months_of(connection, message):
+        at = {"target": target, "month": month}
+        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
+        groups, accepted, sent_digest = connection.execute(_SENDING_NOW, at).fetchone()
+        if sent_digest is not None and not is_out:
+            connection.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
+            whole.append(month)
+            continue
+        places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
+        new = [group for place, group in enumerate(decode(groups)) if place in places]
+        if new:
+            text = encode(joined(decode(accepted), new))
+            part = f"part {digest(text)}"  # never that of our own: the rest is sent whatever it says
+            connection.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
+        if not is_out:
+            connection.execute(_NO_MORE, at)
+    return whole
+
+
+def take_back(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+    """A message of these months, which is no longer outstanding, did not arrive: they were not sent whole."""
+    for month in months:
+        at = {"target": target, "month": month}
+        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
+        connection.execute(_NOT_WHOLE if is_out else _NO_MORE, at)
+
+
+def count_delivered(connection: sqlite3.Connection, target: int) -> None:
+    """How many jobs the target's records carry, after what the receiver accepted of its months changed."""
+    connection.execute(_TOTALS, {"target": target})
+
+
+def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> list[SummaryGroup]:
+    """The rows at the receiver after some more arrived, which replace those of the same key."""
+    replaced = {_row(group) for group in new}
+    return [*(group for group in accepted if _row(group) not in replaced), *new]
+
+
+def _row(group: SummaryGroup) -> SummaryGroup:
+    """What tells a row from others, without what is added up in it."""
+    return replace(
+        group,
+        earliest_end=Epoch(0),
+        latest_end=Epoch(0),
+        wall_s=0,
+        cpu_s=0,
+        normalised_wall_micro=0,
+        normalised_cpu_micro=0,
+        jobs=0,
+    )

@@ -1,0 +1,422 @@
+"""What the ledger is asked: statements that only read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.ledger.contract import (
+    DeliveredRun,
+    Delivery,
+    Hold,
+    HostCounts,
+    KnownDatabase,
+    MessageState,
+    MonthState,
+    Outstanding,
+    Quarantined,
+    TargetState,
+    impatient,
+)
+from publisher.ledger.sql import counts, keys, messages, months
+from publisher.ledger.sql.messages import carried_from
+from publisher.ledger.sqlite import connection as sqlite_file
+from publisher.ledger.sqlite import stretches
+from publisher.ledger.sqlite.absence import Absence
+from publisher.ledger.sqlite.arrival import Arrival
+from publisher.ledger.sqlite.locks import target_lock
+from publisher.ledger.sqlite.membership import KEY_BYTES, unpack
+from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
+from publisher.model.message import (
+    REMOVED,
+    Cursor,
+    LearntLimit,
+    Message,
+    MessageId,
+    OpenRow,
+    WindowMark,
+)
+from publisher.model.totals.months import AcceptedChange, month_window
+from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
+
+STATES: Final = (
+    MessageState.PREPARED,
+    MessageState.IN_DOUBT,
+    MessageState.SENT,
+    MessageState.REJECTED,
+    MessageState.COUNTED,
+)
+
+
+_SETTLED: Final = (MessageState.SENT, MessageState.COUNTED)
+
+
+_TARGET = "SELECT id FROM target WHERE name = :name"
+
+
+_TARGETS = "SELECT id, name FROM target ORDER BY name"
+
+
+_STATE = """
+SELECT target.id, start_rule, start_at, selection_digest, last_round, last_success, last_end, swept, delivered,
+       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 0),
+       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 1),
+       (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
+       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
+FROM target WHERE name = :name"""
+
+
+_OUTSTANDING = """
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records
+FROM message JOIN outbox ON outbox.message = message.id
+WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
+
+
+_TOLD = "SELECT last_sync, before_basis FROM target WHERE id = :target"
+
+
+_MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
+
+
+_CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
+
+
+_KNOWN_DATABASES = """
+SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
+WHERE :name IS NULL OR target.name = :name ORDER BY file, target.name"""
+
+
+_ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
+
+
+_LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
+
+
+_OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
+
+
+_QUARANTINED = """
+SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
+       policy_digest, since, key
+FROM quarantine JOIN target ON target.id = quarantine.target"""
+
+
+_QUARANTINE = (
+    _QUARANTINED
+    + " WHERE quarantine.id > :after AND (:name IS NULL OR target.name = :name) ORDER BY quarantine.id LIMIT :limit"
+)
+
+
+_QUARANTINED_JOB = _QUARANTINED + " WHERE job_id = :job_id ORDER BY quarantine.id"
+
+
+_QUARANTINE_PORTION = 1000
+
+
+_HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
+
+
+_OF_MONTH = """
+SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
+WHERE month_message.target = :target AND month = :month AND message.id > :counted ORDER BY message.id"""
+
+
+_ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
+
+
+_CARRIER = """
+SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, row_ids
+FROM message WHERE id = :id"""
+
+
+class LedgerQuestions:
+    """Everything that only reads. Caches the fresh entries of the targets it is asked about."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._numbers: dict[str, int] = {}  # of targets, which keep theirs
+        self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
+        self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
+        self._additions: dict[int, list[keys.Addition]] = {}  # by target, of messages that are not settled
+        self._absences: dict[int, Absence] = {}  # by target, of what this process wrote
+
+    def target(self, target: str) -> TargetState | None:
+        with self._reading():
+            row = self._connection.execute(_STATE, {"name": target}).fetchone()
+        if row is None:
+            return None
+        return TargetState(
+            target=target,
+            start_rule=row[1],
+            start=None if row[2] is None else Epoch(row[2]),
+            selection_digest=row[3],
+            checked_digest=row[13],
+            last_round=_moment(row[4]),
+            last_success=_moment(row[5]),
+            last_published_end=None if row[6] is None else Epoch(row[6]),
+            swept=_moment(row[7]),
+            delivered=row[8],
+            prepared=row[9],
+            in_doubt=row[10],
+            quarantined=row[11],
+            messages=row[12],
+            held=tuple(map(int, row[14].split())),
+        )
+
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
+        number = self._number(target)
+        if number is None or not keys:
+            return {}
+        with self._reading():
+            fresh = self._fresh_of(number)
+            found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
+            others = [key for key in keys if key not in found] if found else keys
+            found |= stretches.look_up(self._connection, number, others, self._absences.get(number))
+            states = {one: self._state_of(one) for one in {membership.message for membership in found.values()}}
+            counted = {one for one, state in states.items() if state is MessageState.COUNTED}
+            windows = list(map(month_window, months.not_accepted(self._connection, number))) if counted else []
+            return {
+                key: DeliveredRun(
+                    ended_at=one.ended_at,
+                    fingerprint=one.fingerprint,
+                    settled=states[one.message] in _SETTLED,
+                    only_counted=one.message in counted and any(one.ended_at in window for window in windows),
+                )
+                for key, one in found.items()
+            }
+
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+        number = self._number(target)
+        if number is None or not keys:
+            return {}
+        with self._reading():
+            by_job = stretches.of_jobs(self._connection, number, keys, self._fresh_of(number))
+            delivered = {
+                key: [
+                    DeliveredRun(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=True)
+                    for other, one in by_job.get(key[:JOB_DIGEST_BYTES], {}).items()
+                    if other != key and one.fingerprint != REMOVED and self._state_of(one.message) in _SETTLED
+                ]
+                for key in keys
+            }
+        return {key: others for key, others in delivered.items() if others}
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        number = self._number(target)
+        with self._reading():
+            if not self._connection.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
+                return {}
+            rows = [row for key in keys for row in self._connection.execute(_HELD, {"target": number, "key": key})]
+        return {held.key: held for held in map(_quarantined, rows)}
+
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        number = self._number(target)
+        passed = 0
+        while True:
+            with self._reading():
+                row = self._connection.execute(_OUTSTANDING, {"target": number, "passed": passed}).fetchone()
+            if row is None:
+                return None
+            if row[1] not in besides:
+                return _outstanding(target, row)
+            passed += 1
+
+    def cursor(self, target: str, database: str) -> Cursor | None:
+        with self._reading():
+            row = self._connection.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
+        return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        with self._reading():
+            rows = self._connection.execute(_KNOWN_DATABASES, {"name": target}).fetchall()
+        return [
+            KnownDatabase(
+                target=name,
+                file=file,
+                inode=inode,
+                seen=datetime.fromtimestamp(seen, UTC),
+                retired=_moment(retired),
+            )
+            for name, file, inode, seen, retired in rows
+        ]
+
+    def window_progress(self, target: str, name: str) -> WindowMark | None:
+        with self._reading():
+            row = self._connection.execute(_ERRAND, {"target": self._number(target), "name": name}).fetchone()
+        if row is None:
+            return None
+        return WindowMark(window_progress=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
+
+    def limit(self, target: str) -> LearntLimit | None:
+        with self._reading():
+            row = self._connection.execute(_LIMIT, {"target": self._number(target)}).fetchone()
+        if row is None:
+            return None
+        return LearntLimit(payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC))
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]:
+        with self._reading():
+            rows = self._connection.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
+        return [
+            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen) for file, number, seen in rows
+        ]
+
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        after = 0
+        while True:
+            with self._reading():
+                asked = {"name": target, "after": after, "limit": _QUARANTINE_PORTION}
+                rows = self._connection.execute(_QUARANTINE, asked).fetchall()
+            if not rows:
+                return
+            yield from map(_quarantined, rows)
+            after = rows[-1][0]
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        with self._reading():
+            return [_quarantined(row) for row in self._connection.execute(_QUARANTINED_JOB, {"job_id": job_id})]
+
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        digest = job_digest(job_id)
+        with self._reading():
+            return [
+                delivery
+                for number, name in self._connection.execute(_TARGETS).fetchall()
+                for entry in stretches.trace(self._connection, number, digest)
+                for delivery in self._deliveries(number, name, entry)
+            ]
+
+    def months(self, target: str) -> Sequence[MonthState]:
+        with self._reading():
+            return months.states(self._connection, self._number(target))
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.content(self._connection, self._number(target), month)[0]
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.content(self._connection, self._number(target), month)[1]
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        with self._reading():
+            return months.sending(self._connection, self._number(target), month)
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        with self._reading():
+            return keys.of_month(self._connection, self._number(target), month)
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        with self._reading():
+            return keys.accepted_changes(self._connection, self._number(target))
+
+    def counts(self, target: str) -> HostCounts:
+        number = self._number(target)
+        with self._reading():
+            row = self._connection.execute(_TOLD, {"target": number}).fetchone()
+            return HostCounts(
+                delivered=counts.delivered(self._connection, number),
+                before=counts.before(self._connection, number),
+                told=counts.told(self._connection, number),
+                last_told=_moment(row[0]) if row else None,
+                before_basis=row[1] if row else "",
+            )
+
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        return target_lock(self._path, target, patience)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _deliveries(self, number: int, target: str, entry: bytes) -> list[Delivery]:
+        """The message that an entry names; of a job that was counted, every message of its month since then."""
+        membership = unpack(entry)
+        first = self._delivery(target, entry, membership.message)
+        if first.state is not MessageState.COUNTED:
+            return [first]
+        since = {
+            "target": number,
+            "month": month_number(membership.ended_at),
+            "counted": membership.message,  # not by time: a round's messages bear that of its beginning
+        }
+        followed = self._connection.execute(_OF_MONTH, since).fetchall()
+        return [first, *(self._delivery(target, entry, message) for (message,) in followed)]
+
+    def _delivery(self, target: str, entry: bytes, message: int) -> Delivery:
+        membership = unpack(entry)
+        row = self._connection.execute(_CARRIER, {"id": message}).fetchone()
+        return Delivery(
+            target=target,
+            run=entry[JOB_DIGEST_BYTES : JOB_DIGEST_BYTES + 3],
+            ended_at=membership.ended_at,
+            message_id=MessageId(row[0]),
+            state=STATES[row[1]],
+            format=row[2],
+            records=row[3],
+            digest=row[4].hex(),
+            made_at=datetime.fromtimestamp(row[5], UTC),
+            settled_at=_moment(row[6]),
+            remote_id=row[7] or "",
+            row_id=messages.find(row[9], JobKey(entry[:KEY_BYTES])),
+            reason=row[8] or "",
+        )
+
+    def _number(self, target: str) -> int | None:
+        if target not in self._numbers:
+            with self._reading():
+                row = self._connection.execute(_TARGET, {"name": target}).fetchone()
+            if row is None:
+                return None
+            self._numbers[target] = int(row[0])
+        return self._numbers[target]
+
+    def _fresh_of(self, number: int) -> dict[JobKey, bytes]:
+        if number not in self._fresh:
+            self._fresh[number] = stretches.fresh_entries(self._connection, number)
+        return self._fresh[number]
+
+    def _state_of(self, message: int) -> MessageState:
+        return STATES[self._connection.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return sqlite_file.translated(self._path)
+
+
+def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
+    records = carried_from(row[7])
+    made_at = datetime.fromtimestamp(row[4], UTC)
+    message = Message(
+        id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
+    )
+    return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
+
+
+def _quarantined(row: tuple[object, ...]) -> Quarantined:
+    number, name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold, digest, since, key = row
+    job = SkippedJob(
+        row=RowRef(database=str(file), record_id=int(str(record_id))),
+        job_id=JobId(str(job_id)),
+        local_id=str(local_id),
+        ended_at=None if ended_at is None else Epoch(int(str(ended_at))),
+        rule=str(rule),
+        reason=str(reason),
+        fingerprint=int(str(fingerprint)),
+    )
+    return Quarantined(
+        number=int(str(number)),
+        target=str(name),
+        key=JobKey(bytes(key)) if isinstance(key, bytes) else JobKey(b""),
+        job=job,
+        hold=Hold(str(hold)),
+        policy_digest=str(digest),
+        since=datetime.fromtimestamp(int(str(since)), UTC),
+    )
+
+
+def _moment(epoch: int | None) -> datetime | None:
+    return None if epoch is None else datetime.fromtimestamp(epoch, UTC)

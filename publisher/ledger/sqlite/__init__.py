@@ -1,0 +1,1 @@
+"""What only SQLite knows: files, locks, schema."""

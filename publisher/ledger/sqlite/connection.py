@@ -1,0 +1,220 @@
+"""One SQLite file as the ledger's home: opening it with care, whole transactions, SQLite's errors in our words.
+
+Everything that only SQLite knows is here.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+from typing import Final
+
+from publisher.ledger.sqlite import schema
+from publisher.model.errors import LedgerError
+
+# Several targets share the file (abreast.py): the longest transaction is a merge of the stretches of ten million jobs.
+_WAIT_S: Final = 120.0
+_HEADER_BYTES: Final = 100
+_DAMAGED: Final = (
+    "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
+    "`start` decides from when, and receivers keep one copy of what they get twice"
+)
+# A big merge of stretches passes through the WAL; without a limit the file would keep that size for ever.
+_WAL_BYTES: Final = 16 * 1024 * 1024
+
+
+def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to the publishing database, made when it is not there yet (directory 0700, file 0600).
+
+    `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
+    Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
+    """
+    with translated(path):
+        if read_only or not _create_private(path):
+            _refuse_cut(path)
+        mode = "ro" if read_only else "rw"
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
+        connection.isolation_level = None
+        try:
+            _prepare(connection, path, read_only=read_only)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
+    with translated(path):
+        try:
+            return path.stat().st_size > 0 or _was_worked_with(path)
+        except FileNotFoundError:
+            return False
+
+
+def open_file_to_read(path: Path) -> sqlite3.Connection:
+    """The publishing database, only to ask; an empty one in memory when there is none yet, or its tables are just being made.
+
+    Raises: LedgerError.
+    """
+    if is_there(path):
+        connection = open_ledger_file(path, read_only=True)
+        try:
+            with translated(path):
+                (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        if tables:
+            return connection
+        connection.close()
+    return open_in_memory()
+
+
+def open_in_memory() -> sqlite3.Connection:
+    """An empty ledger for a rehearsal before there is any state."""
+    connection = sqlite3.connect(":memory:")
+    connection.isolation_level = None
+    connection.executescript(schema.TABLES)
+    return connection
+
+
+@contextmanager
+def atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """A write transaction: it happens whole, or not at all on whatever is raised."""
+    with translated(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's and the system's errors, as LedgerError with what to do now."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {error}; {_advice(error, path)}") from error
+    except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
+        raise LedgerError(f"{path}: its schema is no text; {_DAMAGED}") from error
+    except OSError as error:
+        raise LedgerError(
+            f"{path}: {error.strerror or error}; the state directory must exist and belong to the user who publishes"
+        ) from error
+
+
+def _create_private(path: Path) -> bool:
+    """Make the file, and say whether it was not there.
+
+    One that is there is never opened: to close it again would take away the locks that other connections of this process
+    hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
+    """
+    new = not path.parent.exists()
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.parent.stat().st_mode & stat.S_IWOTH:
+        raise LedgerError(
+            f"{path.parent}: everybody may write there, and so change what was sent; `chmod 0700 {path.parent}`, or name "
+            "a file in another directory in `state`"
+        )
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return False
+    # SQLite syncs what is in the file; that there is one is for us to see to.
+    for directory in (path.parent, path.parent.parent) if new else (path.parent,):
+        _sync_directory(directory)
+    return True
+
+
+def _refuse_cut(path: Path) -> None:
+    """SQLite takes a file without a whole header for a new database, and everything would be sent again.
+
+    Empty it is when the first publisher of all ended just after making it; then nobody has locked a target yet, which
+    comes after the tables.
+    """
+    worked = _was_worked_with(path)  # before the size, which a publisher that begins just now makes grow first
+    size = path.stat().st_size
+    if 0 < size < _HEADER_BYTES or (size == 0 and worked):
+        raise LedgerError(f"{path}: was cut to {size} bytes; {_DAMAGED}")
+
+
+def _was_worked_with(path: Path) -> bool:
+    return any(path.parent.glob(f"{escape(path.name)}.*.lock"))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
+    # In this order: another publisher that makes the tables meanwhile sets both at once.
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    if tables and application != schema.APPLICATION_ID:
+        raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > schema.VERSION:
+        raise LedgerError(
+            f"{path}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
+            "install the publisher that wrote it, or a newer one"
+        )
+    if read_only:
+        return
+    if not tables:
+        # Both must be set before the first table: pages as large as a leaf, and free ones given back after merges.
+        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time when it is settled.
+    connection.execute("PRAGMA secure_delete = FAST")
+    if not tables:
+        with atomic(connection, path):
+            # Another publisher may have been quicker: what it made is the same.
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                for statement in schema.TABLES.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def give_back_pages(connection: sqlite3.Connection) -> None:
+    """Return free pages to the file system after a merge."""
+    connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+
+def _advice(error: sqlite3.Error, path: Path) -> str:
+    text = str(error).lower()
+    if "full" in text:
+        return f"make room on the file system of {path.parent}, then run again: nothing is lost"
+    if "readonly" in text or "read-only" in text or "unable to open" in text:
+        return (
+            f"{path.parent} and every file in it must belong to the user who publishes, who must be able to write there"
+        )
+    if "locked" in text or "busy" in text:
+        return "another program holds it; run again when it is done"
+    if "malformed" in text or "not a database" in text or "corrupt" in text:
+        return _DAMAGED
+    if "i/o" in text:
+        return (
+            f"the disk under {path.parent} refused: look at the kernel's log, and at quotas and limits of file size, "
+            "then run again: nothing is lost"
+        )
+    return "run again; if it stays so, report it"

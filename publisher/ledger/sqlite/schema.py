@@ -1,0 +1,275 @@
+"""The tables of charges in the publishing database. A job takes about 200 bytes of them, for ever.
+
+The table of what was measured, in the publishing database: some thirty rows a target.
+
+Schema of the publishing database, and its history.
+
+version 1: the first.
+
+Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
+until it is settled. Delivered jobs are `leaf` rows of packed entries (membership.py): `fresh` while they are few, one
+stretch a run when they are many.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHARGE_TABLES: Final = """CREATE TABLE charge_run (
+    id           INTEGER PRIMARY KEY,
+    state        TEXT NOT NULL,             -- queued, running, finished, failed
+    end_from     INTEGER,                   -- jobs that ended in [end_from, end_to)
+    end_to       INTEGER,
+    project      TEXT,                      -- of this project only
+    job_group    TEXT,                      -- of this group only
+    asked_at     INTEGER NOT NULL,
+    began_at     INTEGER,
+    noted_at     INTEGER NOT NULL,          -- last sign of life
+    ended_at     INTEGER,
+    jobs         INTEGER NOT NULL DEFAULT 0,
+    charged      INTEGER NOT NULL DEFAULT 0,
+    without_result INTEGER NOT NULL DEFAULT 0,
+    without_rule INTEGER NOT NULL DEFAULT 0,
+    unreadable   INTEGER NOT NULL DEFAULT 0,
+    first        INTEGER NOT NULL DEFAULT 0,
+    changed      INTEGER NOT NULL DEFAULT 0,
+    reason       TEXT NOT NULL DEFAULT ''   -- of failure
+);
+CREATE TABLE tariff (
+    id          INTEGER PRIMARY KEY,
+    unit        TEXT NOT NULL,
+    formula     TEXT NOT NULL,
+    description TEXT NOT NULL,
+    UNIQUE (unit, formula, description)
+);
+CREATE TABLE charge (                       -- in order of writing, by end time; in order of keys they would lie anywhere
+    id         INTEGER PRIMARY KEY,
+    key        BLOB NOT NULL UNIQUE,        -- of the run of a job
+    job_id     TEXT NOT NULL,
+    local_id   TEXT NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    queue      TEXT NOT NULL,
+    project    TEXT NOT NULL,
+    job_group  TEXT NOT NULL,
+    tariff     INTEGER REFERENCES tariff (id),      -- NULL: no rule is for it
+    amount     TEXT,                        -- decimal; NULL: no result
+    reason     TEXT NOT NULL,               -- why there is no result
+    news       TEXT NOT NULL,               -- first or changed
+    news_of    INTEGER NOT NULL REFERENCES charge_run (id),
+    was_tariff INTEGER REFERENCES tariff (id),      -- what the last change replaced
+    was_amount TEXT,
+    was_reason TEXT
+);
+CREATE INDEX charge_by_end ON charge (ended_at, key);
+"""
+
+
+MEASURE_TABLES: Final = """CREATE TABLE measure (
+    target TEXT NOT NULL,                   -- its name, because it may not have come to a round yet; '': of the site
+    name   TEXT NOT NULL,                   -- of a metric
+    label  TEXT NOT NULL,                   -- such as a verdict; '' for none
+    value  REAL NOT NULL,
+    PRIMARY KEY (target, name, label)
+) WITHOUT ROWID;
+"""
+
+
+VERSION: Final = 1
+APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
+
+_OF_TARGETS: Final = """
+CREATE TABLE target (
+    id               INTEGER PRIMARY KEY,
+    name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
+    start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
+    start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
+    last_sync        INTEGER,               -- counts were last accepted
+    before_basis     TEXT NOT NULL DEFAULT '',  -- of what count_before was counted from; '': count anew
+    selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
+    checked_digest   TEXT NOT NULL DEFAULT '',  -- of the policy whose payloads were all checked
+    last_round       INTEGER,               -- any end of a round
+    last_success     INTEGER,               -- everything that was there went out
+    last_end         INTEGER,               -- latest end time of a delivered job
+    took_over        INTEGER,               -- until when jura-ng published; what it left and lost was looked for
+    swept            INTEGER,               -- last time that every row was looked at
+    held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
+    delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
+    accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
+    accepted_records INTEGER NOT NULL DEFAULT 0  -- in them, each as often as it went out
+);
+CREATE TABLE message (
+    id         INTEGER PRIMARY KEY,         -- the number that entries refer to
+    target     INTEGER NOT NULL REFERENCES target (id),
+    message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
+    state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
+    format     TEXT NOT NULL,
+    records    INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL,            -- of the payload, before signing
+    digest     BLOB NOT NULL,               -- SHA-256 of the payload
+    made_at    INTEGER NOT NULL,
+    settled_at INTEGER,
+    remote_id  TEXT,                        -- as the receiver named it
+    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them (row_ids.py)
+    reason     TEXT                         -- of doubt or rejection, in the other side's words
+);
+CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
+CREATE TABLE outbox (
+    message   INTEGER PRIMARY KEY REFERENCES message (id),
+    place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
+    narrowing INTEGER NOT NULL,             -- a half of a refused message
+    payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
+    records   TEXT NOT NULL                 -- JSON, a list a record: where it stands, whose it is, how long it is
+);
+CREATE TABLE fresh (
+    message INTEGER PRIMARY KEY REFERENCES message (id),
+    target  INTEGER NOT NULL,
+    entries BLOB NOT NULL                   -- packed, sorted
+);
+CREATE INDEX fresh_of_target ON fresh (target);
+CREATE TABLE stretch (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what is known of a stretch stays true
+    target  INTEGER NOT NULL REFERENCES target (id),
+    entries INTEGER NOT NULL                -- how many
+);
+CREATE TABLE leaf (
+    id      INTEGER PRIMARY KEY,
+    stretch INTEGER NOT NULL REFERENCES stretch (id),
+    first   BLOB NOT NULL,                  -- the first entry's key
+    entries BLOB NOT NULL
+);
+CREATE UNIQUE INDEX leaf_in_order ON leaf (stretch, first, id);
+CREATE TABLE reading (
+    target    INTEGER NOT NULL REFERENCES target (id),
+    file      TEXT NOT NULL,                -- of the accounting database
+    record_id INTEGER NOT NULL,
+    anchor    TEXT NOT NULL,                -- JobID of that row
+    PRIMARY KEY (target, file)
+);
+CREATE TABLE source_file (                  -- accounting databases that a round of the target found
+    target     INTEGER NOT NULL REFERENCES target (id),
+    file       TEXT NOT NULL,
+    inode      INTEGER NOT NULL,            -- a file that was renamed keeps it
+    seen_at    INTEGER NOT NULL,            -- by the last round that found it
+    retired_at INTEGER,                     -- an administrator said that it is gone for good
+    PRIMARY KEY (target, file)
+);
+CREATE TABLE errand (
+    target    INTEGER NOT NULL REFERENCES target (id),
+    name      TEXT NOT NULL,                -- window and format of a republish that is under way
+    ended_at  INTEGER NOT NULL,             -- how far it has come
+    file      TEXT NOT NULL,
+    record_id INTEGER NOT NULL,
+    PRIMARY KEY (target, name)
+);
+CREATE TABLE open_row (                     -- rows to look at again in every round: not complete, or held back
+    target      INTEGER NOT NULL REFERENCES target (id),
+    file        TEXT NOT NULL,
+    record_id   INTEGER NOT NULL,
+    finished_at INTEGER,                    -- first seen finished, with side rows missing
+    PRIMARY KEY (target, file, record_id)
+);
+CREATE TABLE month (
+    target          INTEGER NOT NULL REFERENCES target (id),
+    month           INTEGER NOT NULL,       -- 12 x year + month - 1, UTC by end time
+    jobs            INTEGER NOT NULL,
+    hosts           TEXT NOT NULL DEFAULT '{}',  -- JSON: those jobs by SubmitHost, as sync counts them
+    last_end        INTEGER,
+    digest          TEXT NOT NULL,
+    basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
+    dirty           INTEGER NOT NULL,       -- a counted job changed: sum up anew
+    moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left the month since then, less those that came
+    by_settings     INTEGER NOT NULL DEFAULT 0,  -- not only the accounting data moved its jobs since it was sent
+    sending_digest  TEXT,
+    sending_jobs    INTEGER,
+    sending_hosts   TEXT,
+    sending_end     INTEGER,
+    accepted_digest TEXT,
+    accepted_jobs   INTEGER,
+    accepted_hosts  TEXT,
+    accepted_at     INTEGER,
+    accepted_format TEXT,
+    -- Groups (month_text.py). Behind all others, because SQLite reads through whatever stands before a column:
+    counted         BLOB NOT NULL,          -- of all jobs counted so far
+    sending         BLOB,                   -- what the outstanding messages say
+    accepted        BLOB,                   -- what the receiver has
+    PRIMARY KEY (target, month)
+);
+CREATE TABLE key_change (
+    id          INTEGER PRIMARY KEY,
+    target      INTEGER NOT NULL REFERENCES target (id),
+    month       INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay at the receiver
+    stale       TEXT NOT NULL,              -- JSON, a list a row: key for people, jobs, wall and CPU seconds
+    lost_jobs   INTEGER NOT NULL            -- jobs that the receiver loses
+);
+CREATE INDEX key_change_of_target ON key_change (target);
+CREATE TABLE month_message (               -- its key first: SQLite 3.40's integrity_check errs about the column in between
+    message INTEGER NOT NULL REFERENCES message (id),
+    month   INTEGER NOT NULL,
+    target  INTEGER NOT NULL,
+    PRIMARY KEY (message, month)
+) WITHOUT ROWID;
+CREATE INDEX message_of_month ON month_message (target, month, message);
+CREATE TABLE delivered_count (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,                -- of the end time that was sent
+    host   TEXT NOT NULL,                   -- SubmitHost as sync spells it
+    jobs   INTEGER NOT NULL,                -- delivered as single records, each run once
+    PRIMARY KEY (target, month, host)
+) WITHOUT ROWID;
+CREATE TABLE summary_key (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,
+    digest BLOB NOT NULL,                   -- of the key under which the receiver adds single records up
+    said   TEXT NOT NULL,                   -- the key for people, without the site
+    site   TEXT NOT NULL,
+    jobs   INTEGER NOT NULL,
+    wall_s INTEGER NOT NULL,
+    cpu_s  INTEGER NOT NULL,
+    policy TEXT NOT NULL,                   -- digest of the policy that said it
+    PRIMARY KEY (target, month, digest)
+) WITHOUT ROWID;
+CREATE TABLE count_before (
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,                -- of the target's start
+    host   TEXT NOT NULL,
+    jobs   INTEGER NOT NULL,                -- eligible, but delivered by another publisher before us
+    PRIMARY KEY (target, month, host)
+) WITHOUT ROWID;
+CREATE TABLE sync_count (
+    target  INTEGER NOT NULL REFERENCES target (id),
+    month   INTEGER NOT NULL,
+    host    TEXT NOT NULL,
+    telling INTEGER,                        -- what the last message said
+    message INTEGER,                        -- that message
+    told    INTEGER,                        -- what the receiver accepted
+    told_at INTEGER,
+    PRIMARY KEY (target, month, host)
+);
+CREATE INDEX sync_of_message ON sync_count (message);
+CREATE TABLE learnt_limit (
+    target        INTEGER PRIMARY KEY REFERENCES target (id),
+    payload_bytes INTEGER NOT NULL,         -- half of the smallest payload that was refused as too large
+    wire          TEXT NOT NULL,            -- digest of the target's options: with others it does not hold
+    learnt_at     INTEGER NOT NULL
+);
+CREATE TABLE quarantine (
+    id            INTEGER PRIMARY KEY,
+    target        INTEGER NOT NULL REFERENCES target (id),
+    key           BLOB NOT NULL,
+    job_id        TEXT NOT NULL,
+    local_id      TEXT NOT NULL,
+    file          TEXT NOT NULL,
+    record_id     INTEGER NOT NULL,
+    ended_at      INTEGER,
+    rule          TEXT NOT NULL,
+    reason        TEXT NOT NULL,
+    fingerprint   INTEGER NOT NULL,
+    hold          TEXT NOT NULL,            -- held, released, dropped
+    policy_digest TEXT NOT NULL,            -- of configuration and version when it was judged
+    since         INTEGER NOT NULL,
+    UNIQUE (target, key)
+);
+CREATE INDEX quarantine_of_job ON quarantine (job_id);
+"""
+TABLES: Final = _OF_TARGETS + CHARGE_TABLES + MEASURE_TABLES

@@ -1,0 +1,223 @@
+"""Benchmarks: what one core second is worth, from the job itself or from what the site configured.
+
+What a job costs, as a site's formula has it: an amount, its unit and where it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final, Protocol
+
+from publisher.model import per_job
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord
+from publisher.model.time import Window
+
+# APEL knows these three, in any case; everything else rejects the message (apel facts, section 4.1).
+KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"}
+_THREE_PLACES: Final = Decimal("0.001")
+_LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
+# Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its arithmetic exact.
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_LONGEST_NUMBER: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A benchmark as the server keeps it: type in its usual spelling, value at three decimals."""
+
+    kind: str
+    value: Decimal
+
+    @property
+    def text(self) -> str:
+        """The value without trailing zeros: `10.50` and `10.5` are one."""
+        plain = format(self.value, "f")
+        return plain.rstrip("0").rstrip(".") if "." in plain else plain
+
+
+_JURA_KINDS: Final = frozenset(KINDS.values())
+AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
+"""What A-REX writes into a job where the site configured no benchmark."""
+
+
+def wall_said(wall_s: Mapping[str, int]) -> str:
+    """Wall time by queue, for people."""
+    queues = ", ".join(sorted(queue or "(none)" for queue in wall_s))
+    return f"{sum(wall_s.values()) / 3600:,.1f} h of wall time in the queue{'s'[: len(wall_s) > 1]} {queues}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedBenchmark:
+    """The benchmarks said about a job, the first one the main one; none when nothing is known.
+
+    Shared by the jobs that have the same: formats cache what they render of it by identity.
+    """
+
+    benchmarks: tuple[Benchmark, ...]
+    origin: str
+    arex_default: bool = False  # A-REX's own HEPSPEC:1.0, sent but counted and reported
+    unreadable: Unfit | None = field(default=None, compare=False)  # why there is none although the job carries one
+
+
+_JURAS: Final = AppliedBenchmark(
+    benchmarks=(AREX_DEFAULT,),
+    origin="jura-ng's for jobs without a benchmark that it can read, until the month of jura_until is over",
+)
+_NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkRule:
+    """Benchmarks for the jobs it matches: shell patterns over queue, endpoint URL and host, and dates by end time."""
+
+    benchmarks: tuple[Benchmark, ...]
+    queue: str = "*"
+    endpoint: str = "*"
+    host: str = "*"
+    window: Window = Window()
+    override: bool = False  # also for jobs that carry a benchmark of their own
+    origin: str = "records.benchmark"
+    applied: AppliedBenchmark = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "applied", AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin))
+
+    def matches(self, job: JobRecord) -> bool:
+        return (
+            fnmatchcase(job.queue, self.queue)
+            and fnmatchcase(job.endpoint, self.endpoint)
+            and (self.host == "*" or any(fnmatchcase(host, self.host) for host in job.hosts))
+            and job.ended_at in self.window
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkPolicy:
+    """The first of the site's rules that matches: for a job with a benchmark of its own only of those that override it."""
+
+    rules: tuple[BenchmarkRule, ...] = ()
+    distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
+    # Of jobs that ended before, jura-ng left rows at the receiver, under HEPSPEC 1.0 where it could read no benchmark.
+    jura_before: Epoch | None = None
+
+    def apply(self, job: JobRecord) -> AppliedBenchmark:
+        """What is said about a job. One whose own benchmark cannot be read has none unless a rule overrides it: a guess
+        would change what it is worth.
+
+        Formats that need one set it aside for that; those that say none publish it.
+        """
+        own = _own(job.benchmark) if job.benchmark else None
+        if own is not None and own.arex_default and self.distrust_default:
+            own = None
+        if self.jura_before is not None and job.ended_at < self.jura_before and not is_read_by_jura(job.benchmark):
+            own = _JURAS
+        for rule in self.rules:
+            if (rule.override or own is None) and rule.matches(job):
+                return rule.applied
+        return own or _NOTHING
+
+
+@lru_cache(maxsize=4096)
+def _own(text: str) -> AppliedBenchmark:
+    try:
+        benchmark = parse_benchmark(text)
+    except Unfit as unfit:
+        return AppliedBenchmark(benchmarks=(), origin="the job", unreadable=unfit.with_traceback(None))
+    return AppliedBenchmark(benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT)
+
+
+def parse_benchmark(text: str) -> Benchmark:
+    """`TYPE:value`, or with a blank, as arc.conf has it and A-REX writes it into jobs that never reached the batch system.
+
+    Raises: Unfit for an unknown type or a value that is no positive number.
+    """
+    kind, colon, value = text.partition(":")
+    if not colon:
+        kind, _, value = text.strip().replace("\t", " ").partition(" ")
+        if not value:
+            raise Unfit("benchmark-unreadable", f"benchmark {text!r} is not TYPE:value")
+    return make_benchmark(kind, value)
+
+
+def make_benchmark(kind: str, value: str) -> Benchmark:
+    """The benchmark at three decimals. Raises: Unfit for an unknown type, or a value that is no number in (0, 9999999.999]."""
+    known = KINDS.get(kind.strip().lower())
+    if known is None:
+        raise Unfit(
+            "benchmark-unknown-type", f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}"
+        )
+    text = value.strip()
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        raise Unfit("benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number")
+    number = Decimal(text)
+    # The range before the rounding: quantize() refuses numbers of more than 28 digits with an error of its own.
+    if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
+        raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
+    return Benchmark(kind=known, value=number)
+
+
+def is_read_by_jura(text: str) -> bool:
+    """Whether jura-ng takes a job's benchmark for one: `TYPE:value`, the type in its usual spelling."""
+    kind, colon, value = text.partition(":")
+    return kind in _JURA_KINDS and bool(colon) and ":" not in value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tariff:
+    """What the charges of one rule have in common. Shared by its jobs."""
+
+    unit: str
+    formula: str
+    description: str = ""
+
+
+@per_job(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """One job's charge. The amount is finite, and rounded as it is published."""
+
+    amount: Decimal
+    tariff: Tariff
+
+    @property
+    def text(self) -> str:
+        """The amount without exponent and without trailing zeros."""
+        return amount_text(self.amount)
+
+
+class Charging(Protocol):
+    """The site's rules for charges, as record policy asks them."""
+
+    def of(self, job: JobRecord) -> Charge | None:
+        """None where no rule is for the job, or its formula has no result."""
+        ...
+
+
+def amount_text(amount: Decimal) -> str:
+    """Digits for people and for records: `2688`, `25.42`; never an exponent."""
+    plain = format(amount, "f")
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessedJob:
+    """What came of the site's rules for a job, as it is kept. Without a rule, `tariff` is None too.
+
+    `amount` and `reason` are both there where a job without a result costs 0.
+    """
+
+    key: JobKey
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch
+    queue: str
+    project: str  # the first of the job's, '' for none
+    group: str
+    tariff: Tariff | None
+    amount: Decimal | None
+    reason: str = ""

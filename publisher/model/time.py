@@ -1,0 +1,278 @@
+"""Times as administrators write them, all in UTC: months, days, clock times, and names such as `last-month`.
+
+A time of the command line or the configuration names a `Period`. `--from` takes its start and `--to` its end, so
+`--from 2026-03 --to 2026-03` is the whole of March; a clock time is a period of no length and therefore exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from publisher.model.errors import UsageError
+from publisher.model.job import Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A half-open stretch [start, end) of end times, epoch seconds UTC. None is unbounded."""
+
+    start: Epoch | None = None
+    end: Epoch | None = None
+
+    def __contains__(self, ended_at: int) -> bool:
+        return (self.start is None or ended_at >= self.start) and (self.end is None or ended_at < self.end)
+
+    def __str__(self) -> str:
+        return f"[{_iso_or_none(self.start) or 'the beginning'}, {_iso_or_none(self.end) or 'open'})"
+
+
+def _iso_or_none(moment: Epoch | None) -> str | None:
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Outside of these a date is a slip of the keyboard; and the last one leaves room for the month after it.
+_YEARS: Final = range(1970, 3000)
+_FORMS: Final = "2026-03, 2026-03-05, 2026-03-05T14:00 (UTC)"
+_MONTH: Final = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
+_DAY: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+_CLOCK: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2}))?Z?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """A half-open stretch of time, aware UTC. A clock time has `start == end`."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Month:
+    """A calendar month in UTC."""
+
+    year: int
+    month: int
+
+    @property
+    def start(self) -> datetime:
+        return datetime(self.year, self.month, 1, tzinfo=UTC)
+
+    @property
+    def next(self) -> Month:
+        return Month(self.year + self.month // 12, self.month % 12 + 1)
+
+    @property
+    def previous(self) -> Month:
+        return Month(self.year - (self.month == 1), (self.month - 2) % 12 + 1)
+
+    @property
+    def window(self) -> Window:
+        return Window(start=epoch(self.start), end=epoch(self.next.start))
+
+    def __str__(self) -> str:
+        return f"{self.year:04}-{self.month:02}"
+
+
+class StartKind(StrEnum):
+    """Where a new target begins, when no date says it."""
+
+    MONTH = "month"
+    NOW = "now"
+    ALL = "all"
+    DATE = "date"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRule:
+    """Since when ended jobs belong to a new target. `since` is the date of kind `date`, aware UTC."""
+
+    kind: StartKind = StartKind.MONTH
+    since: datetime | None = None
+
+    def begin(self, now: datetime) -> datetime | None:
+        """The earliest end time that counts when the target is new at `now`; None when everything counts."""
+        match self.kind:
+            case StartKind.MONTH:
+                return month_of(now).start
+            case StartKind.NOW:
+                return now.astimezone(UTC)
+            case StartKind.ALL:
+                return None
+            case StartKind.DATE:
+                return self.since
+
+    def __str__(self) -> str:
+        return str(self.kind) if self.since is None else f"{self.since:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def parse_from(text: str, now: datetime) -> datetime:
+    """The start of the period that the text names, aware UTC. `now` decides what `yesterday` is.
+
+    Raises: UsageError when it is no time.
+    """
+    return parse_when(text, now).start
+
+
+def parse_to(text: str, now: datetime) -> datetime:
+    """The end of the period that the text names, aware UTC: the end of a month or day, a clock time exactly.
+
+    Raises: UsageError when it is no time.
+    """
+    return parse_when(text, now).end
+
+
+def parse_when(text: str, now: datetime) -> Period:
+    """The period that the text names. Raises: UsageError when it names none."""
+    named = _NAMED.get(text.strip())
+    return named(now.astimezone(UTC)) if named else _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
+
+
+def fixed_period(text: str) -> Period:
+    """The period of a month, a day or a clock time; no names. Raises: UsageError when it is none of these."""
+    return _fixed_period(text, _FORMS)
+
+
+def _fixed_period(text: str, forms: str) -> Period:
+    text = text.strip()
+    for form, read in ((_MONTH, _month), (_DAY, _day), (_CLOCK, _clock)):
+        if found := form.fullmatch(text):
+            numbers = [int(number) for number in found.groups() if number]
+            if numbers[0] not in _YEARS:
+                raise UsageError(f"{text!r}: the year must be from {_YEARS[0]} to {_YEARS[-1]}")
+            try:
+                return read(*numbers)
+            except ValueError as error:
+                raise UsageError(f"{text!r} is not in the calendar ({error}); write {forms}") from error
+    raise UsageError(f"{text[:60]!r} is not a time; write {forms}")
+
+
+def window(start: datetime | None, end: datetime | None) -> Window:
+    """The window [start, end) over end times. Raises: UsageError when it holds no second."""
+    if start is not None and end is not None and epoch(start) >= epoch(end):
+        raise UsageError(
+            f"the window from {iso(start)} to {iso(end)} is empty: --from must be before --to "
+            "(a month or a day in --to ends at its end)"
+        )
+    return Window(start=None if start is None else epoch(start), end=None if end is None else epoch(end))
+
+
+def months(wanted: Window) -> Iterator[Month]:
+    """The months that the window touches, the earliest first. Raises: ValueError for a window without start or end."""
+    if wanted.start is None or wanted.end is None:
+        raise ValueError(f"the months of {wanted} cannot be listed: it has no start or no end")
+    month = month_of(datetime.fromtimestamp(wanted.start, UTC))
+    while epoch(month.start) < wanted.end:
+        yield month
+        month = month.next
+
+
+def whole_months(wanted: Window) -> Window:
+    """The window rounded out to whole months; a side without bound stays so."""
+    start, end = wanted.start, wanted.end
+    if start is not None:
+        start = epoch(month_of(datetime.fromtimestamp(start, UTC)).start)
+    if end is not None:
+        last = month_of(datetime.fromtimestamp(end, UTC))
+        end = epoch(last.start if epoch(last.start) == end else last.next.start)
+    return Window(start=start, end=end)
+
+
+def month_of(moment: datetime) -> Month:
+    """The calendar month, in UTC, of an aware time."""
+    there = moment.astimezone(UTC)
+    return Month(there.year, there.month)
+
+
+def epoch(moment: datetime) -> Epoch:
+    """Whole seconds since 1970 of an aware time."""
+    return Epoch(int(moment.timestamp()))
+
+
+def iso(moment: datetime) -> str:
+    """`2026-03-05T14:00:00Z`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def iso_epoch(moment: Epoch) -> str:
+    """The same of whole seconds since 1970."""
+    return iso(datetime.fromtimestamp(moment, UTC))
+
+
+def _month(year: int, month: int) -> Period:
+    named = Month(year, month)
+    return Period(start=named.start, end=named.next.start)
+
+
+def _day(year: int, month: int, day: int) -> Period:
+    start = datetime(year, month, day, tzinfo=UTC)
+    return Period(start=start, end=start + timedelta(days=1))
+
+
+def _clock(year: int, month: int, day: int, hour: int, minute: int, second: int = 0) -> Period:
+    moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    return Period(start=moment, end=moment)
+
+
+def _of_month(month: Month) -> Period:
+    return Period(start=month.start, end=month.next.start)
+
+
+def _of_day(moment: datetime) -> Period:
+    return _day(moment.year, moment.month, moment.day)
+
+
+_NAMED: Final[Mapping[str, Callable[[datetime], Period]]] = {
+    "today": _of_day,
+    "yesterday": lambda now: _of_day(now - timedelta(days=1)),
+    "this-month": lambda now: _of_month(month_of(now)),
+    "last-month": lambda now: _of_month(month_of(now).previous),
+}
+
+
+# Durations are kept by whole minutes, those of more than 100 days together: few enough, whatever clocks did.
+_MINUTE_S: Final = 60
+
+
+_LONGEST_MIN: Final = 144_000
+
+
+@dataclass(slots=True)
+class Durations:
+    """How long something took, by whole minutes. `unknown` is counted apart, and so is `negative`: clocks disagreed."""
+
+    minutes: Counter[int] = field(default_factory=Counter)
+    unknown: int = 0
+    negative: int = 0
+
+    def add(self, seconds: Sequence[int]) -> None:
+        for one in seconds:
+            if one < 0:
+                self.negative += 1
+            else:
+                self.minutes[min(one // _MINUTE_S, _LONGEST_MIN)] += 1
+
+    @property
+    def known(self) -> int:
+        return self.minutes.total()
+
+    def quantile_min(self, share: float) -> int | None:
+        """The least number of minutes that at least this share of what is known did not exceed; None without any."""
+        wanted, passed = share * self.known, 0
+        for minute in sorted(self.minutes):
+            passed += self.minutes[minute]
+            if passed >= wanted:
+                return minute
+        return None
+
+    def within(self, edges_min: Sequence[int]) -> list[int]:
+        """How many took less than each edge and not less than the one before; at last, those that took longer."""
+        counts = [0] * (len(edges_min) + 1)
+        for minute, count in self.minutes.items():
+            counts[next((at for at, edge in enumerate(edges_min) if minute < edge), len(edges_min))] += count
+        return counts

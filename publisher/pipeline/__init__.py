@@ -1,0 +1,1 @@
+"""The journey of a record, and the operations made of it."""

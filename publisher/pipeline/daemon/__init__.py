@@ -1,0 +1,1 @@
+"""`run`: rounds on the targets' own timetables."""

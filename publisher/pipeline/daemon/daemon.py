@@ -1,0 +1,230 @@
+"""The daemon: rounds on the targets' own timetables. The only room that knows APScheduler.
+
+`cron.py` reads crontab's notation; `timetable.py` says when a target's next round is, from what the ledger knows;
+`clockwork.py` is APScheduler as we use it; `daemon.py` joins them with signals and systemd, whose protocol is `systemd.py`.
+
+The daemon: one regular round after the other for each target, until it is told to stop.
+
+One loop on the main thread plans and listens, once a second; rounds run beside it, each in a thread of its own. Whatever a
+round comes to, the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from enum import Enum
+from threading import Event
+from typing import Final
+
+from publisher.model.errors import BUG, PublisherError
+from publisher.pipeline import publish
+from publisher.pipeline.daemon.systemd import ServiceManager
+from publisher.pipeline.daemon.timetable import RoundScheduler, again_after, next_due
+from publisher.pipeline.round.outcome import Outcome, broken_off
+from publisher.pipeline.round.round import Observer
+from publisher.pipeline.site import Site
+
+log = logging.getLogger("publisher")
+
+_LOOK_EVERY_S: Final = 1.0
+_LOOK_AT_WORK_S: Final = 0.2  # while a round runs, whose end changes the plan
+_END_LOOK_S: Final = 0.05
+_GRACE_S: Final = 7.0  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
+_JUMP_S: Final = 30.0  # between two looks: no clock that is only disciplined does that
+
+
+class DaemonCommand(Enum):
+    """What the daemon is asked for from outside."""
+
+    STOP = "stop"
+    RELOAD = "reload"
+
+
+class Daemon:
+    """Publishes a site's targets on their timetables.
+
+    `load` reads the configuration again and raises ConfigError; `wish(seconds)` waits that long at most for what is asked;
+    `stop` is what rounds look at between two messages; `tell` is told what came of each round.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        load: Callable[[], Site],
+        wish: Callable[[float], DaemonCommand | None],
+        stop: Event,
+        manager: ServiceManager,
+        observer: Observer,
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        self._site = site
+        self._load = load
+        self._wish = wish
+        self._stop = stop
+        self._manager = manager
+        self._observer = observer
+        self._tell = tell
+        self._clockwork = RoundScheduler(self._round)
+        self._targets = {target.name: target for target in site.targets}
+        self._tried: set[str] = set()  # targets that their last round left due
+        self._refused: tuple[str, ...] = ()  # what there is to say of a configuration that was not taken over
+        self._offset = self._clock_offset()
+        self._told_alive = site.monotonic()
+
+    def serve(self) -> None:
+        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the start."""
+        self._plan_all()
+        self._manager.ready()
+        log.info("ready: %s", self._timetables())
+        while not self._stop.is_set():
+            self._look()
+            match self._wish(self._pause_s()):
+                case DaemonCommand.STOP:
+                    break
+                case DaemonCommand.RELOAD:
+                    self._reload()
+                case None:
+                    pass
+        self._end()
+
+    # Looking, on the main thread
+
+    def _look(self) -> None:
+        self._mind_the_clock()
+        for name in self._clockwork.ended():
+            self._tried.add(name)
+            self._plan_or_wait(name)
+        self._clockwork.start_what_is_due()
+        self._manager.status("; ".join([*self._refused, *(self._said_of(name) for name in self._targets)]))
+        self._say_alive()
+
+    def _say_alive(self) -> None:
+        now = self._site.monotonic()
+        every_s = self._manager.alive_every_s
+        if every_s is not None and now - self._told_alive >= every_s:
+            self._told_alive = now
+            self._manager.alive()
+
+    def _pause_s(self) -> float:
+        look_s = _LOOK_AT_WORK_S if self._clockwork.running else _LOOK_EVERY_S
+        return min(look_s, (self._manager.alive_every_s or look_s) / 2)
+
+    def _said_of(self, name: str) -> str:
+        planned = self._clockwork.planned(name)
+        if planned is None:
+            return f"{name}: at work"
+        return f"{name}: {'trying again' if name in self._tried else 'next round'} {planned:%Y-%m-%dT%H:%M:%SZ}"
+
+    def _mind_the_clock(self) -> None:
+        """Plans are made by the wall clock; when somebody sets it, they are made anew."""
+        offset = self._clock_offset()
+        jump, self._offset = offset - self._offset, offset
+        if abs(jump) > _JUMP_S:
+            way = "forward" if jump > 0 else "back"
+            log.warning("the clock went %s by %.0f s: the next rounds are planned anew", way, abs(jump))
+            for name in self._targets.keys() - self._clockwork.running:
+                self._plan_or_wait(name)
+
+    def _clock_offset(self) -> float:
+        """Seconds by which the wall clock is ahead of the one that nobody can set."""
+        return self._site.clock().timestamp() - self._site.monotonic()
+
+    # Planning
+
+    def _plan_all(self) -> None:
+        for name in self._targets.keys() - self._clockwork.running:
+            self._plan(name)
+
+    def _plan(self, name: str) -> None:
+        """Raises: LedgerError."""
+        target = self._targets.get(name)
+        if target is None:  # taken out of the configuration while its round ran
+            self._tried.discard(name)
+            return
+        with closing(self._site.ledger_to_read()) as ledger:
+            state = ledger.target(name)
+        now = self._site.clock()
+        due = next_due(target, state, now)
+        if due is not None:
+            self._tried.discard(name)
+            self._clockwork.plan(name, due + self._site.chance() * timedelta(seconds=target.jitter_s))
+        else:
+            self._clockwork.plan(name, now + again_after(target) if name in self._tried else now)
+
+    def _plan_or_wait(self, name: str) -> None:
+        try:
+            self._plan(name)
+        except PublisherError as error:
+            target = self._targets[name]
+            log.error("target %s: %s; it is looked at again later", name, error)
+            self._clockwork.plan(name, self._site.clock() + again_after(target))
+
+    # Being asked
+
+    def _reload(self) -> None:
+        self._manager.reloading(self._site.monotonic())
+        try:
+            site = self._load()
+        except PublisherError as error:
+            for line in str(error).split("\n"):
+                log.error("%s", line)
+            log.error("the configuration was not taken over: all stays as it was")
+            self._refused = ("new configuration refused",)
+        else:
+            self._take_over(site)
+        self._manager.ready()
+
+    def _take_over(self, site: Site) -> None:
+        """Rounds that run end as they began; every target that is due is tried at once."""
+        gone = self._targets.keys() - {target.name for target in site.targets}
+        self._site = site
+        self._targets = {target.name: target for target in site.targets}
+        self._refused = ()
+        self._tried.clear()
+        for name in gone:
+            self._clockwork.forget(name)
+        for name in self._targets.keys() - self._clockwork.running:
+            self._plan_or_wait(name)
+        log.info("configuration taken over: %s", self._timetables())
+
+    def _timetables(self) -> str:
+        return "; ".join(f"{target.name} {target.timetable}" for target in self._targets.values())
+
+    def _end(self) -> None:
+        """Let messages that are on their way come to their end, for a while."""
+        self._stop.set()
+        self._manager.stopping()
+        self._manager.status("stopping")
+        monotonic = self._site.monotonic
+        begun = monotonic()
+        self._clockwork.ended()
+        while self._clockwork.running and monotonic() - begun < _GRACE_S:
+            if self._wish(_END_LOOK_S) is DaemonCommand.STOP:
+                break
+            self._say_alive()
+            self._clockwork.ended()
+        if self._clockwork.running:
+            log.warning(
+                "stopped in the middle of a message: %s; nothing is lost, it is sent again under the same id",
+                ", ".join(sorted(self._clockwork.running)),
+            )
+        else:
+            log.info("stopped")
+
+    # A round, in a thread of its own
+
+    def _round(self, name: str) -> None:
+        site = self._site
+        try:
+            (outcome,) = publish.publish(site, targets=[name], observer=self._observer)
+        except PublisherError as error:
+            outcome = broken_off(name, error)
+        except Exception as error:  # the boundary: a bug in one round must not stop the next
+            log.critical("target %s: a bug in publisher: %s", name, error, exc_info=True)
+            reason = f"a bug in publisher ({type(error).__name__}: {error}), exit status {BUG}; please report it"
+            outcome = Outcome(target=name, outcome="error", reason=reason, exit_status=BUG)
+        self._tell(outcome)

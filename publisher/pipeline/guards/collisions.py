@@ -1,0 +1,103 @@
+"""Jobs under one key of the receiver: the second would replace the first there, so it is set aside.
+
+APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data are asked once a page for runs with the same
+LocalJobID and end, and the ledger which of those were delivered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from publisher.formats.base import JobFormat, OnChange, SummaryFormat
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, job_key
+from publisher.model.message import REMOVED
+from publisher.model.text import ascii_text, receiver_key
+from publisher.pipeline.round.decision import KEY_COLLISION, Publish
+from publisher.pipeline.site import LiveTarget
+from publisher.sources.base import EndedIn, EndedRun, Source
+
+
+class NoCollisions:
+    """For receivers that have no such key."""
+
+    def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
+    def check(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> None: ...
+    def taken(self, fit: Publish) -> None: ...
+
+
+class Collisions(NoCollisions):
+    """What a round knows of the runs that share LocalJobID and end."""
+
+    def __init__(self, target: str, form: JobFormat, ledger: Ledger, ended_in: EndedIn) -> None:
+        self._target = target
+        self._format = form
+        self._ledger = ledger
+        self._ended_in = ended_in
+        self._others: dict[JobKey, dict[JobKey, JobId]] = {}  # of each job of the page that has any
+        self._known: Mapping[JobKey, DeliveredRun] = {}  # of these others
+        self._taken: dict[JobKey, Epoch] = {}  # jobs of this round that have others, and their end
+
+    def look_up(self, jobs: Sequence[JobRecord]) -> None:
+        """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
+        # A job that never reached the batch system has no LocalJobID, and is published under its JobID.
+        asked = [job for job in jobs if job.local_id]
+        by_end: defaultdict[Epoch, list[EndedRun]] = defaultdict(list)
+        for run in self._ended_in({job.ended_at for job in asked}) if asked else ():
+            by_end[run[0]].append(run)
+        shared: defaultdict[tuple[Epoch, str], dict[JobKey, JobId]] = defaultdict(dict)
+        for end, runs in by_end.items():
+            for _, job_id, local_id in runs if len(runs) > 1 else ():
+                shared[end, _folded(local_id)][job_key(job_id, local_id)] = job_id
+        self._others = {}
+        for job in asked:
+            if len(by_end[job.ended_at]) > 1:
+                runs_alike = shared[job.ended_at, _folded(job.local_id)]
+                others = {key: job_id for key, job_id in runs_alike.items() if job_id != job.job_id}
+                if others:
+                    self._others[job.key] = others
+        self._known = self._ledger.known(self._target, [key for others in self._others.values() for key in others])
+
+    def check(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> None:
+        """`is_waiting` tells of runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
+        if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
+            return
+        job, key = fit.published, self._format.receiver_key(fit.published)
+        for other, job_id in self._others.get(fit.entry.key, {}).items():
+            first = is_waiting(other) or self._taken.get(other) == job.ended_at
+            if not first and (fit.known is not None or not self._was_delivered(other, job.ended_at)):
+                continue
+            if self._format.receiver_key(replace(job, job=replace(job.job, job_id=job_id))) == key:
+                raise Unfit(
+                    KEY_COLLISION,
+                    f"job {job_id} was published under the same key {key}, and one would replace the other at the "
+                    "receiver; if both count, publish the jobs of one of the batch systems with a localid_prefix",
+                )
+
+    def taken(self, fit: Publish) -> None:
+        """The job goes on its way."""
+        if fit.entry.key in self._others:
+            self._taken[fit.entry.key] = fit.published.ended_at
+
+    def _was_delivered(self, run: JobKey, ended_at: Epoch) -> bool:
+        known = self._known.get(run)
+        return known is not None and known.ended_at == ended_at and known.fingerprint != REMOVED
+
+
+@contextmanager
+def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoCollisions]:
+    """Keeps the accounting data open for a round of single records that replace each other at their receiver."""
+    if isinstance(live.format, SummaryFormat) or live.changed is not OnChange.REPLACE:
+        yield NoCollisions()
+        return
+    with source.by_end() as ended_in:
+        yield Collisions(live.name, live.format, ledger, ended_in)
+
+
+def _folded(local_id: str) -> str:
+    """A LocalJobID as the receiver compares it."""
+    return receiver_key(ascii_text(local_id))

@@ -1,0 +1,164 @@
+"""Accounting databases that a target's rounds have read and that are not there any more: jobs may be lost with them.
+
+`source`: the accounting databases that were ever read, and those that an administrator says are gone for good.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from itertools import groupby
+from shlex import quote
+
+from publisher.ledger.contract import KnownDatabase, Ledger
+from publisher.model.errors import SourceError, UsageError
+from publisher.pipeline.site import Site
+from publisher.sources.base import Absent, Source
+
+_INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A database, or a name or pattern of the configuration that stands for none, and what to do about it."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Databases:
+    """Those that are there, by name with their inodes; those that are missing; those that were renamed or came back."""
+
+    there: Mapping[str, int]
+    missing: Sequence[Missing]
+    renamed: Mapping[str, str]
+    returned: Sequence[str]
+
+
+def look_for_databases(target: str, source: Source, ledger: Ledger) -> Databases:
+    """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
+    known = ledger.known_databases(target)
+    there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
+    real = {os.path.realpath(name) for name in there}
+    lost = [one for one in known if one.retired is None and os.path.realpath(one.file) not in real]
+    renamed = {one.file: name for one in lost if (name := _new_name(one, there, source, ledger))}
+    missing = [_missing(one) for one in lost if one.file not in renamed]
+    missing += [
+        Missing(file=absent.patterns[0], reason=absent.reason)
+        for absent in source.absent()
+        if not _knows_of(known, absent)
+    ]
+    return Databases(
+        there=there,
+        missing=missing,
+        renamed=renamed,
+        returned=[one.file for one in known if one.retired is not None and one.file in there],
+    )
+
+
+def missing_databases(target: str, source: Source, ledger: Ledger) -> Sequence[Missing]:
+    """Raises: SourceError, LedgerError."""
+    return look_for_databases(target, source, ledger).missing
+
+
+def said_of(missing: Sequence[Missing]) -> str:
+    """In one line."""
+    return "; ".join(one.reason for one in missing)
+
+
+def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Ledger) -> str | None:
+    """The name that the same file has now. The row that was read last stands in it too: inodes are used again."""
+    cursor = ledger.cursor(lost.target, lost.file)
+    for name, inode in there.items():
+        if inode == lost.inode and (cursor is None or source.fits(replace(cursor, database=name))):
+            return name
+    return None
+
+
+def _missing(lost: KnownDatabase) -> Missing:
+    if os.path.exists(lost.file):
+        what = "is there, but `source` does not name it any more; name it again"
+    else:
+        what = "is gone, and jobs that stood only there are not published; bring it back"
+    return Missing(
+        file=lost.file,
+        reason=(
+            f"{lost.file}: {what} (it was last read at {lost.seen:%Y-%m-%dT%H:%M:%SZ}), or, if that is on purpose, "
+            f"`publisher source retire {quote(lost.file)}`"
+        ),
+    )
+
+
+def _knows_of(known: Sequence[KnownDatabase], absent: Absent) -> bool:
+    """Whether it stands for databases that were read once: these are missed by their own names, or retired."""
+    return any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A database that the rounds of any target have found. `there`: it is read today."""
+
+    file: str
+    seen: datetime
+    retired: datetime | None  # None while any target misses it
+    there: bool
+
+
+def listed(site: Site) -> list[SourceFile]:
+    """By name. Raises: LedgerError."""
+    with closing(site.ledger_to_read()) as ledger:
+        known = ledger.known_databases()
+    there = _there(site)
+    return [_one_file(file, list(of_targets), there) for file, of_targets in groupby(known, key=lambda each: each.file)]
+
+
+def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
+    """The files of these names are not missed any more, by no target; tells what is known of them now.
+
+    Raises: UsageError for one that was never read, or is read today; LedgerError.
+    """
+    there = _there(site)
+    with closing(site.ledger()) as ledger:
+        known: dict[str, list[KnownDatabase]] = {}
+        for each in ledger.known_databases():
+            known.setdefault(each.file, []).append(each)
+        wanted = [file if file in known else os.path.abspath(file) for file in files]
+        for file in wanted:
+            if file not in known:
+                raise UsageError(f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}")
+            if _is_read(file, there):
+                raise UsageError(f"{file}: is there and is read; to read it no more, take it out of `source` first")
+        now = site.clock()
+        for file in wanted:
+            for each in known[file]:
+                if each.retired is None:
+                    ledger.retire_database(each.target, file, now)
+    return [one for one in listed(site) if one.file in wanted]
+
+
+def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None) -> SourceFile:
+    retired = [each.retired for each in of_targets if each.retired is not None]
+    return SourceFile(
+        file=file,
+        seen=max(each.seen for each in of_targets),
+        retired=max(retired) if len(retired) == len(of_targets) else None,
+        there=_is_read(file, there),
+    )
+
+
+def _is_read(file: str, there: frozenset[str] | None) -> bool:
+    return os.path.exists(file) if there is None else os.path.realpath(file) in there
+
+
+def _there(site: Site) -> frozenset[str] | None:
+    """What is read today, without symbolic links; None when one of them cannot be read, or none is there."""
+    try:
+        with closing(site.source()) as source:
+            return frozenset(os.path.realpath(name) for name in source.databases())
+    except SourceError:
+        return None

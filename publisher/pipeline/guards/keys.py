@@ -1,0 +1,236 @@
+"""The rows that single records make at a receiver which sums them up, and those that would be left behind there.
+
+Job records replace each other, but no row of the sums is ever deleted: one that no job makes any more stays and counts
+(apel facts, section 7). So the rows that a month would have are worked out before anything of it changes its key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from publisher.formats import receiver_of
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import DeliveredRun, Ledger
+from publisher.model.errors import Unfit
+from publisher.model.job import JobRecord, SkippedJob
+from publisher.model.policy import RecordPolicy
+from publisher.model.target import Selection
+from publisher.model.time import Window
+from publisher.model.totals.months import month_window
+from publisher.model.totals.summary import KeyTotal, SummaryKey, month_number, sync_host
+from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.reader import whole_window
+from publisher.sources.base import Page, Source
+
+HostMonth = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTotals:
+    """What the jobs of a window make: rows by month, and jobs by month and submit host.
+
+    `again` are those of them, by month, that were delivered before, and `again_by_row` by the digest of their row, without
+    runs that stand in no row of the accounting data any more.
+    """
+
+    rows: Mapping[int, Sequence[KeyTotal]]
+    hosts: Mapping[HostMonth, int]
+    again: Mapping[int, int]
+    again_by_row: Mapping[bytes, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobScope:
+    """Whose jobs count, and how they are described."""
+
+    target: str
+    format: str
+    selection: Selection
+    policy: RecordPolicy
+
+
+def made(
+    wanted: JobScope,
+    window: Window,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    delivered: bool = False,
+    page_read: Callable[[Page], None] = lambda _: None,
+) -> WindowTotals:
+    """What the window's jobs would make as they are now; `delivered`: only those that were.
+
+    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered stands in the month in which
+    it was, also if its job was restarted since and ended again, under the same LocalJobID or another. Raises: SourceError.
+    """
+    making = _Making(wanted, window, ledger, delivered=delivered)
+    for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
+        page_read(page)
+        making.add(page.jobs)
+    if window.end is not None and making.lacks_some():
+        for page in source.window(Window(start=window.end), frozenset(), now):
+            page_read(page)
+            making.add_restarted(page.jobs)
+    return making.made()
+
+
+class _Making:
+    """Adds up what the jobs of a window make."""
+
+    def __init__(self, wanted: JobScope, window: Window, ledger: Ledger, *, delivered: bool) -> None:
+        self._target = wanted.target
+        self._window = window
+        self._ledger = ledger
+        self._delivered = delivered
+        self._decider = Decider(
+            selection=replace(wanted.selection, window=window),
+            policy=wanted.policy,
+            policy_digest="",
+            changed=OnChange.REPLACE,
+            again=True,
+        )
+        row_keys = receiver_of(wanted.format).row_keys
+        if row_keys is None:
+            raise AssertionError(f"{wanted.format} is not added up by its receiver")
+        self._keys = row_keys()
+        self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self._hosts: Counter[HostMonth] = Counter()
+        self._again: Counter[int] = Counter()
+        self._again_by_row: Counter[bytes] = Counter()
+
+    def add(self, jobs: Sequence[JobRecord]) -> None:
+        """Jobs that ended in the window."""
+        ids = [job.key for job in jobs]
+        known, held = self._ledger.known(self._target, ids), self._ledger.held(self._target, ids)
+        others = self._ledger.other_runs(self._target, ids)
+        for job, key in zip(jobs, ids, strict=True):
+            if key in known or not (self._delivered or key in held):
+                fit = self._decider.decide(job, key, _settled(known.get(key)), None)
+                # Also if it is on its way once more.
+                row = self._count(fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known)
+                if row is not None and key in known:
+                    self._again_by_row[row.digest] += 1
+            self._add_earlier(job, others.get(key, ()))
+
+    def add_restarted(self, jobs: Sequence[JobRecord]) -> None:
+        """Jobs that ended after the window: those that were delivered in it count there."""
+        ids = [job.key for job in jobs]
+        known, others = self._ledger.known(self._target, ids), self._ledger.other_runs(self._target, ids)
+        for job, key in zip(jobs, ids, strict=True):
+            self._add_earlier(job, others.get(key, ()))
+            for row in self._add_earlier(job, [known[key]] if key in known else []):
+                self._again_by_row[row.digest] += 1
+
+    def lacks_some(self) -> bool:
+        """Whether more was delivered in the window than was found in it."""
+        delivered: Counter[int] = Counter()
+        for (month, _), jobs in self._ledger.counts(self._target).delivered.items():
+            delivered[month] += jobs if self._covers(month) else 0
+        return any(jobs > self._again[month] for month, jobs in delivered.items())
+
+    def made(self) -> WindowTotals:
+        rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
+        for row, (jobs, wall_s, cpu_s) in self._sums.items():
+            rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
+        return WindowTotals(
+            rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again), again_by_row=dict(self._again_by_row)
+        )
+
+    def _covers(self, month: int) -> bool:
+        start = month_window(month).start
+        return start is not None and start in self._window
+
+    def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
+        """Runs of the job that were delivered in the window; gives their rows. What they used is not known any more."""
+        there = [run for run in runs if run.ended_at in self._window]
+        fits = [self._decider.decide(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
+        rows = [self._count(fit, 0, 0, again=True) for fit in fits]
+        return [row for row in rows if row is not None]
+
+    def _count(self, fit: Publish | SkippedJob | Skip, wall_s: int, cpu_s: int, *, again: bool) -> SummaryKey | None:
+        """Gives its row; None for a job that makes none."""
+        if not isinstance(fit, Publish):
+            return None
+        try:
+            row = self._keys.of(fit.published)
+        except Unfit:
+            return None  # it ended in no month: it is set aside, and makes nothing
+        here = self._sums[row]
+        here[0] += 1
+        here[1] += wall_s
+        here[2] += cpu_s
+        month = month_number(fit.entry.ended_at)
+        self._hosts[month, sync_host(fit.published.where.receiver_host)] += 1
+        self._again[month] += again
+        return row
+
+
+def stale(ledger: Ledger, target: str, month: int, would_be: WindowTotals) -> tuple[KeyTotal, ...]:
+    """Rows that a month's single records made before, and that nothing would make any more."""
+    new = {total.key.digest for total in would_be.rows.get(month, ())}
+    return tuple(total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new)
+
+
+def lost(
+    ledger: Ledger,
+    target: str,
+    months: Sequence[int],
+    would_be: WindowTotals | None,
+    totals: Collection[int],
+    source: Source,
+) -> dict[int, int]:
+    """Delivered jobs of these months that would not go out again: a receiver that purged its records would lose them.
+
+    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not stand in for them, so all rows of a
+    month are only counted where not each was looked at, or `totals` are there, for which a ticket is written anyway.
+    """
+    delivered: Counter[int] = Counter()
+    for (month, _), jobs in ledger.counts(target).delivered.items():
+        delivered[month] += jobs
+    missing = {}
+    for month in months:
+        if would_be is not None and month not in totals:
+            missing[month] = delivered[month] - would_be.again.get(month, 0)
+        elif delivered[month]:
+            missing[month] = delivered[month] - source.count(month_window(month))
+    return {month: jobs for month, jobs in missing.items() if jobs > 0}
+
+
+def emptied(
+    wanted: JobScope,
+    changed: Mapping[bytes, int],
+    month: int,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    policy_digest: str,
+) -> tuple[KeyTotal, ...]:
+    """Rows of a month that lose their last jobs when runs of it that changed are sent again: so many of each row, by digest.
+
+    What made a row under an earlier policy is still there: such a row is emptied only when it has no more jobs than these.
+    And a row that no job makes any more may have lost them without us: A-REX restarted a job, which has another LocalJobID
+    since, and the record of its first run stays by right. So no row is emptied where runs that are gone from the accounting
+    data make up for all of them, and no row of the changed runs has more jobs than were delivered in it.
+    Raises: SourceError.
+    """
+    would_be = made(wanted, month_window(month), source, ledger, now)
+    keys = ledger.summary_keys(wanted.target, month)
+    rows = stale(ledger, wanted.target, month, would_be)
+    delivered = sum(jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month)
+    gone = delivered - sum(would_be.again_by_row.values())
+    were = {total.key.digest: total.jobs for total, _ in keys}
+    came = any(would_be.again_by_row.get(row, 0) > were.get(row, 0) for row in changed)
+    if not came and sum(total.jobs for total in rows) <= gone:
+        return ()
+    said_by = {total.key.digest: digest for total, digest in keys}
+    moved = sum(changed.values())
+    return tuple(total for total in rows if said_by[total.key.digest] == policy_digest or total.jobs <= moved)
+
+
+def _settled(known: DeliveredRun | None) -> DeliveredRun | None:
+    """Whether a message is still on its way does not matter here."""
+    return None if known is None else replace(known, settled=True)

@@ -1,0 +1,1 @@
+"""Regenerate and deliver a window again."""

@@ -1,0 +1,1 @@
+"""One round for one target: read, decide, batch or sum up, send, report."""

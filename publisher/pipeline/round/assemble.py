@@ -1,0 +1,84 @@
+"""A batch put together as one message, and checked against our schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
+from publisher.ledger.contract import MonthMessage, OutboxRecord
+from publisher.model.errors import Unfit
+from publisher.model.job import JobId, RowRef
+from publisher.model.message import (
+    Batch,
+    Message,
+    Rendered,
+    message_of,
+)
+from publisher.model.totals.summary import SummaryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """A message of a whole batch. `faults` are the records that a check found, each of which fails alone."""
+
+    message: Message
+    faults: tuple[tuple[Rendered, Unfit], ...] = ()
+
+
+Format = JobFormat | SummaryFormat | SyncFormat
+
+
+_CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB more
+
+
+def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Assembled:
+    """The message. What does not show by its form that it is sound is checked against our schema, or all if so wished."""
+    contents = [record.content for record in batch.records]
+    payload = form.frame.join(contents)
+    made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
+    if not check:
+        contents = [content for content in contents if not form.matches(content)] if isinstance(form, Formed) else []
+    try:
+        for at in range(0, len(contents), _CHECKED_AT_ONCE):
+            form.check(form.frame.join(contents[at : at + _CHECKED_AT_ONCE]))
+    except Unfit:
+        return replace(made, faults=tuple(_faults(form, batch)))
+    return made
+
+
+def _faults(form: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:
+    for record in batch.records:
+        try:
+            form.check(form.frame.join([record.content]))
+        except Unfit as unfit:
+            yield record, unfit
+
+
+def make_months(
+    form: SummaryFormat, target: str, batch: Sequence[tuple[int, SummaryGroup, bytes]], made_at: datetime
+) -> MonthMessage:
+    """A message of whole months: number of the month, group and record of each. Raises: Unfit when the check finds a fault."""
+    payload = form.frame.join([content for _, _, content in batch])
+    form.check(payload)
+    message = message_of(payload, target, form.name, len(batch), made_at)
+    records = tuple(_carried(group, content) for _, group, content in batch)
+    return MonthMessage(message=message, months=tuple(sorted({month for month, _, _ in batch})), records=records)
+
+
+def _carried(group: SummaryGroup, content: bytes) -> OutboxRecord:
+    """A group under the name by which `quarantine list` shows it, should it be refused."""
+    about = (
+        f"{group.vo or 'no VO'}, {group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
+    )
+    return OutboxRecord(
+        row=RowRef(database="", record_id=0),
+        job_id=JobId(f"summary {group.year}-{group.month:02} of {about}"),
+        local_id="",
+        ended_at=group.latest_end,
+        fingerprint=0,
+        content_bytes=len(content),
+        first_time=False,
+    )

@@ -1,0 +1,237 @@
+"""Jobs on their way as single records: rendered, packed into batches, dispatched as each one fills.
+
+The packer: rendered records in, batches out that keep both limits, in order, with the progress that each completes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Protocol
+
+from publisher.formats.base import JobFormat, lighter
+from publisher.model.errors import Unfit
+from publisher.model.job import JobKey
+from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
+from publisher.model.totals.months import BlockedMonth
+from publisher.model.totals.summary import KeyTotal, month_number, said
+from publisher.pipeline.round.decision import Publish, set_aside
+from publisher.pipeline.round.sender import MessageSender
+
+
+class BatchBuilder:
+    """Cuts batches between records, never inside one, before anything is sent.
+
+    `most_records` 0 is no limit by count. `most_bytes` is what one payload may have, the frame counted by `around` bytes once
+    and `between` bytes at each record. `fill_to` is asked at every record how full a payload shall be now: less than
+    `most_bytes` when the service has refused a size. A record that is larger than that goes alone: whether it is too large
+    shall be the service's word.
+    """
+
+    def __init__(
+        self, *, most_records: int, most_bytes: int, around: int, between: int, fill_to: Callable[[], int]
+    ) -> None:
+        self._most_records = most_records
+        self._most_bytes = most_bytes - around
+        self._around = around
+        self._between = between
+        self._fill_to = fill_to
+        self._waiting: deque[Rendered] = deque()
+        self._bytes = 0
+        self._marks: deque[tuple[int, Progress]] = deque()
+        self._added = 0
+        self._cut = 0
+        self._keys: set[JobKey] = set()
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._keys
+
+    def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
+        """Add a record; gives the batches that it closes, if any. `progress` goes with the batch that holds it.
+
+        Raises: Unfit for a record that no message can hold.
+        """
+        size = len(record.content) + self._between
+        if size > self._most_bytes:
+            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}")
+        full: Sequence[Batch] = ()
+        so_far = self._bytes + size
+        if self._waiting and (so_far > self._most_bytes or so_far > self._fill_to() - self._around):
+            full = (self._close(),)
+        self._waiting.append(record)
+        self._keys.add(record.entry.key)
+        self._bytes += size
+        self._added += 1
+        if progress is not None:
+            self.mark(progress)
+        if self._most_records and len(self._waiting) >= self._most_records:
+            full = (*full, self._close())
+        return full
+
+    def mark(self, progress: Progress) -> None:
+        """Everything read so far is accounted for by `progress` once the records before it are written down."""
+        if self._marks and self._marks[-1][0] == self._added:
+            progress = self._marks.pop()[1] + progress
+        self._marks.append((self._added, progress))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no record waits: then progress can be written down at once."""
+        return not self._waiting
+
+    def rest(self) -> Iterator[Batch]:
+        """The last batch, perhaps without records when there is only progress left to write down."""
+        if self._waiting or self._marks:
+            yield self._close()
+
+    def _close(self) -> Batch:
+        records = tuple(self._waiting)
+        self._waiting.clear()
+        self._keys.clear()
+        self._bytes = 0
+        self._cut += len(records)
+        progress = Progress()
+        while self._marks and self._marks[0][0] <= self._cut:
+            progress += self._marks.popleft()[1]
+        return Batch(records=records, progress=progress)
+
+
+_CHANGED: Final = 2_000  # runs that changed after delivery and wait to be looked at together: some 10 MB
+
+
+class RowsEmptied(Protocol):
+    """Asked for the rows at the receiver that lose their last jobs when changed runs of a month go out again.
+
+    `runs`: so many of each row, by its digest.
+    """
+
+    def __call__(self, month: int, runs: Mapping[bytes, int], now: datetime) -> Sequence[KeyTotal]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a regular round keeps back from a receiver that adds single records up, and never deletes a sum."""
+
+    totals: Mapping[int, BlockedMonth]  # months that it has as totals
+    held_before: Collection[int]  # months that the last round held back
+    emptied: RowsEmptied
+
+
+class JobBatches:
+    """What a round does with jobs when its format has one record a job."""
+
+    def __init__(
+        self,
+        format: JobFormat,  # noqa: A002  # the field's word
+        builder: BatchBuilder,
+        sender: MessageSender,
+        *,
+        guard: Guard | None = None,
+    ) -> None:
+        self._format = format
+        self._builder = builder
+        self._sender = sender
+        row_keys = format.receiver.row_keys
+        self._keys = None if row_keys is None else row_keys()
+        self._guard = guard
+        self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals
+        self._changed: dict[JobKey, Rendered] = {}
+        self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
+        # Jobs that wait for totals to go were passed in an earlier round, and wait still.
+        before = () if guard is None else [guard.totals[at] for at in guard.held_before if at in guard.totals]
+        self._held = {month.month: month for month in before}
+        self._shipped: set[JobKey] = set()  # since the last page began: of those before it the ledger tells
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._builder or key in self._changed or key in self._shipped
+
+    @property
+    def held(self) -> list[BlockedMonth]:
+        """Months of which something is held back."""
+        return [self._held[month] for month in sorted(self._held)]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for a batch to fill."""
+        return self._builder.idle
+
+    def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
+        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
+        published = fit.published
+        if self._totals and (held := self._totals.get(month_number(fit.entry.ended_at))):
+            self._held[held.month] = held
+            return
+        record = Rendered(
+            published.job,
+            self._format.render(published, now),
+            fit.entry,
+            fit.known is None,
+            said(published.where.receiver_host),
+            None if self._keys is None else self._keys.of(published),
+        )
+        if self._guard is not None and self._keys is not None and fit.known is not None:
+            self._changed[fit.entry.key] = record
+            if len(self._changed) >= _CHANGED:
+                self._let_go(self._guard, now)
+            return
+        for batch in self._packed(record, place):
+            self._send(batch)
+
+    def _let_go(self, guard: Guard, now: datetime) -> None:
+        """Pack the changed runs of every month in which none of them was the last of its row at the receiver."""
+        changed, self._changed = self._changed, {}
+        months: dict[int, list[Rendered]] = {}
+        for record in changed.values():
+            months.setdefault(month_number(record.entry.ended_at), []).append(record)
+        for month, records in months.items():
+            runs = Counter(record.summary_key.digest for record in records if record.summary_key is not None)
+            if stale := guard.emptied(month, runs, now):
+                self._held[month] = BlockedMonth(month=month, stale=tuple(stale), lost_jobs=0)
+                self._open += [OpenRow(row=record.job.row, finished_seen_at=None) for record in records]
+                continue
+            for record in records:
+                try:
+                    for batch in self._packed(record):
+                        self._send(batch)
+                except Unfit as unfit:
+                    aside = set_aside(record.job, unfit)
+                    self._sender.set_aside(aside)
+                    self._builder.mark(Progress(skipped=(aside,)))
+
+    def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:
+        """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
+        try:
+            return self._builder.add(record, place)
+        except Unfit as unfit:
+            less = lighter(self._format, record.content) if unfit.rule == TOO_LARGE else None
+            if less is None:
+                raise
+            batches = self._builder.add(replace(record, content=less), place)
+            self._sender.shed(record.entry.key, record.job.job_id, unfit.reason)
+            return batches
+
+    def _send(self, batch: Batch) -> None:
+        self._shipped.update([record.entry.key for record in batch.records])
+        self._sender.send(batch)
+
+    def mark(self, progress: Progress) -> None:
+        self._builder.mark(progress)
+        self._shipped.clear()
+
+    def write_down(self) -> None:
+        """Ship what waits, and note the progress behind it. Raises: Stopped."""
+        for batch in self._builder.rest():
+            self._send(batch)
+
+    def conclude(self, now: datetime) -> None:
+        """The end of the round's reading. Raises: Stopped, SourceError."""
+        if self._guard is not None:
+            self._let_go(self._guard, now)
+        self.write_down()
+        if self._open:  # after what was written down, which closes rows that were looked at
+            self._builder.mark(Progress(opened=tuple(self._open)))
+            self.write_down()
+        self._sender.finish()
+        self._sender.conclude()

@@ -1,0 +1,273 @@
+"""Jobs that are alike, counted into their months at once: judged by one that speaks for all, then added up.
+
+What comes out is what one by one would (tests/test_counting.py): whoever is known with other values, is held in quarantine,
+or breaks a rule, is left for a look of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from operator import itemgetter
+from typing import Final
+
+from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
+from publisher.ledger.contract import DeliveredRun, Ledger
+from publisher.model.errors import Unfit
+from publisher.model.job import Alike, BareRun, Epoch, JobKey, JobRecord, RowRef, SideTable, job_keys, run_fingerprints
+from publisher.model.message import OpenRow, Progress
+from publisher.model.totals.months import month_window
+from publisher.model.totals.summary import Share, month_number
+from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.totals import MonthlyTotals
+from publisher.pipeline.site import LiveTarget
+from publisher.sources.base import Page, Source
+
+_END: Final = itemgetter(3)  # of a BareRun
+_REMEMBERED: Final = 5_000  # speakers, 2 kB each
+Stretch = tuple[int, int]  # a month, and a place between turning points: all that end in it are judged alike
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """What became of runs that were alike. `left` are the rows that need a look of their own."""
+
+    jobs: int = 0
+    arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    left: list[RowRef] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Speaker:
+    """One who speaks for the runs of an example in a stretch: to be published, or not wanted, or refused."""
+
+    example: JobRecord  # held, so that its id cannot come to mean another
+    fit: Publish | None = None
+    refused: bool = False
+    until: int = 0  # the last second of the stretch
+    warnings: tuple[str, ...] = ()
+    admitted: tuple[int, int, int] = (0, 0, 0)  # end, wall and CPU time that its format is known to take
+
+
+class _Lot:
+    """Runs of an example in a stretch, by columns: what is made of a column at once costs a third of the price."""
+
+    __slots__ = ("ends", "example", "kernels", "keys", "record_ids", "runs", "stretch", "users", "walls")
+
+    def __init__(self, example: JobRecord, stretch: Stretch | None, runs: Sequence[BareRun]) -> None:
+        self.example = example
+        self.stretch = stretch
+        self.runs = runs
+        self.record_ids, job_ids, local_ids, self.ends, self.walls, self.users, self.kernels = zip(*runs, strict=True)
+        self.keys = job_keys(job_ids, local_ids)
+
+    def fingerprints(self) -> list[int]:
+        values = zip(self.ends, self.walls, self.users, self.kernels, strict=True)
+        return run_fingerprints(self.example.status, values, self.example.node_count or 0, self.example.cpu_count or 0)
+
+    def share(self) -> Share:
+        return Share(
+            jobs=len(self.runs),
+            wall_s=sum(self.walls),
+            cpu_s=sum(self.users) + sum(self.kernels),
+            earliest_end=min(self.ends),
+            latest_end=max(self.ends),
+        )
+
+    def over_wall(self) -> int:
+        """How many used more CPU time than their cores have in their wall time, as far as it is known."""
+        cores = self.example.cpu_count or 0
+        if not cores:
+            return 0
+        times = zip(self.walls, self.users, self.kernels, strict=True)
+        return sum([user + kernel > wall * cores for wall, user, kernel in times])
+
+
+class AlikeCounter:
+    """Counts runs that are alike into a target's months."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        decider: Decider,
+        source: Source,
+        ledger: Ledger,
+        totals: MonthlyTotals,
+        needs: frozenset[SideTable],
+    ) -> None:
+        self._target = target
+        self._decider = decider
+        self._source = source
+        self._ledger = ledger
+        self._totals = totals
+        self._needs = needs
+        window = decider.selection.window
+        edges = {edge for edge in (window.start, window.end) if edge is not None}
+        self._turning_points = sorted(edges | decider.policy.change_times)
+        self._speakers: dict[tuple[int, Stretch], _Speaker] = {}
+
+    def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, Taken]:
+        """Count those of a page that are alike; gives the page with the jobs that are left for `Round`, read whole.
+
+        Raises: SourceError.
+        """
+        taken = self.take(page.alike, now)
+        left = [OpenRow(row=row, finished_seen_at=None) for row in taken.left]
+        page = replace(page, alike=())
+        for whole in self._source.reread(left, self._needs, now) if left else ():
+            page = replace(page, jobs=page.jobs + whole.jobs, skipped=page.skipped + whole.skipped)
+            progress += Progress(opened=whole.open)
+        return page, progress, taken
+
+    def take(self, alike: Sequence[Alike], now: datetime) -> Taken:
+        """Count all that can be."""
+        lots = [lot for one in alike for lot in self._lots(one)]
+        every = [key for lot in lots for key in lot.keys]
+        known, held = self._ledger.known(self._target, every), self._ledger.held(self._target, every)
+        taken = Taken()
+        for lot in lots:
+            database = lot.example.row.database
+            left = self._take(lot, known, held.keys(), taken, now)
+            taken.left += [RowRef(database=database, record_id=record_id) for record_id in left]
+        self._totals.remark(taken.arex_default, taken.arex_default_wall_s, taken.warnings)
+        return taken
+
+    def _lots(self, alike: Alike) -> Iterator[_Lot]:
+        """The runs by stretch, None for those that end in no month; nearly always all are in one."""
+        ends = list(map(_END, alike.runs))
+        first = self._stretch(min(ends))
+        if first is not None and first == self._stretch(max(ends)):
+            yield _Lot(alike.example, first, alike.runs)
+            return
+        apart: dict[Stretch | None, list[BareRun]] = {}
+        for run in alike.runs:
+            apart.setdefault(self._stretch(run[3]), []).append(run)
+        for stretch, runs in apart.items():
+            yield _Lot(alike.example, stretch, runs)
+
+    def _stretch(self, ended_at: Epoch) -> Stretch | None:
+        try:
+            return month_number(ended_at), bisect_right(self._turning_points, ended_at)
+        except Unfit:
+            return None
+
+    def _take(
+        self,
+        lot: _Lot,
+        known: Mapping[JobKey, DeliveredRun],
+        held: Collection[JobKey],
+        taken: Taken,
+        now: datetime,
+    ) -> Iterable[int]:
+        """Count the runs of a lot; gives the rows of those that need a look of their own."""
+        if lot.stretch is None:
+            return lot.record_ids
+        speaker = self._speaker(lot.example, lot.stretch, lot.ends[0], now)
+        if speaker.refused or not self._admits(speaker, lot, now):
+            return lot.record_ids
+        if speaker.fit is None:
+            return [record_id for record_id, key in zip(lot.record_ids, lot.keys, strict=True) if key in held]
+        if self._are_new(lot.keys, known, held):
+            self._count(lot, speaker, speaker.fit, taken)
+            return ()
+        new, left = self._new_of(lot, known, held)
+        if new:
+            self._count(_Lot(lot.example, lot.stretch, new), speaker, speaker.fit, taken)
+        return left
+
+    def _count(self, lot: _Lot, speaker: _Speaker, fit: Publish, taken: Taken) -> None:
+        values = zip(lot.ends, lot.fingerprints(), strict=True)
+        self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
+        jobs = len(lot.runs)
+        taken.jobs += jobs
+        if fit.published.benchmark.arex_default and any(lot.walls):
+            taken.arex_default += sum(map(bool, lot.walls))
+            taken.arex_default_wall_s[lot.example.queue] += sum(lot.walls)
+        for name in speaker.warnings:
+            taken.warnings[name] += jobs
+        if over_wall := lot.over_wall():
+            taken.warnings[CPU_OVER_WALL] += over_wall
+
+    def _are_new(self, keys: Sequence[JobKey], known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]) -> bool:
+        """Whether each of these is met for the first time."""
+        unheard = not (known or held) or not any(key in known or key in held for key in keys)
+        return unheard and self._totals.has_none_of(keys) and len(set(keys)) == len(keys)
+
+    def _new_of(
+        self, lot: _Lot, known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]
+    ) -> tuple[list[BareRun], list[int]]:
+        """The runs that nobody met before, and the rows of those that need a look of their own."""
+        new: dict[JobKey, BareRun] = {}
+        left: list[int] = []
+        for run, key, fingerprint in zip(lot.runs, lot.keys, lot.fingerprints(), strict=True):
+            if key in new or key in self._totals:
+                continue
+            if key in held or (key in known and not self._decider.is_delivered(known[key], run[3], fingerprint)):
+                left.append(run[0])
+            elif key not in known:
+                new[key] = run
+        return list(new.values()), left
+
+    def _speaker(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
+        at = (id(example), stretch)
+        speaker = self._speakers.get(at)
+        if speaker is None:
+            if len(self._speakers) >= _REMEMBERED:
+                self._speakers.clear()
+            speaker = self._speakers[at] = self._judged(example, stretch, ended_at, now)
+        return speaker
+
+    def _judged(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
+        """What becomes of the runs of an example that end about then, as far as it does not lie in their numbers."""
+        job = _with_values(example, ended_at, 0, 0)
+        verdict = self._decider.decide(job, job.key, None, None)
+        if isinstance(verdict, Skip):
+            return _Speaker(example=example)
+        if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
+            until = self._until(stretch)
+            return _Speaker(example=example, fit=verdict, until=until, warnings=shared_warnings(verdict.published))
+        return _Speaker(example=example, refused=True)
+
+    def _admits(self, speaker: _Speaker, lot: _Lot, now: datetime) -> bool:
+        """Whether the format takes a run that is the worst of them in every respect: then it takes them all."""
+        if speaker.fit is None:
+            return True
+        end, wall_s, cpu_s = max(lot.ends), max(lot.walls), max(lot.users) + max(lot.kernels)
+        last = speaker.admitted
+        if end <= last[0] and wall_s <= last[1] and cpu_s <= last[2]:
+            return True
+        fit, wall_s, cpu_s = speaker.fit.published, max(wall_s, last[1]), max(cpu_s, last[2])
+        # Ends grow from page to page: where the stretch is over, whatever ends in it is asked for at once.
+        for latest in map(Epoch, (speaker.until, max(end, last[0]))):
+            worst = _with_values(fit.job, latest, wall_s, cpu_s)
+            if self._totals.admits(replace(fit, job=worst, ended_at=latest), now):
+                speaker.admitted = latest, wall_s, cpu_s
+                return True
+        return False
+
+    def _until(self, stretch: Stretch) -> int:
+        """The last second of a stretch."""
+        month, place = stretch
+        edges = [month_window(month).end, *self._turning_points[place : place + 1]]
+        return min(edge for edge in edges if edge is not None) - 1
+
+
+def counter_for(
+    sink: object, live: LiveTarget, decider: Decider, source: Source, ledger: Ledger
+) -> AlikeCounter | None:
+    """None for an outlet of single records."""
+    if not isinstance(sink, MonthlyTotals):
+        return None
+    return AlikeCounter(
+        target=live.name, decider=decider, source=source, ledger=ledger, totals=sink, needs=live.format.needs
+    )
+
+
+def _with_values(example: JobRecord, ended_at: Epoch, wall_s: int, cpu_s: int) -> JobRecord:
+    return replace(example, ended_at=ended_at, wall_s=wall_s, cpu_user_s=cpu_s, cpu_kernel_s=0)

@@ -1,0 +1,141 @@
+"""Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside. Decides, and does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
+from publisher.model import per_job
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
+from publisher.model.message import TOO_LARGE, Entry
+from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.target import Selection
+
+KEY_COLLISION: Final = "key-collision"
+# These verdicts change with the clock or with other jobs, not with the row.
+_JUDGED_ANEW: Final = frozenset({"end-in-future", KEY_COLLISION})
+# These are a receiver's verdicts, on records that were sent.
+_SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
+
+
+@per_job(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
+
+    left_quarantine: bool = False  # it is not wanted any more
+    kept: bool = False  # it changed after delivery, and the receiver keeps what it has
+
+
+@per_job(frozen=True, slots=True)
+class Publish:
+    """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
+
+    published: PublishedJob
+    entry: Entry  # under the run's own end time
+    known: DeliveredRun | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decider:
+    """What a target makes of a job."""
+
+    selection: Selection
+    policy: RecordPolicy
+    policy_digest: str
+    changed: OnChange
+    again: bool = False  # a window is republished: delivered runs go out again
+
+    def decide(
+        self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
+    ) -> Publish | SkippedJob | Skip:
+        """The job to publish, the job to set aside, or neither."""
+        if not self.selection.wants(job):
+            return Skip(left_quarantine=held is not None)
+        known = self._in_this_form(known)
+        if known is None and held is not None and self._may_be_stored(held):
+            # Before it was refused alone, its message may have arrived all the same: under the end time that was sent, what
+            # goes out now replaces it.
+            job = replace(job, ended_at=held.job.ended_at or job.ended_at)
+        fingerprint = job.fingerprint
+        if known is not None:
+            if self.changed is OnChange.REPLACE and job.ended_at != known.ended_at:
+                # Under the end time that was delivered the changed run replaces the first at the receiver. When nothing but
+                # the end changed, the record would be the same once more.
+                job = replace(job, ended_at=known.ended_at)
+                fingerprint = job.fingerprint
+            if passed := self._passed_over(known, held, job, fingerprint):
+                return passed
+        if held is not None and self.stays_held(held, job):
+            return Skip()
+        try:
+            published = self.policy.describe(job)
+        except Unfit as unfit:
+            return set_aside(job, unfit)
+        if not self.selection.wants_vo(published.who.vo):
+            return Skip(left_quarantine=held is not None)
+        if known is not None and self.changed is OnChange.KEEP_FIRST:
+            fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
+        return Publish(published, Entry(key, published.ended_at, fingerprint), known)
+
+    def _passed_over(
+        self, known: DeliveredRun, held: Quarantined | None, job: JobRecord, fingerprint: int
+    ) -> Skip | None:
+        """Why a known run does not go out again; None when it may."""
+        if not known.settled:
+            return Skip()
+        released = held is not None and held.hold is Hold.RELEASED
+        if known.fingerprint == fingerprint and not self.again and not released:
+            # As it was delivered. What was held of it with other values is no more; a refused repetition stays held.
+            return Skip(left_quarantine=held is not None and not is_unchanged(held, job))
+        if self.changed is OnChange.KEEP_FIRST and not self.again:
+            return Skip(left_quarantine=held is not None, kept=True)
+        return None
+
+    def delivered_as_it_is(self, run: RunValues, known: DeliveredRun) -> bool:
+        """Whether a known run was accepted with these values, so that `judge` would pass it over."""
+        return self.is_delivered(known, run.ended_at, run.fingerprint)
+
+    def is_delivered(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
+        same = known.fingerprint == fingerprint and known.ended_at == ended_at
+        return same and known.settled and not self.again and self._in_this_form(known) is not None
+
+    def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
+        """None for what was only counted, for totals of a format of before that did not arrive: one by one it is new."""
+        if known is not None and known.only_counted and self.changed is not OnChange.RECOUNT:
+            return None
+        return known
+
+    def _may_be_stored(self, held: Quarantined) -> bool:
+        return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE
+
+    def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
+        """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""
+        if held.hold is Hold.DROPPED:
+            return True
+        return (
+            held.hold is Hold.HELD
+            and is_unchanged(held, job)
+            and held.policy_digest == self.policy_digest
+            and held.job.rule not in _JUDGED_ANEW
+        )
+
+
+def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
+    """Whether a quarantined job is what it was: all of it, or what counts of it where its receiver refused it."""
+    return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
+
+
+def set_aside(job: JobRecord, unfit: Unfit) -> SkippedJob:
+    """The job as quarantine keeps it, with the rule that it broke."""
+    return SkippedJob(
+        row=job.row,
+        job_id=job.job_id,
+        local_id=job.local_id,
+        ended_at=job.ended_at,
+        rule=unfit.rule,
+        reason=unfit.reason,
+        fingerprint=job.content_fingerprint,
+    )

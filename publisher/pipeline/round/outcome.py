@@ -1,0 +1,167 @@
+"""What came of a round, for people, for JSON and for the exit status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
+from publisher.model.totals.months import BlockedMonth, month_name
+from publisher.pipeline.round.sender import RoundCounters
+from publisher.pipeline.takeover.lost_jobs import LostJobs
+from publisher.transports.base import Receipt, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in errors.py."""
+
+    target: str
+    outcome: str
+    reason: str = ""
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    arex_default_benchmarks: int = 0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
+    arex_default_wall_s: Mapping[str, int] = field(default_factory=dict)  # theirs, by queue
+    # By the rule's name, jobs that look odd among those delivered or counted.
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    held: tuple[BlockedMonth, ...] = ()
+    # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    gone: Mapping[str, int] = field(default_factory=dict)
+    shadow: bool = False  # everything was done but sent
+    missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
+    lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
+    attempts: Mapping[str, int] = field(default_factory=dict)  # to hand messages over, by what came of each
+    seconds: float = 0.0  # how long it took
+    exit_status: int = 0
+
+
+def concluded(
+    target: str,
+    receipt: Receipt | None,
+    tally: RoundCounters,
+    *,
+    held: Sequence[BlockedMonth],
+) -> Outcome:
+    """The outcome of a round that came to its end, or to a receipt that ended it."""
+    statuses = [
+        receipt.exit_status if receipt else 0,
+        RecordError.exit_status if tally.quarantined or held else 0,
+    ]
+    if receipt is not None:
+        outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+    elif held:
+        outcome = "rejected"
+    else:
+        outcome = "ok" if tally.messages or tally.quarantined else "nothing"
+    return Outcome(
+        target=target,
+        outcome=outcome,
+        reason=receipt.reason if receipt else held_reason(held),
+        messages=tally.messages,
+        records=tally.records,
+        bytes=tally.bytes,
+        quarantined=tally.quarantined,
+        shed=tally.shed,
+        kept=tally.kept,
+        arex_default_benchmarks=tally.arex_default,
+        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
+        warnings=dict(sorted(tally.warnings.items())),
+        held=tuple(held),
+        gone={month_name(month): jobs for month, jobs in sorted(tally.gone.items())},
+        attempts=dict(sorted(tally.attempts.items())),
+        exit_status=gravest(statuses),
+    )
+
+
+def broken_off(target: str, error: PublisherError, tally: RoundCounters | None = None) -> Outcome:
+    """The outcome of a round that an error ended, with what had gone out by then."""
+    tally = tally or RoundCounters()
+    return Outcome(
+        target=target,
+        outcome="deferred" if isinstance(error, Later) else "error",
+        reason=str(error),
+        messages=tally.messages,
+        records=tally.records,
+        bytes=tally.bytes,
+        quarantined=tally.quarantined,
+        shed=tally.shed,
+        kept=tally.kept,
+        arex_default_benchmarks=tally.arex_default,
+        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
+        warnings=dict(sorted(tally.warnings.items())),
+        attempts=dict(sorted(tally.attempts.items())),
+        exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
+    )
+
+
+def with_missing_told(outcome: Outcome) -> Outcome:
+    """The outcome of a round that published what is there: without all databases it is no success."""
+    if not outcome.missing:
+        return outcome
+    return replace(
+        outcome,
+        outcome="error",
+        reason="; ".join(filter(None, (outcome.reason, *outcome.missing))),
+        exit_status=gravest([outcome.exit_status, SourceError.exit_status]),
+    )
+
+
+def held_reason(held: Sequence[BlockedMonth]) -> str:
+    """Why months are held back, in one line; '' when none is."""
+    if not held:
+        return ""
+    names = ", ".join(month.name for month in held)
+    stale = sum(len(month.stale) for month in held)
+    lost = sum(month.lost_jobs for month in held)
+    totals = sorted(month.name for month in held if month.was)
+    if all(month.emptied for month in held):
+        return (
+            f"held back: {names}: other settings, or another version, put jobs under other keys of the receiver: {stale} rows "
+            f"there would be emptied, {lost} jobs would be lost; --accept-key-change sends them, with a record of zeros for "
+            "each of those rows: no ticket is needed"
+        )
+    remedy = "--accept-key-change sends all the same"
+    if totals:
+        remedy = (
+            f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
+            "--accept-key-change` sends their jobs one by one"
+        )
+    return (
+        f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
+        f"{lost} jobs would be lost there; {remedy}"
+    )
+
+
+_GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
+
+
+def added(one: Outcome, other: Outcome) -> Outcome:
+    """Two parts of one errand as one outcome; the later reason and the graver outcome stay."""
+    return Outcome(
+        target=one.target,
+        outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
+        reason=other.reason or one.reason,
+        messages=one.messages + other.messages,
+        records=one.records + other.records,
+        bytes=one.bytes + other.bytes,
+        quarantined=one.quarantined + other.quarantined,
+        shed=one.shed + other.shed,
+        kept=one.kept + other.kept,
+        arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
+        arex_default_wall_s=dict(Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)),
+        warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
+        held=one.held + other.held,
+        missing=one.missing + other.missing,
+        gone={**one.gone, **other.gone},
+        lost=one.lost or other.lost,
+        attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
+        seconds=one.seconds + other.seconds,
+        exit_status=gravest([one.exit_status, other.exit_status]),
+    )

@@ -1,0 +1,171 @@
+"""What a round reads, and what the ledger may note once it is dealt with: everything new, or a window again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from typing import Final, Protocol
+
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob
+from publisher.model.message import OpenRow, Progress, WindowMark
+from publisher.model.time import Window
+from publisher.sources.base import Page, Source
+
+Read = tuple[Page, Progress]
+_QUARANTINE_PORTION: Final = 1000
+_LONG_AGO: Final = Epoch(0)
+
+
+class JobReader(Protocol):
+    """A stream of pages. `repeats` is true while it yields rows that the same round may meet again."""
+
+    repeats: bool
+
+    def pages(self, now: datetime) -> Iterator[Read]: ...
+    def after(self, job: JobRecord) -> Progress | None:
+        """How far it has come with this job of the page; None where only a page's end is a place to go on from."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalReader:
+    """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every row."""
+
+    target: str
+    source: Source
+    ledger: Ledger
+    needs: frozenset[SideTable]
+    sweep: bool
+    nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
+    wants: Callable[[RunValues], bool]
+    delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
+    alike: bool = False  # jobs are only counted
+    repeats: bool = True
+
+    def pages(self, now: datetime) -> Iterator[Read]:
+        yield from self._open_rows(now)
+        yield from self._quarantined(now)
+        self.repeats = False
+        for database in self.source.databases():
+            cursor = None if self.sweep else self.ledger.cursor(self.target, database)
+            done_with = self._done_with if self.sweep and self.nearly_all_done else None
+            alike = self.alike and done_with is None
+            for page in self.source.since(cursor, database, self.needs, now, done_with, alike=alike):
+                yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def after(self, job: JobRecord) -> None:
+        return None
+
+    def _done_with(self, runs: Sequence[RunValues]) -> list[bool]:
+        """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
+        keys = [run.key for run in runs]
+        held = self.ledger.held(self.target, keys)
+        wanted = [self.wants(run) for run in runs]
+        known = self.ledger.known(self.target, [key for key, yes in zip(keys, wanted, strict=True) if yes])
+        return [
+            key not in held and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
+            for run, key, yes in zip(runs, keys, wanted, strict=True)
+        ]
+
+    def _open_rows(self, now: datetime) -> Iterator[Read]:
+        there = frozenset(self.source.databases())
+        # Those of a database that is missing wait for it.
+        rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
+        still_open: set[RowRef] = set()
+        for page in self.source.reread(rows, self.needs, now):
+            still_open.update(row.row for row in page.open)
+            yield page, Progress(opened=page.open)
+        closed = tuple(row.row for row in rows if row.row not in still_open)
+        if closed:
+            yield Page(jobs=()), Progress(closed=closed)
+
+    def _quarantined(self, now: datetime) -> Iterator[Read]:
+        aside = (held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED)
+        while portion := list(islice(aside, _QUARANTINE_PORTION)):
+            # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
+            nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
+            again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
+            for page in self.source.reread(again, self.needs, now):
+                named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
+                yield page, Progress(left_quarantine=named)
+
+
+@dataclass(slots=True, kw_only=True)
+class WindowReader:
+    """The finished jobs of a window, from where the last run of the same errand stopped; at most `most_pages` of them.
+
+    `finished` tells, after the pages were used up, whether the window is.
+    """
+
+    target: str
+    window_progress: str
+    source: Source
+    ledger: Ledger
+    needs: frozenset[SideTable]
+    window: Window
+    most_pages: int
+    finished: bool = False
+    repeats: bool = False
+
+    def after(self, job: JobRecord) -> Progress:
+        """What a message carried is behind it even if the page is not: a run that goes on sends nothing of it again."""
+        return Progress(
+            window_mark=WindowMark(window_progress=self.window_progress, ended_at=job.ended_at, row=job.row)
+        )
+
+    def pages(self, now: datetime) -> Iterator[Read]:
+        stopped_at = self.ledger.window_progress(self.target, self.window_progress)
+        # Where that database is gone by now (`migrate`), the place in it tells nothing: once more from the beginning.
+        there = stopped_at is not None and stopped_at.row.database in self.source.databases()
+        after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
+        pages = whole_window(self.target, self.source, self.ledger, self.window, self.needs, now, after)
+        for read, page in enumerate(pages):
+            if read >= self.most_pages:
+                return
+            place = _place(page)
+            mark = WindowMark(window_progress=self.window_progress, ended_at=place[0], row=place[1]) if place else None
+            yield page, Progress(window_mark=mark)
+        self.finished = True
+
+
+def whole_window(
+    target: str,
+    source: Source,
+    ledger: Ledger,
+    window: Window,
+    needs: frozenset[SideTable],
+    now: datetime,
+    after: tuple[Epoch, RowRef] | None = None,
+) -> Iterator[Page]:
+    """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
+
+    That is not remembered, and a window by itself waits until a day after such a row's end.
+    """
+    for page in source.window(window, needs, now, after):
+        if page.open:
+            given_up = [replace(row, finished_seen_at=_LONG_AGO) for row in page.open]
+            found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
+            known = ledger.known(target, [job.key for job in found])
+            jobs = [*page.jobs, *(job for job in found if job.key in known)]
+            page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
+        yield page
+
+
+def position_of(
+    reading: JobReader, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]
+) -> Progress | None:
+    """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
+    place = reading.after(job)
+    if place is None or not (aside or left):
+        return place
+    return place + Progress(skipped=tuple(aside), left_quarantine=tuple(left))
+
+
+def _place(page: Page) -> tuple[Epoch, RowRef] | None:
+    """The last row of a page by (end, row), as far as it tells: rows behind it are only read once more."""
+    places = [(job.ended_at, job.row) for job in page.jobs]
+    places += [(skipped.ended_at, skipped.row) for skipped in page.skipped if skipped.ended_at is not None]
+    return max(places, default=None)

@@ -1,0 +1,405 @@
+"""Where a round's fit jobs go: on as single records, or into the totals of their months.
+
+The journey, and nothing else: pages of job records, judged, taken, written down, sent; progress noted behind them.
+
+One `Round` works on one target. What a job needs is decided in `judge.py`; it goes on as a single record (`batching.py`) or
+as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, Protocol
+
+from publisher.formats.base import SummaryFormat
+from publisher.formats.rules import warnings_about
+from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
+from publisher.model.errors import Later, PublisherError, Unfit
+from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
+from publisher.model.message import Progress, WindowMark
+from publisher.model.time import Window
+from publisher.model.totals.months import BlockedMonth, month_window
+from publisher.pipeline.guards.collisions import NoCollisions, collisions
+from publisher.pipeline.guards.databases import Missing, look_for_databases
+from publisher.pipeline.round.counting import counter_for
+from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
+from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
+from publisher.pipeline.round.reader import IncrementalReader, JobReader, WindowReader, position_of
+from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
+from publisher.pipeline.round.sinks import RecordSink, open_sink
+from publisher.pipeline.round.totals import MonthlyTotals
+from publisher.pipeline.site import LiveTarget
+from publisher.sources.base import Page, Source
+from publisher.transports.base import Receipt, Verdict
+
+log = logging.getLogger("publisher")
+
+SWEEP_EVERY: Final = timedelta(hours=24)
+_PATIENCE: Final = 50  # looks at a lock that another publisher holds
+_LOOK_EVERY_S: Final = 0.1
+_QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
+_ASIDE_AT_ONCE: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
+
+
+_TOLD_TO_STOP: Final = Receipt(
+    verdict=Verdict.RETRY_LATER, reason="told to stop; the next run goes on from here", exit_status=Later.exit_status
+)
+
+
+class Observer(MessageObserver, Protocol):
+    """Told of every step: for progress bars, for logs, and for tests that end the process between two of them."""
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
+    def page_read(self, target: str, page: Page) -> None: ...
+
+
+class Round:
+    """One regular round of one target: first what is in doubt, then everything not yet delivered."""
+
+    def __init__(
+        self,
+        live: LiveTarget,
+        source: Source,
+        ledger: Ledger,
+        observer: Observer,
+        clock: Callable[[], datetime],
+        wait: Callable[[float], bool],
+    ) -> None:
+        self._live = live
+        self._source = source
+        self._ledger = ledger
+        self._observer = observer
+        self._clock = clock
+        self._wait = wait
+        self._taken = 0
+        self._quiet_pages = 0
+        self._aside_waiting = 0
+        self._counted_again: set[RowRef] = set()
+        self._outlet_now: RecordSink | None = None
+        self._collisions = NoCollisions()
+
+    def run(self, limit: int | None = None, *, every_row: bool = False) -> Outcome:
+        """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
+
+        What breaks a round off on its way is its outcome, beside what went out before.
+
+        Raises: PublisherError for whatever ends the round before it has begun.
+        """
+        with self._ledger.working_on(self._live.name, self._patience()):
+            now = self._clock()
+            state = self._begin(now)
+            missing = self._look_for_databases(now)
+            sweep = every_row or self._sweep_is_due(state, now)
+            self._observer.round_begins(state, sweep=sweep)
+            decider = self._decider(replace(self._live.selection.window, start=state.start), again=False)
+            reading = IncrementalReader(
+                target=self._live.name,
+                source=self._source,
+                ledger=self._ledger,
+                needs=self._live.format.needs,
+                sweep=sweep,
+                nearly_all_done=state.swept is not None or state.start is not None,
+                wants=decider.selection.wants,
+                delivered_as_it_is=decider.delivered_as_it_is,
+                alike=isinstance(self._live.format, SummaryFormat)
+                and limit is None
+                and decider.policy.depends_on_row_only,
+            )
+            try:
+                receipt = self._travel(reading, decider, limit, now)
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally)
+            whole = receipt is None and (limit is None or self._taken < limit)
+            self._ledger.end_round(
+                self._live.name,
+                success=receipt is None and not self._held and not missing,
+                swept=sweep and whole,
+                checked=self._live.policy_digest if whole else None,
+                now=self._clock(),
+                held=[month.month for month in self._held],
+            )
+        return replace(self._outcome(receipt), missing=tuple(one.reason for one in missing))
+
+    def republish(self, window: Window, window_progress: str, *, most_pages: int) -> tuple[Outcome, bool]:
+        """Publish the next portion of a window again, and say whether it was the last. Regular rounds go on as before.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._live.name, self._patience()):
+            now = self._clock()
+            self._observer.round_begins(self._begin(now), sweep=False)
+            decider = self._decider(window, again=True)
+            reading = WindowReader(
+                target=self._live.name,
+                window_progress=window_progress,
+                source=self._source,
+                ledger=self._ledger,
+                needs=self._live.format.needs,
+                window=window,
+                most_pages=most_pages,
+            )
+            try:
+                receipt = self._travel(reading, decider, None, now)
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally), True
+            if reading.finished and receipt is None:
+                self._ledger.finish_window(self._live.name, window_progress)
+        return self._outcome(receipt), reading.finished or receipt is not None
+
+    def republish_month(self, month: int, window_progress: str = "") -> Outcome:
+        """Sum a month (12 x year + month - 1) up anew and send it whole; an errand that is broken off goes on behind it.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._live.name, self._patience()):
+            now = self._clock()
+            state = self._begin(now)
+            self._observer.round_begins(state, sweep=False)
+            # The regular round counts what ended since the target's start; the same jobs make the month here.
+            decider = self._decider(replace(self._live.selection.window, start=state.start), again=True)
+            try:
+                with self._sender:
+                    self._sender.send_outstanding()
+                    sink = self._sink(decider)
+                    if isinstance(sink, MonthlyTotals):
+                        sink.send_again(month, now)
+                if window_progress and not self._held:
+                    self._note_month(month, window_progress)
+            except RoundStopped as stopped:
+                return self._outcome(stopped.receipt)
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally)
+        return self._outcome(None)
+
+    def _note_month(self, month: int, window_progress: str) -> None:
+        done = Epoch(month_window(month).end or 0)
+        mark = WindowMark(window_progress=window_progress, ended_at=done, row=RowRef(database="", record_id=0))
+        self._ledger.note(self._live.name, Progress(window_mark=mark), self._live.policy_digest, self._clock())
+
+    def send_outstanding(self) -> Outcome:
+        """Send what is in doubt, and nothing new.
+
+        Raises: PublisherError for whatever ends it before it has begun.
+        """
+        with self._ledger.working_on(self._live.name, self._patience()):
+            self._observer.round_begins(self._begin(self._clock()), sweep=False)
+            try:
+                with self._sender:
+                    self._sender.send_outstanding()
+                    self._sender.conclude()
+            except RoundStopped as stopped:
+                return self._outcome(stopped.receipt)
+        return self._outcome(None)
+
+    @property
+    def _held(self) -> list[BlockedMonth]:
+        return [] if self._outlet_now is None else self._outlet_now.held
+
+    def _patience(self) -> Callable[[], bool]:
+        """Waits a little while another publisher is on the target; a republish lets go of it every few seconds."""
+        left = iter(range(_PATIENCE))
+        return lambda: next(left, None) is not None and not self._wait(_LOOK_EVERY_S)
+
+    def _begin(self, now: datetime) -> TargetState:
+        state = self._ledger.begin_round(
+            self._live.name,
+            start_rule=self._live.start_rule,
+            start=self._live.start,
+            selection_digest=self._live.selection_digest,
+            now=now,
+        )
+        self._sender = self._new_dispatch(state)
+        self._held_before = state.held
+        return state
+
+    def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
+        """Once a day, after a change of what is wanted, when the clock went back, or when rows were renumbered."""
+        if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
+            return True
+        if self._totals_were_left(state):
+            return True
+        cursors = [self._ledger.cursor(self._live.name, database) for database in self._source.databases()]
+        return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
+
+    def _look_for_databases(self, now: datetime) -> Sequence[Missing]:
+        """Note which databases are there, and say which of those that were read once are not."""
+        target = self._live.name
+        found = look_for_databases(target, self._source, self._ledger)
+        self._ledger.found_databases(target, found.there, now)
+        for file in found.returned:
+            log.info(
+                "target %s: %s: was retired and is there again: it is read from where reading stopped", target, file
+            )
+        for file, name in found.renamed.items():
+            log.info("target %s: %s: is called %s now", target, file, name)
+            self._ledger.retire_database(target, file, now)
+        return found.missing
+
+    def _totals_were_left(self, state: TargetState) -> bool:
+        """Whether jobs were counted for totals that never arrived, in a format of before: now they go one by one."""
+        if isinstance(self._live.format, SummaryFormat) or state.checked_digest == self._live.policy_digest:
+            return False
+        return any(month.digest != month.accepted_digest for month in self._ledger.months(self._live.name))
+
+    def _new_dispatch(self, state: TargetState) -> MessageSender:
+        return MessageSender(
+            target=self._live.name,
+            format=self._live.format,
+            transport=self._live.transport,
+            ledger=self._ledger,
+            policy_digest=self._live.policy_digest,
+            wire_digest=self._live.wire_digest,
+            watcher=self._observer,
+            clock=self._clock,
+            check_all=state.checked_digest != self._live.policy_digest,
+            frame_of=self._live.frame_of,
+        )
+
+    def _travel(self, reading: JobReader, decider: Decider, limit: int | None, now: datetime) -> Receipt | None:
+        """The journey; returns the receipt that ended it early, if one did."""
+        with self._sender:
+            try:
+                self._sender.send_outstanding()
+                sink = self._sink(decider)
+                with collisions(self._live, self._source, self._ledger) as self._collisions:
+                    self._read(reading, decider, sink, limit, now)
+                sink.conclude(now)
+            except RoundStopped as stopped:
+                return self._sender.abort(stopped.receipt)
+            except Exception:
+                self._sender.abort(None)
+                raise
+        return None
+
+    def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:
+        """Raises: Stopped."""
+        counter = counter_for(sink, self._live, decider, self._source, self._ledger)
+        for page, progress in reading.pages(now):
+            self._stop_when_told()
+            self._observer.page_read(self._live.name, page)
+            if page.alike and counter is not None:
+                page, progress, taken = counter.take_page(page, progress, now)
+                self._taken += taken.jobs
+            if not self._take_page(page, progress, reading, decider, sink, limit, now):
+                return
+
+    def _stop_when_told(self) -> None:
+        if self._wait(0):
+            raise RoundStopped(_TOLD_TO_STOP)
+
+    def _decider(self, window: Window, *, again: bool) -> Decider:
+        return Decider(
+            selection=replace(self._live.selection, window=window),
+            policy=self._live.policy,
+            policy_digest=self._live.policy_digest,
+            changed=self._live.changed,
+            again=again,
+        )
+
+    def _sink(self, decider: Decider) -> RecordSink:
+        self._outlet_now = open_sink(
+            self._live,
+            decider,
+            self._source,
+            self._ledger,
+            self._sender,
+            self._clock,
+            held_before=self._held_before,
+            page_read=partial(self._observer.page_read, self._live.name),
+        )
+        return self._outlet_now
+
+    # Taking
+
+    def _take_page(
+        self,
+        page: Page,
+        progress: Progress,
+        reading: JobReader,
+        decider: Decider,
+        sink: RecordSink,
+        limit: int | None,
+        now: datetime,
+    ) -> bool:
+        """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
+        keys = [job.key for job in page.jobs]
+        known = self._ledger.known(self._live.name, keys)
+        held = self._ledger.held(self._live.name, keys + [skipped.key for skipped in page.skipped])
+        self._collisions.look_up(page.jobs)
+        aside: list[SkippedJob] = []
+        left: list[JobKey] = []
+        for skipped in page.skipped:
+            if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
+                self._set_aside(skipped, held.get(skipped.key), aside, reading)
+        for job, key in zip(page.jobs, keys, strict=True):
+            if limit is not None and self._taken >= limit:
+                # The page is read again, but what was set aside of it is told now and must be found in quarantine.
+                sink.mark(Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+                return False
+            if key in sink:
+                continue
+            verdict = decider.decide(job, key, known.get(key), held.get(key))
+            stays = self._take(verdict, held.get(key), sink, now, position_of(reading, job, aside, left))
+            if stays is None:
+                continue
+            if isinstance(stays, SkippedJob):
+                self._set_aside(stays, held.get(key), aside, reading)
+            else:
+                self._sender.tally.kept += stays.kept and not reading.repeats
+                if stays.left_quarantine:
+                    left.append(key)
+        sink.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+        self._quiet_pages += 1
+        self._aside_waiting += len(aside)
+        if (sink.idle and self._quiet_pages >= _QUIET_PAGES) or self._aside_waiting >= _ASIDE_AT_ONCE:
+            self._quiet_pages = self._aside_waiting = 0
+            sink.write_down()
+        return True
+
+    def _take(
+        self,
+        fit: Publish | SkippedJob | Skip,
+        held: Quarantined | None,
+        sink: RecordSink,
+        now: datetime,
+        place: Progress | None,
+    ) -> SkippedJob | Skip | None:
+        """None for a job that goes on; otherwise it is set aside, or there is nothing to do about it."""
+        if not isinstance(fit, Publish):
+            return fit
+        try:
+            self._collisions.check(fit, held, sink.__contains__)
+            sink.take(fit, now, place)
+        except Unfit as unfit:
+            return set_aside(fit.published.job, unfit)
+        self._collisions.taken(fit)
+        self._taken += 1
+        job, summed = fit.published.job, isinstance(self._live.format, SummaryFormat)
+        lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
+        self._sender.remark(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=summed))
+        return None
+
+    def _set_aside(
+        self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob], reading: JobReader
+    ) -> None:
+        if held is not None and held.hold is Hold.DROPPED:
+            return
+        if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
+            # A sweep meets again what was looked at again just before: count it once.
+            if skipped.row not in self._counted_again:
+                self._sender.set_aside(skipped)
+            if reading.repeats:
+                self._counted_again.add(skipped.row)
+        aside.append(skipped)
+
+    def _outcome(self, receipt: Receipt | None) -> Outcome:
+        return concluded(
+            self._live.name,
+            receipt,
+            self._sender.tally,
+            held=self._held,
+        )

@@ -1,0 +1,494 @@
+"""From a batch to a settled message: written down, handed over, settled; cut in two, shed or set aside when it must be.
+
+A message that may have been stored is sent again by the next round, the same bytes under the same id: one whose answer was
+lost, and one of a process that ended on the way. Whatever was certainly not stored is given up at the end of the round, so
+that the next one reads, judges and renders its jobs anew, under the configuration that holds then.
+
+While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
+written down only when the one before is settled, so there is one outstanding at most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol
+
+from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat, lighter
+from publisher.ledger.contract import Ledger, OutboxRecord, Outstanding
+from publisher.model.errors import CredentialError, LedgerError, Rejected
+from publisher.model.job import JobId, JobKey, SkippedJob, job_key
+from publisher.model.message import (
+    TOO_LARGE,
+    Batch,
+    LearntLimit,
+    Message,
+    MessageId,
+    Progress,
+    Rendered,
+    WindowMark,
+    message_id,
+    message_of,
+)
+from publisher.pipeline.round.assemble import Assembled, assemble_message
+from publisher.pipeline.round.decision import set_aside
+from publisher.transports.background import BackgroundTask
+from publisher.transports.base import Receipt, Transport, Verdict
+
+_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
+_CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
+TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
+_SUSPECTS: Final = (
+    8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
+)
+
+
+class RoundStopped(Exception):  # not an error: the round ends here, for the receipt's reason
+    """Nothing more can be sent in this round."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self.receipt = receipt
+        super().__init__(receipt.reason)
+
+
+class MessageObserver(Protocol):
+    """Told of every step of a message."""
+
+    def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None: ...
+    def message_prepared(self, message: Message) -> None: ...
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None: ...
+    def message_settled(self, message: Message, receipt: Receipt) -> None: ...
+
+
+@dataclass(slots=True)
+class RoundCounters:
+    """What was sent in a round, and what was written down."""
+
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their months.
+    arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
+    warnings: Counter[str] = field(default_factory=Counter)  # jobs, as above, that look odd, by rule
+    # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    gone: dict[int, int] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
+
+
+class _Remark(NamedTuple):
+    """What is odd about a job."""
+
+    queue: str
+    arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
+    warnings: tuple[str, ...]
+
+
+class MessageSender:
+    """Sends a target's messages, strictly one after the other. To be left as a context: then what was not sent is given up."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        format: JobFormat | SummaryFormat | SyncFormat,  # noqa: A002  # the field's word, as in the configuration
+        transport: Transport,
+        ledger: Ledger,
+        policy_digest: str,
+        wire_digest: str,
+        watcher: MessageObserver,
+        clock: Callable[[], datetime],
+        check_all: bool,
+        frame_of: Callable[[str], Frame],
+    ) -> None:
+        self._target = target
+        self._format = format
+        self._transport = transport
+        self._ledger = ledger
+        self._policy_digest = policy_digest
+        self._wire_digest = wire_digest
+        self._learnt = ledger.limit(target)
+        self._limit: int | None = None
+        self._watcher = watcher
+        self._clock = clock
+        self._check_all = check_all
+        self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
+        self._found_faults = False
+        self._batches = 0
+        self._shipped = 0  # records
+        self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
+        self._proven_healthy = (
+            False  # the target took something since it last refused a whole batch for no clear reason
+        )
+        self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
+        self._in_flight: tuple[Message, Sequence[Rendered], BackgroundTask[Receipt]] | None = None
+        self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
+        self._behind: dict[str, WindowMark | None] = {}  # an errand, and where it stood before what is not settled
+        self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
+        self._lighter: set[JobKey] = set()  # made lighter, and not delivered yet
+        self._remarks: dict[JobKey, _Remark] = {}  # on jobs that are not delivered or counted yet
+        self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
+        self.tally = RoundCounters()
+
+    def __enter__(self) -> MessageSender:
+        """Nobody knows what became of a message that an earlier process left."""
+        self._ledger.leave_in_doubt(self._target)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give up what was certainly not stored. A ledger that failed is left alone: then everything is in doubt."""
+        if not isinstance(error, LedgerError):
+            self._ledger.give_up(self._target, self._handed_over, self._behind)
+
+    def payload_limit(self) -> int:
+        """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
+
+        Asked for every record, worked out anew after every message.
+        """
+        if self._limit is None:
+            self._limit = self._transport.payload_limit()
+            if self._learnt is not None and self._learnt.holds(self._wire_digest, self._clock()):
+                self._limit = min(self._limit, self._learnt.payload_bytes)
+        return self._limit
+
+    def send(self, batch: Batch) -> None:
+        """Take a batch on its way, after those before it; `finish` makes sure that all have arrived.
+
+        Raises: Stopped when nothing more can be sent; then whatever is not written down will be read again.
+        """
+        if not batch.records:
+            self._settle()
+            self.note(batch.progress)
+            return
+        check = self._is_to_be_checked()
+        self._batches += 1
+        self._shipped += len(batch.records)
+        made = assemble_message(self._format, self._target, batch, self._clock(), check=check)
+        self._settle()
+        self._hand_over(batch, made)
+
+    def finish(self) -> None:
+        """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can be sent."""
+        self._settle()
+
+    def abort(self, receipt: Receipt | None) -> Receipt | None:
+        """The round ends early: settle what was handed over, and leave the rest.
+
+        Returns the receipt that ends the round: of that message, or the one that was given.
+        """
+        try:
+            self._settle()
+        except RoundStopped as stopped:
+            return stopped.receipt
+        return receipt
+
+    def send_outstanding(self) -> None:
+        """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
+        while outstanding := self._ledger.outstanding(self._target, self._suspects):
+            message = outstanding.message
+            self._came_of(message, self._deliver(message, self._clock()), outstanding)
+
+    def conclude(self) -> None:
+        """Records refused for no clear reason, and nothing got through since: then the target is to blame.
+
+        Raises: Stopped when it is the target.
+        """
+        if not self._suspects:
+            return
+        named = [receipt for _, receipt in self._suspects.values() if receipt.refused_by]
+        if named:
+            raise RoundStopped(replace(self._refusal or named[0], verdict=Verdict.STOP_TARGET, refused_by=()))
+        raise RoundStopped(
+            Receipt(
+                verdict=Verdict.STOP_TARGET,
+                reason="every record is refused, and the answers do not say why: the target is at fault, not the records",
+                exit_status=Rejected.exit_status,
+            )
+        )
+
+    def shed(self, key: JobKey, job_id: JobId, reason: str) -> None:
+        """A record was made lighter; it counts when it is delivered."""
+        self._lighter.add(key)
+        self._watcher.record_shed(self._target, job_id, reason)
+
+    def set_aside(self, job: SkippedJob) -> None:
+        """A job is set aside anew; it counts when the progress that says so is written down."""
+        self._news[job.key] = job
+
+    def written_down(self, progress: Progress) -> None:
+        """The ledger has this progress."""
+        for job in progress.skipped:
+            if (new := self._news.pop(job.key, None)) is not None:
+                self._count_aside(new)
+
+    def remark(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
+        """What is odd about a job; it counts when the job is delivered, or counted into its month."""
+        if arex_default_wall_s or warnings:
+            self._remarks[key] = _Remark(queue, arex_default_wall_s, warnings)
+
+    def remark_together(
+        self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
+    ) -> None:
+        """The same of jobs that are alike; they count with the next that are counted into their months."""
+        self._together.append((arex_default, arex_default_wall_s, warnings))
+
+    def count_remarks(self, keys: Iterable[JobKey]) -> None:
+        """These jobs were delivered, or counted into their months."""
+        while self._together:
+            arex_default, wall_s, warnings = self._together.pop()
+            self.tally.arex_default += arex_default
+            self.tally.arex_default_wall_s.update(wall_s)
+            self.tally.warnings.update(warnings)
+        if not (self._remarks or self._lighter):
+            return
+        for key in keys:
+            if (remark := self._remarks.pop(key, None)) is not None:
+                self._count_remark(remark)
+            if key in self._lighter:
+                self._lighter.discard(key)
+                self.tally.shed += 1
+
+    def _count_remark(self, remark: _Remark) -> None:
+        if remark.arex_default_wall_s:
+            self.tally.arex_default += 1
+            self.tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
+        self.tally.warnings.update(remark.warnings)
+
+    def _count_aside(self, job: SkippedJob) -> None:
+        self.tally.quarantined += 1
+        self._watcher.job_set_aside(self._target, job)
+
+    def note(self, progress: Progress) -> None:
+        self._ledger.note(self._target, progress, self._policy_digest, self._clock())
+        self.written_down(progress)
+
+    # On the way
+
+    def _is_to_be_checked(self) -> bool:
+        """Whether the next message is held against the schema, whatever its records look like."""
+        if self._check_all and self._shipped >= _CHECK_FIRST and isinstance(self._format, Formed):
+            self._check_all = False
+        return self._check_all or self._found_faults or self._batches % _CHECK_ONE_IN == 0
+
+    def _hand_over(self, batch: Batch, made: Assembled) -> None:
+        """Write down a batch that was put together, and have it signed and sent beside."""
+        message = made.message
+        if made.faults:
+            self._found_faults = True  # one got past the rules: look at every message of this round from now on
+            batch = self._without(batch, made)
+            if not batch.records:
+                self.note(batch.progress)
+                return
+            payload = self._format.frame.join([record.content for record in batch.records])
+            message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
+        if (mark := batch.progress.window_mark) and not self._behind:
+            self._behind[mark.window_progress] = self._ledger.window_progress(self._target, mark.window_progress)
+        self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
+        self.written_down(batch.progress)
+        self._watcher.message_prepared(message)
+        self._in_flight = message, batch.records, BackgroundTask(partial(self._deliver, message, self._clock()))
+
+    def _deliver(self, message: Message, now: datetime) -> Receipt:
+        self._handed_over.add(message.id)
+        try:
+            return self._transport.deliver(message, now)
+        except CredentialError:  # raised before anything is sent
+            self._handed_over.discard(message.id)
+            raise
+
+    def _without(self, batch: Batch, made: Assembled) -> Batch:
+        """The batch without the records that failed; they are set aside."""
+        faulty = {record.entry.key for record, _ in made.faults}
+        aside = [set_aside(record.job, unfit) for record, unfit in made.faults]
+        for job in aside:
+            self.set_aside(job)
+        return Batch(
+            records=tuple(record for record in batch.records if record.entry.key not in faulty),
+            progress=batch.progress + Progress(skipped=tuple(aside)),
+        )
+
+    def _settle(self) -> None:
+        """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
+        if self._in_flight is None:
+            return
+        (message, records, delivery), self._in_flight = self._in_flight, None
+        receipt = delivery.result()
+        if not self._came_of(message, receipt, None):
+            self.send_outstanding()
+        elif receipt.verdict is Verdict.DELIVERED:
+            self.count_remarks(record.entry.key for record in records)
+        if not self._suspects:
+            self._behind.clear()
+
+    # Handing over
+
+    def _came_of(self, message: Message, receipt: Receipt, outstanding: Outstanding | None) -> bool:
+        """Settle what came of a message; False when something else has to go out in its place."""
+        self._limit = None
+        self._watcher.message_handed_over(message, receipt)
+        self.tally.bytes += receipt.bytes_sent
+        self._count_attempts(receipt)
+        if receipt.verdict is Verdict.IN_DOUBT or receipt.doubt:  # of several attempts, one may have been stored
+            self._ledger.in_doubt(message, receipt.reason)
+        elif receipt.verdict is not Verdict.DELIVERED:
+            self._handed_over.discard(message.id)
+        match receipt.verdict:
+            case Verdict.DELIVERED:
+                self._ledger.sent(message, remote_id=receipt.remote_id, row_ids=receipt.row_ids, now=self._clock())
+                self._handed_over.discard(message.id)
+                self.tally.messages += 1
+                self.tally.records += message.records
+                if outstanding is not None:
+                    self.count_remarks(map(_key, outstanding.records))
+                self._watcher.message_settled(message, receipt)
+                return self._clear_suspects()
+            case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
+                raise RoundStopped(receipt)
+            case Verdict.TOO_LARGE | Verdict.REFUSED:
+                self._bisect(outstanding or self._written_down(message), receipt)
+                return False
+
+    def _count_attempts(self, receipt: Receipt) -> None:
+        """Each but the last was followed by another at once; one that was not even made counts as what it was told."""
+        self.tally.attempts[receipt.verdict.name.lower()] += 1
+        if receipt.attempts > 1:
+            self.tally.attempts[TRIED_AGAIN] += receipt.attempts - 1
+
+    def _bisect(self, whole: Outstanding, receipt: Receipt) -> None:
+        """Cut a message; make its only record lighter when it is too large, or set aside what cannot be cut any more.
+
+        Records that are refused for what they are called by stay together.
+        """
+        refused = receipt.verdict is Verdict.REFUSED
+        pieces = self._learn_limit(whole) if not refused and receipt.attempts else 2
+        parts = _divided(len(whole.records), receipt.refused_by, pieces)
+        if refused and not receipt.certain and not whole.narrowing:
+            self._ask_anew(receipt, cut=len(parts) > 1)
+        if len(parts) > 1:
+            self._ledger.split(whole, self._pieces(whole, parts), narrowing=refused)
+        elif refused and not receipt.certain and not self._proven_healthy:
+            self._suspect_poison(whole, receipt)
+        elif refused or not self._shed(whole, receipt.reason):
+            self._refuse(whole, receipt)
+
+    def _learn_limit(self, whole: Outstanding) -> int:
+        """Remember what the service takes: its word, not that of the option. Into how many pieces the message goes."""
+        limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
+        self._learnt = limit
+        self._ledger.learn_limit(self._target, limit)
+        return max(2, -(-len(whole.message.payload) // limit.payload_bytes))
+
+    def _ask_anew(self, receipt: Receipt, *, cut: bool) -> None:
+        """A whole message was refused for a reason that may be the target's: what was taken before tells nothing now."""
+        if receipt.refused_by and receipt.attempts:
+            self._proven_healthy = False
+            self._refusal = receipt
+        elif cut and not receipt.refused_by:
+            self._proven_healthy = False
+
+    def _shed(self, whole: Outstanding, reason: str) -> bool:
+        """Put a lighter message in the place of one with a single record; False when that is not possible."""
+        (record,) = whole.records
+        frame = self._frame_of(whole.message.format)
+        (content,) = frame.split(whole.message.payload, [record.content_bytes])
+        less = lighter(self._format, content) if whole.message.format == self._format.name else None
+        if less is None:
+            return False
+        message = self._half(whole.message, frame.join([less]), 1)
+        self._ledger.split(whole, [(message, [replace(record, content_bytes=len(less))])], narrowing=False)
+        self.shed(_key(record), record.job_id, reason)
+        return True
+
+    def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
+        """A message refused for no clear reason. Of many in a row, what waits furthest from them tells who is to blame.
+
+        Raises: Stopped when that is refused too: it is the target.
+        """
+        self._suspects[whole.message.id] = whole, receipt
+        if len(self._suspects) != _SUSPECTS:
+            return
+        last, passed = None, set(self._suspects)
+        while (one := self._ledger.outstanding(self._target, passed)) is not None:
+            last = one
+            passed.add(one.message.id)
+        if last is not None:
+            self._came_of(last.message, self._deliver(last.message, self._clock()), last)
+        self.conclude()
+
+    def _clear_suspects(self) -> bool:
+        """Something got through, so it is the records. One that was refused alone would say nothing new if asked again.
+
+        False when there are several, which have to be sent again.
+        """
+        self._proven_healthy = True
+        self._refusal = None
+        suspects = list(self._suspects.values())
+        self._suspects.clear()
+        if len(suspects) == 1:
+            self._refuse(*suspects[0])
+        return len(suspects) < 2
+
+    def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
+        rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
+        self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
+        for record in whole.records:
+            self._count_aside(
+                SkippedJob(
+                    row=record.row,
+                    job_id=record.job_id,
+                    local_id=record.local_id,
+                    ended_at=record.ended_at,
+                    rule=rule,
+                    reason=receipt.reason,
+                    fingerprint=record.fingerprint,
+                )
+            )
+
+    def _pieces(
+        self, whole: Outstanding, parts: Sequence[Sequence[int]]
+    ) -> list[tuple[Message, Sequence[OutboxRecord]]]:
+        frame = self._frame_of(whole.message.format)
+        contents = frame.split(whole.message.payload, [record.content_bytes for record in whole.records])
+        return [
+            (
+                self._half(whole.message, frame.join([contents[at] for at in part]), len(part)),
+                [whole.records[at] for at in part],
+            )
+            for part in parts
+        ]
+
+    def _half(self, whole: Message, payload: bytes, records: int) -> Message:
+        return replace(whole, id=message_id(whole.made_at, payload), payload=payload, records=records)
+
+    def _written_down(self, message: Message) -> Outstanding:
+        outstanding = self._ledger.outstanding(self._target, self._suspects)
+        if outstanding is None or outstanding.message.id != message.id:
+            raise AssertionError(f"message {message.id} is not the first in its queue")
+        return outstanding
+
+
+def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
+    """Which records go together, by their places: those of one name, or else so many pieces of one size."""
+    if names:
+        by_name: dict[str, list[int]] = {}
+        for at, name in enumerate(names):
+            by_name.setdefault(name, []).append(at)
+        return list(by_name.values())
+    pieces = min(pieces, count)
+    bounds = [count * at // pieces for at in range(pieces + 1)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]
+
+
+def _key(record: OutboxRecord) -> JobKey:
+    return job_key(record.job_id, record.local_id)

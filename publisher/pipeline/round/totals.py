@@ -1,0 +1,499 @@
+"""Jobs on their way as monthly totals: counted into their months, and every month that changed sent, always whole.
+
+A job is counted once, by the ledger's membership, in the same transaction as the month that it made. A month is summed up
+anew from its rows when a counted job changed, or when another selection or policy applies.
+
+What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes any more stays and counts.
+Where the receiver empties a row for a record of zeros under its key (`takes_zeros`), that is sent with the month. It goes by
+itself only if nothing but the accounting data moved the jobs: a job was restarted, reached a later state, or has another
+benchmark of its own now. Our own configuration, or another version of this program, must not change what is counted under
+which key unseen, so a month that they moved is held back until an administrator accepts it. To tell the two apart:
+
+- The ledger keeps with each month the `basis` of its totals, a digest of selection, policy and version. Under another one
+  the month is summed up anew and marked `by_settings`, until it was sent or is what the receiver has.
+- It is marked also when a job that did not change leaves the month: the clock went back, or somebody dropped the job.
+- What another publisher sent has no basis of ours, and is marked like that.
+
+Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows that lack some of the runs
+that the ledger knows keep the total that was counted (`rows_with_gone`), or else the whole month does. In formats of which no
+zeros were tried, a month that would leave rows behind, or that lost jobs, is held back, and those rows become a ticket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from publisher.formats import receiver_of
+from publisher.formats.base import SummaryFormat
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
+from publisher.model.errors import Unfit
+from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.message import REMOVED, Progress, Values
+from publisher.model.policy import PublishedJob
+from publisher.model.totals.months import (
+    BlockedMonth,
+    FoundJobs,
+    left_behind,
+    month_window,
+    row_of,
+    rows_with_gone,
+    whole_messages,
+    without_usage,
+)
+from publisher.model.totals.summary import Accumulator, Grouping, KeyTotal, Share, SummaryGroup, month_number
+from publisher.pipeline.round.assemble import make_months
+from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
+from publisher.pipeline.round.reader import whole_window
+from publisher.pipeline.round.sender import MessageSender
+from publisher.sources.base import Page, Source
+
+_ASIDE_AT_ONCE: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
+_SUMMED_OTHERWISE: Final = (
+    "it was summed up without service levels, for the format of before, and rows of it are gone since; "
+    "publish it in that format, or give their database to source.databases again"
+)
+_NO_PROGRESS: Final = Progress()
+_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLimits:
+    """What bounds the messages of a summary target."""
+
+    most_records: int  # 0: no limit by count
+    fill_to: Callable[[], int]  # how many bytes a payload shall have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepted:
+    """What an administrator lets happen to a month at the receiver."""
+
+    month: int
+    stale: tuple[KeyTotal, ...]
+    lost: int
+
+
+class _MonthRows:
+    """What a month that is summed up anew has in the accounting data."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
+        self.runs: dict[JobKey, Values] = {}  # to be written down
+        self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
+        self.aside: list[SkippedJob] = []
+        self.present = 0  # runs that the ledger has in this month
+        self.by_settings = False
+
+    def groups(self) -> list[SummaryGroup]:
+        """Everything found."""
+        self.joined.merge(self.unchanged)
+        self.joined.merge(self.changed)
+        return list(self.joined.groups())
+
+
+class MonthlyTotals:
+    """What a round does with jobs when its format has monthly totals."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        format: SummaryFormat,  # noqa: A002  # the field's word
+        decider: Decider,
+        source: Source,
+        ledger: Ledger,
+        sender: MessageSender,
+        scales: MessageLimits,
+        basis: str,
+        accept_key_change: bool,
+        clock: Callable[[], datetime],
+        page_read: Callable[[Page], None],
+    ) -> None:
+        self._target = target
+        self._format = format
+        self._decider = decider
+        self._source = source
+        self._ledger = ledger
+        self._sender = sender
+        self._scales = scales
+        self._basis = basis
+        self._accept_key_change = accept_key_change
+        self._clock = clock
+        self._page_read = page_read
+        self._months: dict[int, Accumulator | None] = {}
+        self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
+        self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
+        self._dirty: Counter[int] = (
+            Counter()
+        )  # months to sum up anew, with the runs that left them, less those that came
+        self._progress = Progress()
+        self.remark = sender.remark_together  # what is odd about jobs that are counted at once
+        self._held: list[BlockedMonth] = []
+        self._accepted: list[_Accepted] = []
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._runs or key in self._changed
+
+    @property
+    def held(self) -> list[BlockedMonth]:
+        """Months that wait for an administrator."""
+        return self._held
+
+    @property
+    def idle(self) -> bool:
+        """Progress can always be written down with what was counted."""
+        return True
+
+    def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
+        """Count a job into its month; one that was counted before with other values has its months summed up anew.
+
+        Raises: Unfit.
+        """
+        self._format.admit(fit.published, now)
+        month = month_number(fit.entry.ended_at)
+        values = fit.entry.ended_at, fit.entry.fingerprint
+        if fit.known is not None and values != (fit.known.ended_at, fit.known.fingerprint):
+            # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
+            self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
+            self._changed.add(fit.entry.key)
+            return
+        if fit.known is not None:
+            self._dirty[month] += 0
+        elif (totals := self._accumulator(month)) is not None:
+            totals.add(fit.published)
+        else:
+            self._dirty[month] -= 1
+        self._runs[fit.entry.key] = values
+
+    def admits(self, job: PublishedJob, now: datetime) -> bool:
+        """Whether `take` would count it."""
+        try:
+            self._format.admit(job, now)
+        except Unfit:
+            return False
+        return True
+
+    def take_many(self, like: PublishedJob, runs: Iterable[tuple[JobKey, Values]], share: Share) -> None:
+        """Count new runs of one month that are like that one, and that `take` would count each."""
+        month = month_number(share.latest_end)
+        if (totals := self._accumulator(month)) is not None:
+            totals.add_many(like, share)
+        else:
+            self._dirty[month] -= share.jobs
+        self._runs.update(runs)
+
+    def has_none_of(self, keys: Iterable[JobKey]) -> bool:
+        keys = list(keys)
+        return self._runs.keys().isdisjoint(keys) and self._changed.isdisjoint(keys)
+
+    def mark(self, progress: Progress) -> None:
+        self._progress += progress
+        if len(self._runs) + len(self._changed) >= _FLUSH_JOBS:
+            self.write_down()
+
+    def write_down(self) -> None:
+        """Everything counted so far, with how far was read, in one transaction."""
+        contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
+        self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
+        self._months.clear()
+        self._runs.clear()
+        self._changed.clear()
+        self._dirty.clear()
+        self._progress = Progress()
+
+    def conclude(self, now: datetime) -> None:
+        """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
+        self.write_down()
+        for month, state in self._states().items():
+            if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
+                self._sum_up_anew(self._states()[month], now)  # as it is after the months before it
+        for month, state in self._states().items():
+            if state.dirty and not self._is_held(month):  # jobs of it were found in another month just now
+                self._sum_up_anew(self._states()[month], now)
+        self._send([state for state in self._states().values() if state.digest != state.accepted_digest], now)
+
+    def send_again(self, month: int, now: datetime) -> None:
+        """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
+        fresh = MonthState(
+            month=month,
+            jobs=0,
+            digest="",
+            basis="",
+            dirty=True,
+            moved=0,
+            by_settings=False,
+            accepted_jobs=0,
+            accepted_digest="",
+            accepted_format="",
+            on_its_way=False,
+        )
+        self._sum_up_anew(self._states().get(month, fresh), now)
+        self._send([state for state in self._states().values() if state.month == month], now)
+
+    def _states(self) -> dict[int, MonthState]:
+        return {state.month: state for state in self._ledger.months(self._target)}
+
+    def _is_held(self, month: int) -> bool:
+        return any(held.month == month for held in self._held)
+
+    def _accumulator(self, month: int) -> Accumulator | None:
+        """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
+        if month not in self._months:
+            groups = self._ledger.counted(self._target, month)
+            if self._can_be_told(groups):
+                totals = self._months[month] = Accumulator(self._format.grouping)
+                for group in groups:
+                    totals.add_group(group)
+            else:
+                self._months[month] = None
+                self._dirty[month] += 0
+        return self._months[month]
+
+    def _can_be_told(self, groups: Iterable[SummaryGroup]) -> bool:
+        """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
+        return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
+
+    def _takes_singles_over(self, state: MonthState) -> bool:
+        """Whether what was sent of a month one by one, in an earlier format, becomes part of its totals now."""
+        return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
+
+    def _sum_up_anew(self, state: MonthState, now: datetime) -> None:
+        """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
+        found = _MonthRows(self._format.grouping)
+        found.by_settings = state.basis != self._basis
+        decider = self._judge_of(state.month)
+        window = month_window(state.month)
+        for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
+            self._page_read(page)
+            jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
+            keys = [job.key for job in jobs]
+            known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
+            for job, key in zip(jobs, keys, strict=True):
+                fit = self._looked_at(job, key, held.get(key), decider, now)
+                self._sort(state.month, job, key, fit, known.get(key), found, was_held=key in held)
+            if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
+                self._count(found.runs, {}, dirty={state.month: 0, **found.moved})
+                found.runs.clear()
+                found.moved.clear()
+        self._write_summed_up(state, found)
+
+    def _sort(
+        self,
+        month: int,
+        job: JobRecord | SkippedJob,
+        key: JobKey,
+        fit: Publish | SkippedJob | None,
+        was: DeliveredRun | None,
+        found: _MonthRows,
+        *,
+        was_held: bool,
+    ) -> None:
+        """Count a job of a month, by what was known of it before."""
+        before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
+        found.present += before == month
+        if isinstance(fit, Publish):
+            if before != month:
+                found.joined.add(fit.published)
+                found.moved[month] -= 1
+                if before is not None:
+                    found.moved[before] += 1
+            elif was is None or was.fingerprint != fit.entry.fingerprint:
+                found.changed.add(fit.published)
+            else:
+                found.unchanged.add(fit.published)
+                return
+            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint
+        elif before is not None and was is not None:
+            found.runs[key] = was.ended_at, REMOVED
+            found.moved[before] += 1
+            if before == month:
+                found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
+            if fit is not None and not was_held and len(found.aside) < _ASIDE_AT_ONCE:
+                found.aside.append(fit)
+
+    def _write_summed_up(self, state: MonthState, found: _MonthRows) -> None:
+        """The month's new totals, or what was counted before, as far as its jobs are gone."""
+        gone = max(state.jobs - state.moved - found.present, 0)
+        groups: Sequence[SummaryGroup] | None = None
+        if gone:
+            counted = self._ledger.counted(self._target, state.month)
+            as_counted = self._can_be_told(counted)
+            if as_counted and not found.by_settings:
+                groups = self._with_gone(counted, found, gone)
+            if groups is None and not state.moved and (as_counted or not state.dirty):
+                # What is there beside the rows that are gone is met by the regular reading, and added.
+                groups, found = counted, _MonthRows(self._format.grouping)
+            elif groups is None and as_counted and not self._accept_key_change:
+                # Some that are in its totals are in those of another month by now, and nobody can tell which.
+                self._held.append(BlockedMonth(month=state.month, stale=(), lost_jobs=gone))
+                return
+            if groups is not None:
+                self._sender.tally.gone[state.month] = gone
+        for skipped in found.aside:
+            self._sender.set_aside(skipped)
+        self._count(
+            found.runs,
+            {state.month: found.groups() if groups is None else groups},
+            dirty={month: moved for month, moved in found.moved.items() if month != state.month},
+            clean=[state.month],
+            by_settings=[state.month] if found.by_settings else (),
+            progress=Progress(skipped=tuple(found.aside)),
+        )
+
+    def _with_gone(
+        self, counted: Sequence[SummaryGroup], found: _MonthRows, gone: int
+    ) -> Sequence[SummaryGroup] | None:
+        """What was found, with the rows whose jobs are gone as they were counted; None where that cannot be told."""
+        jobs = FoundJobs(unchanged=tuple(found.unchanged.groups()), changed=tuple(found.changed.groups()))
+        rows = rows_with_gone(self._format.receiver_key, counted, jobs, gone)
+        if rows is None:
+            return None
+        totals = Accumulator(self._format.grouping)
+        totals.merge(found.joined)
+        for group in rows:
+            totals.add_group(group)
+        return list(totals.groups())
+
+    def _looked_at(
+        self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, decider: Decider, now: datetime
+    ) -> Publish | SkippedJob | None:
+        """What a month that is summed up anew makes of a job, whatever was made of it before; None: it is not wanted."""
+        if held is not None and held.hold is Hold.DROPPED:
+            return None
+        if isinstance(job, SkippedJob):
+            return job
+        verdict = decider.decide(job, key, None, None)
+        if isinstance(verdict, Publish):
+            try:
+                self._format.admit(verdict.published, now)
+            except Unfit as unfit:
+                return set_aside(job, unfit)
+        return None if isinstance(verdict, Skip) else verdict
+
+    def _judge_of(self, month: int) -> Decider:
+        """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
+        return replace(self._decider, selection=replace(self._decider.selection, window=month_window(month)))
+
+    def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
+        """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
+        groups = self._ledger.counted(self._target, state.month)
+        if not self._can_be_told(groups):
+            self._set_month_aside(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
+            return ()
+        if not all(group.has_begun(now) for group in groups):
+            return ()
+        emptied, stale = self._left(state, groups)
+        lost = self._lost(state)
+        zeros = [without_usage(group) for group in emptied]
+        by_itself = self._format.takes_zeros and not state.by_settings  # jobs that it lost changed and went elsewhere
+        if not stale and (by_itself or not (zeros or lost)):
+            return [*groups, *zeros]
+        by_level = self._format.receiver.keeps_benchmark_values
+        stale_and_emptied = (*stale, *(row_of(group, by_level=by_level) for group in emptied))
+        if not self._accept_key_change:
+            self._held.append(
+                BlockedMonth(
+                    month=state.month, stale=stale_and_emptied, lost_jobs=lost, emptied=bool(zeros) and not stale
+                )
+            )
+            return ()
+        if stale or lost:
+            self._accepted.append(_Accepted(month=state.month, stale=stale, lost=lost))
+        return [*groups, *zeros]
+
+    def _lost(self, state: MonthState) -> int:
+        """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be sent have not."""
+        jobs, there = state.jobs, state.accepted_jobs
+        if self._ledger.summary_keys(self._target, state.month):
+            delivered = self._ledger.counts(self._target).delivered
+            there = max(there, sum(count for (month, _), count in delivered.items() if month == state.month))
+            if not (self._accept_key_change or self._decider.again):  # what was sent one by one is not summed up yet
+                jobs = max(jobs, self._source.count(month_window(state.month)))
+        return max(there - jobs, 0)
+
+    def _left(
+        self, state: MonthState, groups: Sequence[SummaryGroup]
+    ) -> tuple[Sequence[SummaryGroup], tuple[KeyTotal, ...]]:
+        """Rows of the receiver that the groups do not replace: those that zeros would empty, and those that would stay.
+
+        Single records of an earlier format are among these.
+        """
+        left = self._ledger.accepted(self._target, state.month)
+        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
+        accepted_format = state.accepted_format or self._format.name
+        there = receiver_of(accepted_format)
+        if there.table == self._format.receiver.table:
+            left = left_behind(self._format.receiver_key, left, groups)
+            if self._format.takes_zeros:
+                return left, tuple(singles)
+        return (), (*(row_of(group, by_level=there.keeps_benchmark_values) for group in left), *singles)
+
+    def _rendered(
+        self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
+    ) -> list[tuple[int, SummaryGroup, bytes]]:
+        """A month's records; none at all when one cannot be said, because a month goes out whole or not."""
+        try:
+            return [(state.month, group, self._format.render(group, now)) for group in groups]
+        except Unfit as unfit:
+            self._set_month_aside(state, unfit)
+            return []
+
+    def _set_month_aside(self, state: MonthState, unfit: Unfit) -> None:
+        aside = SkippedJob(
+            row=RowRef(database="", record_id=0),
+            job_id=JobId(f"summary {BlockedMonth(month=state.month, stale=(), lost_jobs=0).name}"),
+            local_id="",
+            ended_at=None,
+            rule=unfit.rule,
+            reason=unfit.reason,
+            fingerprint=0,
+        )
+        self._sender.set_aside(aside)
+        self._sender.note(Progress(skipped=(aside,)))
+
+    def _send(self, states: Iterable[MonthState], now: datetime) -> None:
+        """Send months as they are counted, unless they wait. Raises: Stopped."""
+        free = [state for state in states if not self._is_held(state.month)]
+        rendered = [one for state in free for one in self._rendered(state, self._judged(state, now), now)]
+        frame = self._format.frame
+        batches = whole_messages(
+            rendered,
+            most_records=self._scales.most_records,
+            most_bytes=self._scales.fill_to() - len(frame.head) - len(frame.tail),
+            between=len(frame.separator),
+        )
+        made = [make_months(self._format, self._target, batch, now) for batch in batches]
+        self._ledger.prepare_months(self._target, made)
+        for one in self._accepted:
+            self._ledger.accept_change(self._target, one.month, one.stale, one.lost, self._clock())
+        self._sender.send_outstanding()
+        self._sender.conclude()
+
+    def _count(
+        self,
+        runs: Mapping[JobKey, Values],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Mapping[int, int],
+        clean: Collection[int] = (),
+        by_settings: Collection[int] = (),
+        progress: Progress = _NO_PROGRESS,
+    ) -> None:
+        self._ledger.count(
+            self._target,
+            runs,
+            contents,
+            dirty=dirty,
+            clean=clean,
+            by_settings=by_settings,
+            progress=progress,
+            basis=self._basis,
+            policy_digest=self._decider.policy_digest,
+            now=self._clock(),
+        )
+        self._sender.written_down(progress)
+        self._sender.count_remarks(runs)

@@ -1,0 +1,220 @@
+"""What an operation needs of a configured site. `cli/site.py` is the one that is made of a configuration file.
+
+Operations take a `Site` and ask it for what is live: a source, the ledger, a target. None of them knows how a
+configuration file looks, or which class stands behind a name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
+from publisher.model.job import Epoch
+from publisher.model.policy import RecordPolicy
+from publisher.model.rates import Charging
+from publisher.model.target import Selection, Target
+from publisher.transports.base import Credentials, Endpoint, Transport
+
+if TYPE_CHECKING:
+    from publisher.ledger.books import ChargeBook, History, MeasureBook
+    from publisher.ledger.contract import Ledger
+    from publisher.model.job import JobRecord
+    from publisher.pipeline.round.outcome import Outcome
+    from publisher.sources.base import ImportedFrom, Importer, Source, WritingOrder
+    from publisher.sources.statistics import Accounts, UsageReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnvironment:
+    """Everything that is not in the configuration and changes from run to run.
+
+    `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
+    time (`pipeline/parallel.py`), rather than one after the other.
+    """
+
+    environment: Mapping[str, str]
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    wait: Callable[[float], bool]
+    chance: Callable[[], float] = random.random
+    parallel: bool = False
+
+
+class ListenAddress(Protocol):
+    """Where the daemon answers Prometheus; its text is HOST:PORT."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class MetricsOutput(Protocol):
+    """Where metrics go: a text file for the node exporter, a port of the daemon, or both."""
+
+    @property
+    def textfile(self) -> Path | None: ...
+    @property
+    def listen(self) -> ListenAddress | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTarget:
+    """A target, live: what it wants, how its records look and travel."""
+
+    name: str
+    selection: Selection
+    start_rule: str
+    start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
+    policy: RecordPolicy
+    format: JobFormat | SummaryFormat
+    transport: Transport
+    batch_records: int  # 0: no limit by count
+    frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
+    changed: OnChange  # what becomes of a delivered run whose values changed
+    accept_key_change: bool = False  # send months although rows stay behind at the receiver
+    selection_digest: str
+    policy_digest: str  # of everything that decides how a record looks, the version included
+    wire_digest: str  # of everything that decides how messages travel
+
+
+class Site(Protocol):
+    """A configured site. What it opens, the caller closes."""
+
+    @property
+    def name(self) -> str:
+        """As in GOCDB."""
+        ...
+
+    @property
+    def configuration(self) -> Path: ...
+    @property
+    def state(self) -> Path:
+        """The publishing database."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[Target]: ...
+    @property
+    def statuses(self) -> frozenset[str]:
+        """Of the jobs that count at this site, whatever a target overrides."""
+        ...
+
+    @property
+    def policy(self) -> RecordPolicy:
+        """What the site says of a job, whatever a target overrides."""
+        ...
+
+    @property
+    def charging(self) -> Charging | None: ...
+    @property
+    def metrics(self) -> MetricsOutput | None: ...
+    @property
+    def importers(self) -> Mapping[str, object]:
+        """The options of each importer that is configured, by name."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    @property
+    def parallel(self) -> bool: ...
+    @property
+    def after_round(self) -> Sequence[Callable[[Site, Outcome], None]]:
+        """Called with what came of each round, in the thread of the round."""
+        ...
+
+    def clock(self) -> datetime:
+        """Aware UTC."""
+        ...
+
+    def monotonic(self) -> float: ...
+    def chance(self) -> float:
+        """From 0 to 1, evenly."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a stop was asked for meanwhile."""
+        ...
+
+    def source(self) -> Source:
+        """Raises: SourceError."""
+        ...
+
+    def usage(self) -> UsageReader:
+        """The source, to sum up what jobs used. Raises: ConfigError where its type has no such reader."""
+        ...
+
+    def accounts(self) -> Accounts:
+        """The source, to look single jobs up. Raises: ConfigError where its type has no such reader."""
+        ...
+
+    def writing_order(self, source: Source) -> AbstractContextManager[Sequence[WritingOrder]] | None:
+        """One a database, opened; None where jobs are not known in the order in which they were written."""
+        ...
+
+    def imported_from(self, job: JobRecord) -> ImportedFrom | None:
+        """Which record of another system's accounting a job was made of; None for a job of A-REX. Raises: SourceError."""
+        ...
+
+    def importer(self, name: str) -> Importer:
+        """Raises: ConfigError."""
+        ...
+
+    def ledger(self, *, dry_run: bool = False) -> Ledger:
+        """For a dry run, one that reads the ledger and writes nothing. Raises: LedgerError."""
+        ...
+
+    def ledger_to_read(self) -> Ledger:
+        """Raises: LedgerError."""
+        ...
+
+    def history(self) -> History:
+        """Raises: LedgerError."""
+        ...
+
+    def charge_book(self) -> ChargeBook:
+        """Raises: LedgerError."""
+        ...
+
+    def charge_book_to_read(self) -> ChargeBook:
+        """Raises: LedgerError."""
+        ...
+
+    def measure_book(self) -> MeasureBook:
+        """Raises: LedgerError."""
+        ...
+
+    def measure_book_to_read(self) -> MeasureBook:
+        """Raises: LedgerError."""
+        ...
+
+    def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
+        """A target with its transport, not yet connected. Raises: CredentialError."""
+        ...
+
+    def credentials(self) -> Credentials: ...
+    def certificate_ends(self) -> datetime | None:
+        """When the host certificate runs out; None where that cannot be read."""
+        ...
+
+    def endpoints(self, target: Target) -> Sequence[Endpoint]:
+        """The services that a target talks to. Raises: ConfigError."""
+        ...
+
+    def transport(self, target: Target) -> Transport:
+        """Raises: CredentialError, ConfigError."""
+        ...
+
+    def selection_digest(self, target: Target) -> str:
+        """Of what decides which jobs a target wants."""
+        ...
+
+    def policy_digest(self, target: Target) -> str:
+        """Of everything that decides how a target's records look."""
+        ...

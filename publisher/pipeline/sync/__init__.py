@@ -1,0 +1,1 @@
+"""Job counts per host and month: sent, and compared."""

@@ -1,0 +1,298 @@
+"""`sync --check`: is it all there? Sends nothing: reads the accounting data again and compares job by job.
+
+Compared are, by month and submit host, the jobs of the database, what the ledger delivered, what waits, what was told last and,
+if it was saved, what the portal shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from publisher.formats import is_summary_format
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, TargetState
+from publisher.model.errors import Unfit
+from publisher.model.job import JobRecord
+from publisher.model.message import REMOVED
+from publisher.model.target import Target
+from publisher.model.time import Window, month_of
+from publisher.model.totals.months import AcceptedChange, month_name, month_window
+from publisher.model.totals.summary import column, month_number, month_number_of, sync_host
+from publisher.pipeline.round.decision import Publish
+from publisher.pipeline.round.reader import whole_window
+from publisher.pipeline.site import Site
+from publisher.pipeline.sync.counts import HostMonth, whoever_counts
+from publisher.pipeline.sync.portal import EVERY_HOST
+from publisher.sources.base import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A month and submit host, in numbers of jobs. `portal` is None without a file from there.
+
+    `restarted` are runs among the delivered that stand in no row any more: A-REX restarted their jobs, which have other
+    LocalJobIDs since. They used resources, and count beside the later runs.
+    """
+
+    target: str
+    month: int
+    submit_host: str
+    database: int  # finished, and wanted by the target
+    delivered: int
+    restarted: int
+    before: int  # delivered by another publisher before our start
+    quarantined: int
+    pending: int
+    told: int | None
+    portal: int | None
+    purged: int  # delivered, and not in the database any more: `cleanup` takes rows away on purpose
+    repairs: tuple[str, ...]
+
+    @property
+    def due(self) -> int:
+        """What the receiver ought to hold."""
+        return self.delivered + self.before
+
+    @property
+    def beyond(self) -> int:
+        """How many jobs the portal has that are not ours, as far as one can tell."""
+        return max((self.portal or 0) - self.due, 0)
+
+    @property
+    def month_name(self) -> str:
+        return month_name(self.month)
+
+
+@dataclass(slots=True)
+class _Seen:
+    database: int = 0
+    delivered: int = 0
+    restarted: int = 0
+    before: int = 0
+    quarantined: int = 0
+    held: int = 0  # of the quarantined, those that wait
+    pending: int = 0
+
+
+def _quietly(jobs: int) -> None:
+    """Nobody watches."""
+
+
+def check(
+    site: Site,
+    targets: Sequence[Target],
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+    jobs_seen: Callable[[int], None] = _quietly,
+) -> list[Compared]:
+    """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
+    now = site.clock()
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        return [
+            row
+            for target in targets
+            for row in _check(target, source, ledger, now, months=months, portal=portal, jobs_seen=jobs_seen)
+        ]
+
+
+def _check(
+    target: Target,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    months: int | None,
+    portal: Mapping[HostMonth, int] | None,
+    jobs_seen: Callable[[int], None],
+) -> Iterable[Compared]:
+    state = ledger.target(target.name)
+    counts = ledger.counts(target.name)
+    first = _first_month(now, months)
+    seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
+    by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
+    rows = []
+    trouble = _of_months(target, state, ledger, first)
+    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})} if at[0] >= first}
+    places |= {(month, "") for month in trouble if all(month != at[0] for at in places)}
+    start = (state.start or 0) if state else 0
+    for at in sorted(places):
+        found = seen.get(at, _Seen())
+        delivered = counts.delivered.get(at, 0)
+        before_us = (month_window(at[0]).end or 0) <= start
+        if delivered and before_us:  # by a republish: who else would deliver the rest of it?
+            found = replace(found, pending=found.pending + found.before, before=0)
+        compared = Compared(
+            target=target.name,
+            month=at[0],
+            submit_host=at[1],
+            database=found.database,
+            delivered=delivered,
+            restarted=found.restarted,
+            before=found.before,
+            quarantined=found.quarantined,
+            pending=found.pending,
+            told=counts.told.get(at) if target.sync else None,
+            portal=None if by_host is None else by_host.get(at, 0),
+            purged=0 if at[0] in trouble else max(delivered - found.delivered - found.restarted, 0),
+            repairs=(),
+        )
+        repairs = tuple(_repairs(target, compared, found, before_us=before_us, known_trouble=at[0] in trouble))
+        rows.append(replace(compared, repairs=(*trouble.get(at[0], ()), *repairs)))
+    yield from rows
+    if portal is not None and by_host is None:
+        yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
+
+
+def _of_months(target: Target, state: TargetState | None, ledger: Ledger, first: int) -> dict[int, Sequence[str]]:
+    """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
+    held = {month for month in (state.held if state else ()) if month >= first}
+    ours = column(target.policy.site)
+    found: dict[int, Sequence[str]] = {}
+    totals = {one.month for one in ledger.months(target.name) if one.accepted_digest}
+    for month in sorted({month for month, _ in ledger.counts(target.name).delivered} | totals | held):
+        if month < first:
+            continue
+        sites = {total.key.site for total, _ in ledger.summary_keys(target.name, month)}
+        sites |= {group.site for group in ledger.accepted(target.name, month)}
+        others = sorted(site for site in sites if column(site) != ours)
+        name = month_name(month)
+        again = f"republish --from {name} --to {name}"
+        if is_summary_format(target.format):
+            again = "publish --force"
+        troubles = []
+        if month in held:
+            troubles.append(f"held back: publisher {again} --target {target.name} says why, and what to do")
+        if others:
+            troubles.append(
+                f"rows stand under site {', '.join(others)}: publisher {again} --target {target.name} says what to do"
+            )
+        if troubles:
+            found[month] = troubles
+    return found
+
+
+def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]) -> Iterable[Compared]:
+    """Months beside a portal that does not tell submit hosts apart."""
+    for month in sorted({row.month for row in rows} | {month for month, _ in portal}):
+        here = [row for row in rows if row.month == month]
+        whole = Compared(
+            target=target.name,
+            month=month,
+            submit_host=EVERY_HOST,
+            database=sum(row.database for row in here),
+            delivered=sum(row.delivered for row in here),
+            restarted=sum(row.restarted for row in here),
+            before=sum(row.before for row in here),
+            quarantined=sum(row.quarantined for row in here),
+            pending=sum(row.pending for row in here),
+            told=None,
+            purged=sum(row.purged for row in here),
+            portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
+            repairs=(),
+        )
+        yield replace(whole, repairs=tuple(_of_portal(target, whole)))
+
+
+def accepted(site: Site, targets: Sequence[Target], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
+    """What an administrator accepted for these months, by target. Raises: LedgerError."""
+    first = _first_month(site.clock(), months)
+    with closing(site.ledger_to_read()) as ledger:
+        return [
+            (target.name, change)
+            for target in targets
+            for change in ledger.accepted_changes(target.name)
+            if change.month >= first
+        ]
+
+
+def _first_month(now: datetime, months: int | None) -> int:
+    """The first of the last so many months, the current one included."""
+    month = month_of(now)
+    return 0 if months is None else month_number_of(month.year, month.month) - months + 1
+
+
+def _seen_in_the_database(
+    target: Target,
+    state: TargetState | None,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    first: int,
+    jobs_seen: Callable[[int], None],
+) -> dict[HostMonth, _Seen]:
+    """Every wanted job of the months, and what the ledger says of each."""
+    decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
+    start = state.start if state and state.start is not None else None
+    seen: dict[HostMonth, _Seen] = {}
+    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now):
+        jobs_seen(len(page.jobs))
+        keys = [job.key for job in page.jobs]
+        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+        earlier = ledger.other_runs(target.name, keys)
+        for job, key in zip(page.jobs, keys, strict=True):
+            for at in _places(target, job, earlier.get(key, ())):
+                seen.setdefault(at, _Seen()).restarted += 1
+            fit = decider.decide(job, key, None, None)
+            unwanted = not isinstance(fit, Publish) and key not in held
+            if unwanted and key not in known:
+                continue
+            # A single record stays in the month in which it was delivered; totals are to follow their jobs.
+            stays = key in known and not is_summary_format(target.format)
+            try:
+                month = month_number(known[key].ended_at if stays else job.ended_at)
+                at = (month, sync_host(target.policy.place(job).receiver_host))
+            except Unfit:
+                continue
+            here = seen.setdefault(at, _Seen())
+            here.database += not unwanted
+            if key in known and known[key].fingerprint != REMOVED:
+                here.delivered += known[key].settled
+                here.pending += not known[key].settled
+            elif key in held:
+                here.quarantined += 1
+                here.held += held[key].hold is not Hold.DROPPED  # of those an administrator said: never
+            elif start is not None and job.ended_at < start:
+                here.before += 1
+            else:
+                here.pending += 1
+    return seen
+
+
+def _places(target: Target, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
+    """Where delivered runs of a job are counted."""
+    try:
+        host = sync_host(target.policy.place(job).receiver_host)
+        return [(month_number(run.ended_at), host) for run in runs]
+    except Unfit:
+        return []
+
+
+def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:
+    """The command that mends each difference of a row. `before_us`: the month ended before the target's start.
+
+    Of such a month, what we have nothing of is another publisher's, who told the count too. `known_trouble`: why its counts
+    differ is said of the whole month.
+    """
+    window = f"--from {row.month_name} --to {row.month_name}"
+    if row.pending:
+        again = f"republish {window}" if before_us else "publish --force"
+        yield f"{row.pending} not delivered: publisher {again} --target {target.name}"
+    if found.held:
+        yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
+    if found.delivered + found.restarted > row.delivered and not known_trouble:
+        yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
+    theirs = before_us and not row.delivered
+    if target.sync and (row.told or 0) != row.due and (row.told is not None or not theirs):
+        yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
+    yield from _of_portal(target, row)
+
+
+def _of_portal(target: Target, row: Compared) -> Iterable[str]:
+    if row.portal is not None and row.portal < row.due:
+        window = f"--from {row.month_name} --to {row.month_name}"
+        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
+    if row.beyond:
+        yield f"the portal has {row.portal}, {row.beyond} more than is ours: send the text below as a ticket"

@@ -1,0 +1,209 @@
+"""`sync`: tell APEL how many jobs a target's records carry, by submit host and month.
+
+What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
+eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. Whether it
+is all so is asked by checking.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Final
+
+from publisher.formats import sync_format
+from publisher.formats.base import OnChange, SyncFormat
+from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage
+from publisher.model.errors import PublisherError
+from publisher.model.job import Epoch, JobId, RowRef
+from publisher.model.message import Message, message_id
+from publisher.model.target import Target
+from publisher.model.time import Month, Window, epoch, month_of
+from publisher.model.totals.months import month_window
+from publisher.model.totals.summary import SyncCount, month_number, month_number_of, said, sync_host, year_and_month
+from publisher.pipeline.guards.databases import missing_databases
+from publisher.pipeline.parallel import for_each_target
+from publisher.pipeline.round.decision import Decider, Publish
+from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
+from publisher.pipeline.round.round import Observer
+from publisher.pipeline.round.sender import MessageSender, RoundStopped
+from publisher.pipeline.site import LiveTarget, Site
+from publisher.sources.base import Source
+from publisher.transports.base import Receipt
+
+SYNC_FORMAT: Final = "apel-sync-0.1"
+MONTHS: Final = 12
+_TELL_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
+_MESSAGE_COUNTS: Final = 5_000
+_PATIENCE: Final = 50  # looks at a lock that another publisher holds
+_LOOK_EVERY_S: Final = 0.1
+
+HostMonth = tuple[int, str]
+
+
+def sync(
+    site: Site, targets: Sequence[Target], observer: Observer, *, months: int | None, dry_run: bool
+) -> list[Outcome]:
+    """Tell the counts of the last months (None: of all). One target's trouble never stops another.
+
+    Raises: LedgerError, SourceError.
+    """
+
+    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+        try:
+            live = site.live(target, dry_run=dry_run)
+            with closing(live.transport):
+                return tell(site, target, live, source, ledger, observer, months=months)
+        except PublisherError as error:
+            return broken_off(target.name, error)
+
+    return for_each_target(site, targets, work, dry_run=dry_run)
+
+
+def after_round(
+    site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
+) -> Outcome | None:
+    """The counts after a regular round, when they changed or a day has passed; None when there is nothing to tell."""
+    now = site.clock()
+    counts = ledger.counts(target.name)
+    wanted = recent(to_tell(counts), now, MONTHS)
+    fresh = counts.last_told is not None and timedelta(0) <= now - counts.last_told < _TELL_EVERY
+    if not wanted or (fresh and wanted == {at: counts.told.get(at) for at in wanted}):
+        return None
+    return tell(site, target, live, source, ledger, observer, months=MONTHS)
+
+
+def tell(
+    site: Site,
+    target: Target,
+    live: LiveTarget,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
+    *,
+    months: int | None,
+) -> Outcome:
+    """Send a target's counts. Raises: PublisherError before anything is sent."""
+    now = site.clock()
+    form = sync_format(SYNC_FORMAT)
+    left = iter(range(_PATIENCE))
+    with ledger.working_on(target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)):
+        sender = MessageSender(
+            target=target.name,
+            format=form,
+            transport=live.transport,
+            ledger=ledger,
+            policy_digest=live.policy_digest,
+            wire_digest=live.wire_digest,
+            watcher=observer,
+            clock=site.clock,
+            check_all=True,
+            frame_of=live.frame_of,
+        )
+        receipt: Receipt | None = None
+        try:
+            with sender:
+                sender.send_outstanding()
+                if not missing_databases(target.name, source, ledger):  # else they would be too few
+                    _look_before_us(target, source, ledger, now, f"{live.selection_digest}-{live.policy_digest}")
+                counts = recent(to_tell(ledger.counts(target.name)), now, months)
+                if counts:  # a target without a round has none, and is not in the ledger
+                    ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+                    sender.send_outstanding()
+        except RoundStopped as stopped:
+            receipt = stopped.receipt
+    return concluded(target.name, receipt, sender.tally, held=())
+
+
+def to_tell(counts: HostCounts) -> dict[HostMonth, int]:
+    """What the receiver ought to hold: a host that was told before and is no longer counted is told as 0 once."""
+    wanted = dict(Counter(counts.delivered) + Counter(counts.before))
+    vanished = {at: 0 for at, jobs in counts.told.items() if at not in wanted and jobs}
+    return wanted | vanished
+
+
+def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
+    """The last so many months, the current one included."""
+    month = month_of(now)
+    first = 0 if months is None else month_number_of(month.year, month.month) - months + 1
+    return {at: counts[at] for at in sorted(counts) if at[0] >= first}
+
+
+def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetime, basis: str) -> None:
+    """Count the eligible jobs of the takeover month that ended before our start, unless we delivered them since.
+
+    They are read only when that may have changed: other rows, another policy, or one of them went out.
+    """
+    state = ledger.target(target.name)
+    if state is None or state.start is None:
+        return
+    year, month = year_and_month(month_number(state.start))
+    begin = epoch(Month(year, month).start)
+    if begin == state.start:
+        return
+    decider = whoever_counts(target, Window(start=begin, end=state.start))
+    basis = f"{basis}-{state.start}-{source.count(decider.selection.window)}"
+    if basis == ledger.counts(target.name).before_basis:
+        return
+    jobs: Counter[HostMonth] = Counter()
+    for page in source.window(decider.selection.window, frozenset(), now):
+        keys = [job.key for job in page.jobs]
+        known = ledger.known(target.name, keys)
+        for job, key in zip(page.jobs, keys, strict=True):
+            fit = decider.decide(job, key, None, None)
+            if key not in known and isinstance(fit, Publish):
+                jobs[month_number(job.ended_at), sync_host(fit.published.where.receiver_host)] += 1
+    ledger.set_before(target.name, jobs, basis)
+
+
+def whoever_counts(target: Target, window: Window) -> Decider:
+    """Of the jobs of a window, those that the target's records carry, or would."""
+    return Decider(
+        selection=target.selection(window), policy=target.policy, policy_digest="", changed=OnChange.RECOUNT, again=True
+    )
+
+
+def _messages(target: Target, form: SyncFormat, counts: Mapping[HostMonth, int], now: datetime) -> list[SyncMessage]:
+    told = list(counts.items())
+    return [
+        _message(target, form, told[start : start + _MESSAGE_COUNTS], now)
+        for start in range(0, len(told), _MESSAGE_COUNTS)
+    ]
+
+
+def _message(target: Target, form: SyncFormat, told: Sequence[tuple[HostMonth, int]], now: datetime) -> SyncMessage:
+    contents = []
+    for (number, host), jobs in told:
+        year, month = year_and_month(number)
+        count = SyncCount(site=said(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs)
+        contents.append(form.render(count))
+    payload = form.frame.join(contents)
+    form.check(payload)
+    return SyncMessage(
+        message=Message(
+            id=message_id(now, payload),
+            target=target.name,
+            format=form.name,
+            payload=payload,
+            records=len(told),
+            made_at=now,
+        ),
+        counts=tuple(told),
+        records=tuple(_carried(at, content) for (at, _), content in zip(told, contents, strict=True)),
+    )
+
+
+def _carried(at: HostMonth, content: bytes) -> OutboxRecord:
+    year, month = year_and_month(at[0])
+    return OutboxRecord(
+        row=RowRef(database="", record_id=0),
+        job_id=JobId(f"sync {year}-{month:02} of {at[1]}"),
+        local_id="",
+        ended_at=month_window(at[0]).start or Epoch(0),
+        fingerprint=0,
+        content_bytes=len(content),
+        first_time=False,
+        submit_host=at[1],
+    )

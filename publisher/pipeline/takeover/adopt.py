@@ -1,0 +1,176 @@
+"""Going on where jura-ng stopped (`jura_until`): which jobs it has passed over, and what it left at the receiver.
+
+jura-ng keeps one time a target, the latest end that it published. Jobs that were written to the accounting data behind that are
+lost unless someone looks for them, which is done once, before the first round. And the months that it sent in part are sent by
+us as a whole: where its rows had other keys than ours, they would stay and count twice. So those rows are worked out, and
+written into the ledger as accepted by the receiver. From then on the guard of keys minds them like rows of our own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Final
+
+from publisher.formats import is_summary_format, receiver_of, summary_format
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import Ledger
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.policy import RecordPolicy
+from publisher.model.target import Selection, Target
+from publisher.model.time import Window, epoch
+from publisher.model.totals.months import InheritedMonth, month_window, row_of
+from publisher.model.totals.summary import Accumulator, KeyTotal, SummaryKey, month_number, sync_host
+from publisher.pipeline.round.decision import Decider, Publish
+from publisher.pipeline.site import Site
+from publisher.pipeline.takeover.jura import as_jura, as_read_by_jura, jura_selection
+from publisher.pipeline.takeover.lost_jobs import LostJob, LostJobs, Search, Watermark, look_for_lost, report
+from publisher.sources.base import Source
+
+_COPIES: Final = "/var/tmp"  # noqa: S108  # copies go to a private directory below it
+
+
+def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
+    """Once for each `jura_until`: adopt what was left of the months since the start, and look for what was lost.
+
+    None where that was done before. Raises: SourceError, LedgerError.
+    """
+    until = target.jura_until
+    if until is None or ledger.took_over(target.name) == until:
+        return None
+    now = site.clock()
+    start = _start(target, ledger, now)
+    adopt_named(target, _since(start, until, source), source, ledger, now)
+    lost = _lost(site, target, start, until, source)
+    ledger.take_over(target.name, until)
+    return lost
+
+
+def adopt_named(target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime) -> None:
+    """Adopt what was left of these months (12 x year + month - 1), where the ledger knows nothing of them yet.
+
+    Raises: SourceError, LedgerError.
+    """
+    until = target.jura_until
+    if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
+        return
+    sent = {state.month for state in ledger.months(target.name)} | {
+        month for month, _ in ledger.counts(target.name).delivered
+    }
+    for month in months:
+        if month <= month_number(until) and month not in sent and not ledger.summary_keys(target.name, month):
+            ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
+
+
+def left_by_jura(target: Target, month: int, until: Epoch | None, source: Source, now: datetime) -> InheritedMonth:
+    """What jura-ng left of a month at the receiver, of the jobs that ended until then. Raises: SourceError."""
+    form = target.jura_format or target.format
+    window = month_window(month)
+    if until is not None and window.end is not None and until < window.end:
+        window = Window(start=window.start, end=Epoch(until + 1))
+    summary = is_summary_format(form)
+    policy = as_jura(target.policy, summary=summary)
+
+    def as_read(job: JobRecord) -> JobRecord | None:
+        wanted = target.vos is None or job.vo in target.vos
+        return as_read_by_jura(job, policy, summary=summary) if wanted else None
+
+    return rows_of(jura_selection(target.selection(Window()), window), policy, form, month, source, now, as_read)
+
+
+def rows_of(
+    selection: Selection,
+    policy: RecordPolicy,
+    form: str,
+    month: int,
+    source: Source,
+    now: datetime,
+    as_read: Callable[[JobRecord], JobRecord | None] = lambda job: job,
+) -> InheritedMonth:
+    """The rows that the selected jobs of a month make at the receiver, in a format, under a policy.
+
+    `as_read` is what the publisher reads of a job, None for one that it leaves out. Raises: SourceError.
+    """
+    decider = Decider(selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True)
+    summary = summary_format(form) if is_summary_format(form) else None
+    totals = None if summary is None else Accumulator(summary.grouping)
+    row_keys = receiver_of(form).row_keys
+    keys = None if row_keys is None else row_keys()
+    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    hosts: Counter[tuple[int, str]] = Counter()
+    for page in source.window(selection.window, frozenset(), now):
+        for job in filter(None, map(as_read, page.jobs)):
+            fit = decider.decide(job, job.key, None, None)
+            if not isinstance(fit, Publish):
+                continue
+            try:
+                if summary is not None and totals is not None:
+                    summary.admit(fit.published, now)
+                    totals.add(fit.published)
+                elif keys is not None:
+                    here = sums[keys.of(fit.published)]
+                    here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
+            except Unfit:
+                continue  # no receiver takes it
+            hosts[month, sync_host(fit.published.where.receiver_host)] += 1
+    singles = tuple(KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items())
+    groups = () if totals is None else tuple(totals.groups())
+    return InheritedMonth(month=month, format=form, groups=groups, singles=singles, hosts=hosts)
+
+
+def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
+    """Rows by the receiver's key."""
+    if left.groups:
+        form = summary_format(left.format)
+        return {form.receiver_key(group): row_of(group, by_level=form.grouping.by_level) for group in left.groups}
+    return {total.key.digest: total for total in left.singles}
+
+
+def _start(target: Target, ledger: Ledger, now: datetime) -> Epoch | None:
+    state = ledger.target(target.name)
+    if state is not None and state.start_rule == str(target.start):
+        return state.start
+    begin = target.start.begin(now)
+    return None if begin is None else epoch(begin)
+
+
+def _since(start: Epoch | None, until: Epoch, source: Source) -> Sequence[int]:
+    """The months from the start, or from the first job, to the last that was sent."""
+    last = month_number(until)
+    first = last if start is None else month_number(start)
+    while start is None and source.count(Window(end=month_window(first).start)):
+        first -= 1
+    return range(first, last + 1)
+
+
+def _lost(site: Site, target: Target, start: Epoch | None, until: Epoch, source: Source) -> LostJobs | None:
+    """None where the accounting data is not A-REX's own, or everything is sent anyway."""
+    order = site.writing_order(source)
+    if order is None or start is None:
+        return None
+    mark = Watermark(
+        target=target.name,
+        last_end=until,
+        start=start,
+        summary=is_summary_format(target.jura_format or target.format),
+        vos=target.vos or frozenset(),
+        period_s=target.every_s,
+    )
+    with order as databases:
+        (search,) = look_for_lost(databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1))))
+    return _told(search)
+
+
+def _told(search: Search) -> LostJobs:
+    return LostJobs(
+        certain=search.certain,
+        perhaps=search.perhaps,
+        jobs=tuple(
+            LostJob(job_id=one.job.job_id, ended_at=one.job.ended_at, certain=one.certain)
+            for one in chain(search.surest, search.latest)
+        ),
+        lines=tuple(report(search)),
+    )

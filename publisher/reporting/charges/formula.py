@@ -1,0 +1,272 @@
+"""From tokens to a tree, by recursive descent.
+
+    formula  =  part   { ("+" | "-") part }
+    part     =  share  { "%" share }
+    share    =  factor { ("*" | "/") factor }
+    factor   =  ("+" | "-") factor | number | name | "(" formula ")"
+
+So `*` and `/` bind closer than `%`, as in the formulas of HEAppE: 10%4*3 is 10%12. Spec: other-sources facts, 3.1 and 3.2.
+
+A formula cut into tokens, each with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Final
+
+MAX_CHARACTERS: Final = 200
+MAX_DIGITS: Final = 30
+MAX_EXPONENT: Final = 30
+
+_SHOWN: Final = 100  # of a formula that is too long
+_TOKEN: Final = re.compile(
+    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>[-+*/%()])"
+)
+_INSTEAD: Final = {
+    ",": "numbers have a point, as in 0.25",
+    "^": "there are no powers; multiply",
+    "=": "write the right side only",
+    "\N{MULTIPLICATION SIGN}": "write *",
+    "\N{MIDDLE DOT}": "write *",
+    "\N{DIVISION SIGN}": "write /",
+    "\N{MINUS SIGN}": "write -",
+    "\N{EN DASH}": "write -",
+}
+
+
+class FormulaError(Exception):
+    """What is wrong with a formula, and where: `at` counts characters from 0.
+
+    Its text has three lines: what is wrong, the formula, and a caret under the place.
+    """
+
+    def __init__(self, what: str, formula: str, at: int) -> None:
+        self.what = what
+        self.at = at
+        shown = "".join(letter if letter.isprintable() else "?" for letter in formula[: max(_SHOWN, at + 1)])
+        more = "..." if len(formula) > len(shown) else ""
+        super().__init__(f"{what} (position {at + 1})\n    {shown}{more}\n    {' ' * at}^")
+
+
+class TokenKind(StrEnum):
+    NUMBER = "number"
+    NAME = "name"
+    SIGN = "sign"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`text` as it is written, '' at the end; `at` counts characters from 0."""
+
+    kind: TokenKind
+    text: str
+    at: int
+
+
+def tokens(formula: str) -> list[Token]:
+    """The tokens of a formula, an end behind them. Blanks between tokens do not count.
+
+    Raises: FormulaError for what no formula may hold, and for one that is too long.
+    """
+    if len(formula) > MAX_CHARACTERS:
+        raise FormulaError(
+            f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}", formula, MAX_CHARACTERS
+        )
+    found: list[Token] = []
+    at = 0
+    while at < len(formula):
+        if formula[at] == " ":
+            at += 1
+            continue
+        match = _TOKEN.match(formula, at)
+        if match is None:
+            raise FormulaError(_stranger(formula[at]), formula, at)
+        token = Token(TokenKind(match.lastgroup or ""), match[0], at)
+        if token.kind is TokenKind.NUMBER:
+            _check_size(token, formula)
+        found.append(token)
+        at = match.end()
+    return [*found, Token(TokenKind.END, "", len(formula))]
+
+
+def _stranger(letter: str) -> str:
+    known = _INSTEAD.get(letter)
+    shown = repr(letter) if letter.isprintable() else f"U+{ord(letter):04X}"
+    return f"{shown} is no part of a formula; {known or 'there are names, numbers, + - * / % and parentheses'}"
+
+
+def _check_size(number: Token, formula: str) -> None:
+    digits, _, exponent = number.text.lower().partition("e")
+    if sum(letter.isdigit() for letter in digits) > MAX_DIGITS:
+        raise FormulaError(f"a number has at most {MAX_DIGITS} digits", formula, number.at)
+    # As text first: thousands of digits are no number to ask int() for.
+    if exponent and (len(exponent) > 4 or abs(int(exponent)) > MAX_EXPONENT):
+        raise FormulaError(f"an exponent is at most {MAX_EXPONENT}", formula, number.at)
+
+
+MAX_DEPTH: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """As it is written: how it is read depends on the arithmetic."""
+
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`sign` is one of + - * / %."""
+
+    sign: str
+    left: Expression
+    right: Expression
+
+
+Expression = Number | Quantity | Negative | Operation
+
+
+def parse(formula: str, known: Collection[str]) -> Expression:
+    """The tree of a formula over known names.
+
+    Raises: FormulaError naming the place.
+    """
+    reader = _Reader(formula, tokens(formula), known)
+    tree = reader.sum()
+    reader.expect_end()
+    return tree
+
+
+def names(tree: Expression) -> Iterator[str]:
+    """The quantities that a tree asks for, in order, with repetitions."""
+    match tree:
+        case Quantity(name=name):
+            yield name
+        case Negative(operand=operand):
+            yield from names(operand)
+        case Operation(left=left, right=right):
+            yield from names(left)
+            yield from names(right)
+
+
+def numbers(tree: Expression) -> Iterator[Number]:
+    """The numbers in a tree, in order."""
+    match tree:
+        case Number():
+            yield tree
+        case Negative(operand=operand):
+            yield from numbers(operand)
+        case Operation(left=left, right=right):
+            yield from numbers(left)
+            yield from numbers(right)
+
+
+class _Reader:
+    def __init__(self, formula: str, row: list[Token], known: Collection[str]) -> None:
+        self._formula = formula
+        self._row = row
+        self._known = known
+        self._next = 0
+        self._depth = 0
+
+    def sum(self) -> Expression:
+        return self._chain("+-", self._remainder)
+
+    def expect_end(self) -> None:
+        token = self._row[self._next]
+        if token.kind is TokenKind.SIGN:  # only a closing parenthesis ends a sum
+            raise self._wrong("this parenthesis was never opened", token)
+        if token.kind is not TokenKind.END:
+            raise self._wrong(f"an operator is missing before {token.text}", token)
+
+    def _remainder(self) -> Expression:
+        return self._chain("%", self._product)
+
+    def _product(self) -> Expression:
+        return self._chain("*/", self._factor)
+
+    def _chain(self, signs: str, operand: Callable[[], Expression]) -> Expression:
+        """Operands with signs between them, from left to right."""
+        tree = operand()
+        while (token := self._row[self._next]).kind is TokenKind.SIGN and token.text in signs:
+            self._next += 1
+            tree = Operation(token.text, tree, operand())
+        return tree
+
+    def _factor(self) -> Expression:
+        token = self._row[self._next]
+        self._next += 1
+        match token.kind, token.text:
+            case TokenKind.NUMBER, text:
+                return Number(text, token.at)
+            case TokenKind.NAME, _:
+                return self._quantity(token)
+            case TokenKind.SIGN, "(":
+                return self._within(token, self._parenthesis)
+            case TokenKind.SIGN, "-":
+                return Negative(self._within(token, self._factor))
+            case TokenKind.SIGN, "+":
+                return self._within(token, self._factor)
+            case TokenKind.END, _ if len(self._row) == 1:
+                raise self._wrong("the formula is empty", token)
+            case TokenKind.END, _:
+                raise self._wrong("the formula ends where a name or a number should stand", token)
+        hint = "; there are no powers" if token.text == "*" and self._before(token) == "*" else ""
+        raise self._wrong(f"a name or a number should stand here, not {token.text!r}{hint}", token)
+
+    def _parenthesis(self) -> Expression:
+        tree = self.sum()
+        token = self._row[self._next]
+        if token.kind is not TokenKind.SIGN:
+            what = "a parenthesis is not closed" if token.kind is TokenKind.END else "an operator or ) is missing here"
+            raise self._wrong(what, token)
+        self._next += 1
+        return tree
+
+    def _within(self, token: Token, inner: Callable[[], Expression]) -> Expression:
+        """One level deeper: parentheses and signs before a factor are what nests."""
+        if self._depth == MAX_DEPTH:
+            raise self._wrong(f"nested more than {MAX_DEPTH} levels deep", token)
+        self._depth += 1
+        tree = inner()
+        self._depth -= 1
+        return tree
+
+    def _quantity(self, token: Token) -> Quantity:
+        following = self._row[self._next]
+        if following.kind is TokenKind.SIGN and following.text == "(":
+            raise self._wrong(f"there are no functions; {token.text} cannot be called", token)
+        if token.text not in self._known:
+            raise self._wrong(f"unknown quantity {token.text!r}; {_meant(token.text, self._known)}", token)
+        return Quantity(token.text, token.at)
+
+    def _before(self, token: Token) -> str:
+        return next((one.text for one in reversed(self._row) if one.at < token.at), "")
+
+    def _wrong(self, what: str, token: Token) -> FormulaError:
+        return FormulaError(what, self._formula, token.at)
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The quantity that was probably meant: neither case nor underscores count."""
+    plain = {one.lower().replace("_", ""): one for one in known}
+    near = get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.6)
+    return f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}"

@@ -1,0 +1,150 @@
+"""Formulas as HEAppE reckons them: whole numbers of 32 or 64 bits, decimals of 96, binary floats, each in its own place.
+
+HEAppE puts the text of each value into the formula and hands it to a data table of .NET. So a whole number stays whole, a
+literal with a point is decimal, and a division of whole numbers is binary: 1/0 is infinite there, 1.0/0 an error, and
+100000*100000 too. A whole literal without room in 32 bits has 64 or else is binary, as is one that begins with a point.
+Spec: other-sources facts, 3.1, whose oracle values are in the tests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Final
+
+from publisher.reporting.charges.arithmetic import NoResult
+
+Value = int | Decimal | float
+
+DAY_S: Final = 86_400
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+_LARGEST: Final = 2**96 - 1  # of a decimal, without its point
+_PLACES: Final = 28
+_WHOLE: Final = re.compile(r"-?[0-9]+")
+_CONTEXT: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
+_ERROR: Final = "an error in the original"
+
+
+class Long(int):
+    """A whole number of 64 bits: a literal beyond 32, and what is reckoned with one."""
+
+
+class HeappeArithmetic:
+    """What .NET makes of two values depends on what they are: binary before decimal before whole."""
+
+    def number(self, text: str) -> Value:
+        return read(text)
+
+    def negative(self, value: Value) -> Value:
+        return _whole(-value, value) if isinstance(value, int) else -value
+
+    def operation(self, sign: str) -> Callable[[Value, Value], Value]:
+        return {"+": _sum, "-": _difference, "*": _product, "/": _quotient, "%": _remainder}[sign]
+
+
+def read(text: str) -> Value:
+    """A number as the text of a formula has it: whole, decimal with a point, binary with an exponent or a point in front.
+
+    Raises: NoResult.
+    """
+    if _WHOLE.fullmatch(text):
+        return literal(int(text))
+    if "e" in text.lower() or text.startswith("."):
+        return float(text)
+    return _decimal(Decimal(text))
+
+
+def literal(number: int) -> Value:
+    """A whole number in the text of a formula."""
+    if number in _INT32:
+        return number
+    return Long(number) if number in _INT64 else float(number)
+
+
+def duration(seconds: int, unit_s: int) -> Value:
+    """A length of time, as the text that HEAppE makes of it. From a day on Slurm's text is none that .NET reads: then 0."""
+    return 0 if seconds >= DAY_S else read(_text(seconds / unit_s))
+
+
+def _text(number: float) -> str:
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _sum(left: Value, right: Value) -> Value:
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) + float(right)
+    if isinstance(left, int) and isinstance(right, int):
+        return _whole(left + right, left, right)
+    return _decimal(_CONTEXT.add(Decimal(left), Decimal(right)))
+
+
+def _difference(left: Value, right: Value) -> Value:
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) - float(right)
+    if isinstance(left, int) and isinstance(right, int):
+        return _whole(left - right, left, right)
+    return _decimal(_CONTEXT.subtract(Decimal(left), Decimal(right)))
+
+
+def _product(left: Value, right: Value) -> Value:
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) * float(right)
+    if isinstance(left, int) and isinstance(right, int):
+        return _whole(left * right, left, right)
+    return _decimal(_CONTEXT.multiply(Decimal(left), Decimal(right)))
+
+
+def _quotient(left: Value, right: Value) -> Value:
+    """Always a fraction; a division by zero is infinite for whole and binary numbers, and an error for decimals."""
+    if isinstance(left, Decimal | int) and isinstance(right, Decimal | int):
+        if isinstance(left, int) and isinstance(right, int):
+            return _binary_quotient(float(left), float(right))
+        if not right:
+            raise NoResult("division by zero")
+        return _decimal(_CONTEXT.divide(Decimal(left), Decimal(right)))
+    return _binary_quotient(float(left), float(right))
+
+
+def _binary_quotient(left: float, right: float) -> float:
+    if right:
+        return left / right
+    return math.nan if not left or math.isnan(left) else math.copysign(math.inf, left) * math.copysign(1, right)
+
+
+def _remainder(left: Value, right: Value) -> Value:
+    """Cut towards zero, and of whole numbers only."""
+    if not isinstance(left, int) or not isinstance(right, int):
+        raise NoResult(f"% of a fraction is {_ERROR}")
+    if not right:
+        raise NoResult("division by zero")
+    rest = abs(left) % abs(right)
+    return _whole(-rest if left < 0 else rest, left, right)
+
+
+def _whole(number: int, *operands: int) -> int:
+    """What comes of whole numbers, of 64 bits where one of them is. Raises: NoResult where it has no room."""
+    if any(isinstance(each, Long) for each in operands):
+        if number not in _INT64:
+            raise NoResult(f"the result is too large: a whole number of more than 64 bits is {_ERROR}")
+        return Long(number)
+    if number not in _INT32:
+        raise NoResult(f"a whole number of more than 32 bits is {_ERROR}")
+    return number
+
+
+def _decimal(number: Decimal) -> Decimal:
+    """As .NET keeps it: at most 28 places behind the point, and 96 bits in all. Raises: NoResult without room for it."""
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int):
+        raise TypeError(f"{number} is no finite number")
+    places = max(0, min(-exponent, _PLACES))
+    fitting = number if places == -exponent else _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
+    while int(abs(fitting).scaleb(places, _CONTEXT)) > _LARGEST:
+        if not places:
+            raise NoResult(f"a decimal of more than 96 bits is {_ERROR}")
+        places -= 1
+        fitting = _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
+    return fitting

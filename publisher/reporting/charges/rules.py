@@ -1,0 +1,277 @@
+"""Which formula is a job's, and what comes of it: rules by queue, group and start of the job, rounding, and no result."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import combinations
+from typing import Any, Final
+
+from publisher.model.job import JobRecord
+from publisher.model.rates import Charge, Tariff
+from publisher.model.time import Window
+from publisher.reporting.charges import heappe
+from publisher.reporting.charges.arithmetic import DecimalArithmetic, NoResult, bind
+from publisher.reporting.charges.formula import Expression, FormulaError, names, numbers, parse
+from publisher.reporting.charges.quantities import QUANTITIES, UNIT_S, TimeUnit, decimal_value, heappe_value
+
+DEFAULT_PLACES: Final = 6
+MAX_PLACES: Final = 12
+TOO_LARGE: Final = Decimal(10) ** 15
+_ZERO: Final = Decimal(0)
+_WIDE: Final = decimal.Context(prec=60)
+_PIECE: Final = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern
+_REMEMBERED: Final = 20_000  # pairs of queue and group
+
+
+Taking = Callable[[JobRecord], Any]  # a quantity as a formula has it; raises NoResult
+
+
+class Compatibility(StrEnum):
+    """Whose results a formula gives: those of this project, or those of the program that it was written for."""
+
+    NONE = "none"
+    HEAPPE = "heappe"
+
+
+class OnError(StrEnum):
+    """What becomes of a job whose formula has no result."""
+
+    OMIT = "omit"
+    ZERO = "zero"
+
+
+class Rounding(StrEnum):
+    """Where an amount goes that lies between two."""
+
+    HALF_UP = "half-up"
+    HALF_EVEN = "half-even"
+    UP = "up"
+    DOWN = "down"
+
+
+_ROUNDINGS: Final[Mapping[Rounding, str]] = {
+    Rounding.HALF_UP: decimal.ROUND_HALF_UP,
+    Rounding.HALF_EVEN: decimal.ROUND_HALF_EVEN,
+    Rounding.UP: decimal.ROUND_UP,
+    Rounding.DOWN: decimal.ROUND_DOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula that was read. `text` tells all of it."""
+
+    text: str
+    tree: Expression = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, text: str, compat: Compatibility = Compatibility.NONE) -> Formula:
+        """Raises: FormulaError naming the place."""
+        tree = parse(text, QUANTITIES)
+        if compat is Compatibility.HEAPPE:
+            for number in numbers(tree):
+                try:
+                    heappe.read(number.text)
+                except NoResult as refused:
+                    raise FormulaError(str(refused), text, number.at) from refused
+        return cls(text, tree)
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """What it asks for, each once, in order."""
+        return tuple(dict.fromkeys(names(self.tree)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRule:
+    """One formula for the jobs of some queues and groups that started within a window. `place` is for people.
+
+    `places` None: as many as the arithmetic has. The formula was read for the same `compat`.
+    """
+
+    formula: Formula
+    unit: str
+    description: str = ""
+    queues: tuple[str, ...] = ("*",)
+    groups: tuple[str, ...] = ("*",)
+    valid: Window = Window()  # over the start of a job
+    time_unit: TimeUnit = TimeUnit.HOURS
+    compat: Compatibility = Compatibility.NONE
+    places: int | None = DEFAULT_PLACES
+    rounding: Rounding = Rounding.HALF_UP
+    on_error: OnError = OnError.OMIT
+    place: str = field(default="records.charges", repr=False, compare=False)
+    tariff: Tariff = field(init=False, repr=False, compare=False)
+    # Made once a rule, because each job asks for them.
+    _value: Callable[[Mapping[str, Any]], Any] = field(init=False, repr=False, compare=False)
+    _asked: tuple[tuple[str, Taking], ...] = field(init=False, repr=False, compare=False)
+    _step: Decimal = field(init=False, repr=False, compare=False)  # between two amounts
+
+    def __post_init__(self) -> None:
+        tariff = Tariff(unit=self.unit, formula=self.formula.text, description=self.description)
+        object.__setattr__(self, "tariff", tariff)
+        object.__setattr__(self, "_value", _bound(self.formula, self.compat))
+        object.__setattr__(self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities))
+        object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
+
+    def is_for(self, queue: str, group: str) -> bool:
+        return any(fnmatchcase(queue, one) for one in self.queues) and any(
+            fnmatchcase(group, one) for one in self.groups
+        )
+
+    def values(self, job: JobRecord) -> dict[str, Any]:
+        """The quantities of a job, as the formula has them. Raises: NoResult when one is not known."""
+        return {name: taking(job) for name, taking in self._asked}
+
+    def told(self, job: JobRecord) -> list[tuple[str, str, str]]:
+        """For people: each quantity by name, its value ('' where it is not known), and the field of the job it is from."""
+        found = []
+        for name, taking in self._asked:
+            try:
+                value = str(taking(job))
+            except NoResult:
+                value = ""
+            found.append((name, value, QUANTITIES[name].field))
+        return found
+
+    def amount(self, job: JobRecord) -> Decimal:
+        """Raises: NoResult."""
+        return self._rounded(self._value(self.values(job)))
+
+    def _taking(self, name: str) -> Taking:
+        quantity, unit_s = QUANTITIES[name], UNIT_S[self.time_unit]
+        take, measure = quantity.take, quantity.measure
+        read = heappe_value if self.compat is Compatibility.HEAPPE else decimal_value
+
+        def taking(job: JobRecord) -> Any:
+            taken = take(job)
+            if taken is None:
+                raise NoResult(f"{name} is not known")
+            return read(measure, taken, unit_s)
+
+        return taking
+
+    def _rounded(self, value: Decimal | float) -> Decimal:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NoResult("the result is not a finite number")
+        if self.compat is Compatibility.HEAPPE:
+            value = Decimal(repr(float(value)))  # the original answers with a binary number
+        elif value < 0:
+            raise NoResult("the result is negative")
+        amount = Decimal(value)
+        if not -TOO_LARGE < amount < TOO_LARGE:
+            raise NoResult("the result is too large")
+        if self.places is not None:
+            amount = amount.quantize(self._step, _ROUNDINGS[self.rounding], _WIDE)
+        return amount if amount else _ZERO  # never minus zero
+
+
+def _bound(formula: Formula, compat: Compatibility) -> Callable[[Mapping[str, Any]], Any]:
+    if compat is Compatibility.HEAPPE:
+        return bind(formula.tree, heappe.HeappeArithmetic())
+    return bind(formula.tree, DecimalArithmetic())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What came of the rule that is for a job: a charge, or why there is none. With `on_error: zero` there are both."""
+
+    rule: ChargeRule
+    charge: Charge | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """All rules of a site. Of those that are for a job, the one that is valid since latest counts; then the last one."""
+
+    rules: tuple[ChargeRule, ...] = ()
+    _by_place: dict[tuple[str, str], tuple[ChargeRule, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, job: JobRecord) -> Charge | None:
+        assessed = self.assess(job)
+        return None if assessed is None else assessed.charge
+
+    def assess(self, job: JobRecord) -> Assessment | None:
+        """None where no rule is for the job."""
+        rule = self.rule_for(job)
+        if rule is None:
+            return None
+        try:
+            return Assessment(rule=rule, charge=Charge(amount=rule.amount(job), tariff=rule.tariff))
+        except NoResult as none:
+            zero = Charge(amount=_ZERO, tariff=rule.tariff) if rule.on_error is OnError.ZERO else None
+            return Assessment(rule=rule, charge=zero, reason=str(none))
+
+    def rule_for(self, job: JobRecord) -> ChargeRule | None:
+        where = (job.queue, job.local_group)
+        rules = self._by_place.get(where)
+        if rules is None:
+            if len(self._by_place) >= _REMEMBERED:
+                self._by_place.clear()
+            fitting = [rule for rule in reversed(self.rules) if rule.is_for(*where)]
+            fitting.sort(key=lambda rule: -math.inf if rule.valid.start is None else rule.valid.start, reverse=True)
+            rules = self._by_place[where] = tuple(fitting)
+        began = start_of(job)
+        return next((rule for rule in rules if began in rule.valid), None)
+
+
+def start_of(job: JobRecord) -> int:
+    """When a job began; where no source tells, its wall time before its end."""
+    return job.ended_at - job.wall_s if job.started_at is None else job.started_at
+
+
+def overlaps(rules: Sequence[ChargeRule]) -> Iterator[tuple[ChargeRule, ChargeRule]]:
+    """Pairs of rules that are both for some job, the one that counts second."""
+    for first, second in combinations(rules, 2):
+        if _meet(first.queues, second.queues) and _meet(first.groups, second.groups) and _share(first, second):
+            begins = [-math.inf if rule.valid.start is None else rule.valid.start for rule in (first, second)]
+            yield (second, first) if begins[0] > begins[1] else (first, second)
+
+
+def told_of_overlaps(rules: Sequence[ChargeRule]) -> list[str]:
+    """What to tell an administrator of rules that meet."""
+    return [
+        f"{first.place} and {second.place} are both for some jobs: the second counts"
+        for first, second in overlaps(rules)
+    ]
+
+
+def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether some name matches one of each."""
+    return any(_have_name(_PIECE.findall(one), _PIECE.findall(other)) for one in patterns for other in others)
+
+
+def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a name matches both of two patterns, given in pieces; of two sets of characters it is taken for granted."""
+    seen = {(0, 0)}
+    places = [(0, 0)]
+    for at, there in places:
+        here, that = "".join(one[at : at + 1]), "".join(other[there : there + 1])
+        ways = [(at + 1, there)] * (here == "*" or (that == "*" and bool(here)))
+        ways += [(at, there + 1)] * (that == "*" or (here == "*" and bool(that)))
+        if here and that and "*" not in (here, that) and _share_letter(here, that):
+            ways.append((at + 1, there + 1))
+        places += [way for way in dict.fromkeys(ways) if way not in seen]
+        seen.update(ways)
+    return (len(one), len(other)) in seen
+
+
+def _share_letter(one: str, other: str) -> bool:
+    """Whether a character is both; each is one, any (?), or a set ([...])."""
+    if "?" in (one, other) or (len(one) > 1 and len(other) > 1):
+        return True
+    return fnmatchcase(one, other) if len(one) == 1 else fnmatchcase(other, one)
+
+
+def _share(first: ChargeRule, second: ChargeRule) -> bool:
+    starts = [rule.valid.start for rule in (first, second) if rule.valid.start is not None]
+    ends = [rule.valid.end for rule in (first, second) if rule.valid.end is not None]
+    return not starts or not ends or max(starts) < min(ends)

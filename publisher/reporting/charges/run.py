@@ -1,0 +1,201 @@
+"""Charges of a window: computed by the site's rules, kept in the publishing database, and summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final
+
+from publisher.ledger.books import ChargeBook, ChargeRequest, ChargeRun, KeptCharge, News, RunNumber
+from publisher.model.errors import ConfigError, Later
+from publisher.model.job import JobRecord
+from publisher.model.rates import AssessedJob, Tariff
+from publisher.pipeline.site import Site
+from publisher.reporting.charges.rules import Charges, told_of_overlaps
+from publisher.sources.base import Page
+
+RowsRead = Callable[[int], None]
+
+_EXAMPLES: Final = 3  # jobs that are named for each reason
+_TRANSACTION_ROWS: Final = 2000  # each is a write to the disk
+_LOOK_EVERY_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Sum:
+    """Jobs and what they cost together."""
+
+    jobs: int = 0
+    amount: Decimal = Decimal(0)
+
+    def add(self, amount: Decimal | None) -> None:
+        self.jobs += 1
+        self.amount += amount or 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChargedAccount:
+    """Who pays, in which unit."""
+
+    project: str
+    group: str
+    unit: str
+
+
+@dataclass(slots=True)
+class Cause:
+    """Jobs without a result for one reason; some of them are named."""
+
+    jobs: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Change:
+    """Jobs that one tariff took over from another: what they cost before and now."""
+
+    jobs: int = 0
+    before: Decimal = Decimal(0)
+    after: Decimal = Decimal(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ChargeTotals:
+    """All charges of a request, summed up. Grows with payers and tariffs, not with jobs."""
+
+    jobs: int = 0
+    charged: int = 0
+    sums: dict[ChargedAccount, Sum] = field(default_factory=dict)
+    totals: dict[str, Sum] = field(default_factory=dict)  # by unit
+    causes: dict[str, Cause] = field(default_factory=dict)  # by reason
+    changes: dict[tuple[Tariff | None, Tariff | None], Change] = field(default_factory=dict)  # of this run: was, is
+
+    def add(self, kept: KeptCharge, run: RunNumber | None) -> None:
+        job = kept.job
+        self.jobs += 1
+        if job.amount is not None and job.tariff is not None:
+            self.charged += 1
+            self.sums.setdefault(ChargedAccount(job.project, job.group, job.tariff.unit), Sum()).add(job.amount)
+            self.totals.setdefault(job.tariff.unit, Sum()).add(job.amount)
+        if job.reason:
+            cause = self.causes.setdefault(job.reason, Cause())
+            cause.jobs += 1
+            if len(cause.examples) < _EXAMPLES:
+                cause.examples.append(job.job_id)
+        if kept.news is News.CHANGED and kept.news_of == run and kept.was is not None:
+            change = self.changes.setdefault((kept.was.tariff, job.tariff), Change())
+            change.jobs += 1
+            change.before += kept.was.amount or 0
+            change.after += job.amount or 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeReport:
+    """What came of a request. `run` is None when nothing was computed; `overlaps` are rules that meet."""
+
+    request: ChargeRequest
+    run: ChargeRun | None
+    bill: ChargeTotals
+    overlaps: Sequence[str] = ()
+
+
+def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> ChargeReport:
+    """Compute the charges of a request anew and keep them.
+
+    Raises: ConfigError when there are no rules; Later when it is told to stop; SourceError, LedgerError.
+    """
+    charges = site.charging
+    if not isinstance(charges, Charges):
+        raise ConfigError(f"{site.configuration}: records.charges: missing; publisher.yaml(5) explains its keys")
+    clock, wait = site.clock, site.wait
+    with closing(site.charge_book()) as book:
+        with book.asked(request, clock, lambda: not wait(_LOOK_EVERY_S)) as number:
+            _compute(site, book, number, request, charges, rows_read)
+        bill = _bill(book, request, number)
+        run = next(one for one in book.runs() if one.number == number)
+    return ChargeReport(request=request, run=run, bill=bill, overlaps=told_of_overlaps(charges.rules))
+
+
+def kept(site: Site, request: ChargeRequest) -> ChargeReport:
+    """The charges of a request as they are kept. Raises: LedgerError."""
+    with closing(site.charge_book_to_read()) as book:
+        return ChargeReport(request=request, run=None, bill=_bill(book, request, None))
+
+
+def jobs(site: Site, request: ChargeRequest) -> Iterator[KeptCharge]:
+    """Each job of a request as it is kept, by end time. Raises: LedgerError."""
+    with closing(site.charge_book_to_read()) as book:
+        yield from book.charges(request)
+
+
+def runs(site: Site) -> Sequence[ChargeRun]:
+    """Every run, the latest last. Raises: LedgerError."""
+    with closing(site.charge_book_to_read()) as book:
+        return book.runs()
+
+
+def _compute(
+    site: Site, book: ChargeBook, number: RunNumber, request: ChargeRequest, rules: Charges, rows_read: RowsRead
+) -> None:
+    clock = site.clock
+    statuses = site.statuses
+    with closing(site.source()) as source:
+        for pages in _together(source.window(request.window, frozenset(), clock())):
+            if site.wait(0):
+                raise Later("told to stop; what was computed until now is kept, the same command computes the rest")
+            wanted = [job for page in pages for job in page.jobs if job.status in statuses and _is_for(job, request)]
+            book.keep(
+                number,
+                [_assessed(job, rules) for job in wanted],
+                unreadable=sum(len(page.skipped) for page in pages),
+                now=clock(),
+            )
+            rows_read(sum(page.rows_read for page in pages))
+
+
+def _together(pages: Iterable[Page]) -> Iterator[list[Page]]:
+    """Pages in portions of one transaction."""
+    portion: list[Page] = []
+    rows = 0
+    for page in pages:
+        portion.append(page)
+        rows += page.rows_read
+        if rows >= _TRANSACTION_ROWS:
+            yield portion
+            portion, rows = [], 0
+    if portion:
+        yield portion
+
+
+def _is_for(job: JobRecord, request: ChargeRequest) -> bool:
+    return request.project in (None, project_of(job)) and request.group in (None, job.local_group)
+
+
+def project_of(job: JobRecord) -> str:
+    """The project that pays: the first one, so that no job is paid twice."""
+    return job.projects[0] if job.projects else ""
+
+
+def _assessed(job: JobRecord, rules: Charges) -> AssessedJob:
+    found = rules.assess(job)
+    return AssessedJob(
+        key=job.key,
+        job_id=job.job_id,
+        local_id=job.local_id,
+        ended_at=job.ended_at,
+        queue=job.queue,
+        project=project_of(job),
+        group=job.local_group,
+        tariff=None if found is None else found.rule.tariff,
+        amount=None if found is None or found.charge is None else found.charge.amount,
+        reason="" if found is None else found.reason,
+    )
+
+
+def _bill(book: ChargeBook, request: ChargeRequest, number: RunNumber | None) -> ChargeTotals:
+    bill = ChargeTotals()
+    for one in book.charges(request):
+        bill.add(one, number)
+    return bill

@@ -1,0 +1,240 @@
+"""Finished jobs for other systems, one by one: what the accounting data has, and what the site says of it.
+
+The columns under which single jobs are handed to other systems: one definition for every output.
+
+Raw values and what is made of them stand side by side under names of their own, those of the report's CSV files: `wall_s` is
+time on the clock, `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too. Unknown is None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final, Literal
+
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.message import OpenRow
+from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.time import iso_epoch
+from publisher.pipeline.site import Site
+from publisher.sources.statistics import Accounts, JobFilter
+
+Value = str | int | Decimal | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedJob:
+    """A finished job, and what the site says of it; None where it cannot be published, for the reason in `unfit`."""
+
+    job: JobRecord
+    published: PublishedJob | None
+    unfit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its name, the type of its values, their unit ('' for none), what they mean, and how to get one."""
+
+    name: str
+    kind: Literal["text", "integer", "decimal", "time", "texts"]
+    unit: str
+    meaning: str
+    value: Callable[[ExportedJob], Value]
+
+
+def _raw(name: str, kind: Literal["text", "integer", "texts"], unit: str, meaning: str) -> Column:
+    """A value of the job record under its own name; '' is not there."""
+    return Column(name=name, kind=kind, unit=unit, meaning=meaning, value=lambda one: getattr(one.job, name) or None)
+
+
+def _count(name: str, unit: str, meaning: str) -> Column:
+    """A number of the job record, which may be zero."""
+    return Column(name=name, kind="integer", unit=unit, meaning=meaning, value=lambda one: getattr(one.job, name))
+
+
+def _said(
+    name: str, meaning: str, value: Callable[[PublishedJob], Value], kind: Literal["text", "texts"] = "text"
+) -> Column:
+    return Column(
+        name=name,
+        kind=kind,
+        unit="",
+        meaning=meaning,
+        value=lambda one: None if one.published is None else value(one.published) or None,
+    )
+
+
+def _time(name: str, meaning: str, value: Callable[[JobRecord], Epoch | None]) -> Column:
+    def text(one: ExportedJob) -> Value:
+        moment = value(one.job)
+        try:
+            return None if moment is None else iso_epoch(moment)
+        except (OverflowError, OSError, ValueError):  # in no calendar
+            return None
+
+    return Column(name=name, kind="time", unit="UTC", meaning=meaning, value=text)
+
+
+def _wait(one: ExportedJob) -> int | None:
+    started = one.job.started_at
+    return None if started is None else started - one.job.submitted_at
+
+
+def _wall_core(one: ExportedJob) -> int:
+    return one.job.wall_s * (one.job.cpu_count or 1)
+
+
+def _efficiency(one: ExportedJob) -> Decimal | None:
+    wall_core = _wall_core(one)
+    if not wall_core:
+        return None
+    return (Decimal(one.job.cpu_user_s + one.job.cpu_kernel_s) / wall_core).quantize(Decimal("0.0001"))
+
+
+def _benchmark_value(one: ExportedJob) -> Decimal | None:
+    if one.published is None or not one.published.benchmark.benchmarks:
+        return None
+    return one.published.benchmark.benchmarks[0].value
+
+
+def _scaled(one: ExportedJob) -> Decimal | None:
+    value = _benchmark_value(one)
+    return None if value is None else _wall_core(one) * value
+
+
+def _charge(one: ExportedJob) -> Decimal | None:
+    return None if one.published is None or one.published.charge is None else one.published.charge.amount
+
+
+COLUMNS: Final = (
+    _raw("job_id", "text", "", "id of the job at the CE"),
+    _said("local_id", "id in the batch system as published", lambda said: said.local_id),
+    _raw("status", "text", "", "how it ended: completed, failed, aborted"),
+    _count("exit_code", "", "exit status of the job"),
+    _said("site", "site as published", lambda said: said.where.site),
+    _said("submit_host", "endpoint of a grid job, batch server of a local one", lambda said: said.where.submit_host),
+    _said("machine_name", "the CE", lambda said: said.where.machine_name),
+    _said("infrastructure", "grid or local", lambda said: said.where.infrastructure),
+    _raw("interface", "text", "", "type of the endpoint"),
+    _raw("queue", "text", "", "queue or partition"),
+    _said("user", "who, as records.identity lets it be said", lambda said: said.who.user),
+    _said("vo", "VO as published", lambda said: said.who.vo),
+    _said("vo_group", "group within the VO", lambda said: said.who.group),
+    _said("vo_role", "role within the VO", lambda said: said.who.role),
+    _said("projects", "projects as published", lambda said: said.projects, "texts"),
+    _time("submitted_at", "when it was submitted", lambda job: job.submitted_at),
+    _time("started_at", "when it began to run, where that is known", lambda job: job.started_at),
+    _time("ended_at", "when it ended", lambda job: job.ended_at),
+    Column(
+        name="wait_s",
+        kind="integer",
+        unit="s",
+        meaning="from submission to start; negative where clocks differ",
+        value=_wait,
+    ),
+    _count("wall_s", "s", "time on the clock from start to end"),
+    _count("cpu_user_s", "s", "CPU time of its processes over all cores"),
+    _count("cpu_kernel_s", "s", "CPU time of the kernel for it over all cores"),
+    Column(
+        name="cpu_s",
+        kind="integer",
+        unit="s",
+        meaning="both kinds of CPU time",
+        value=lambda one: one.job.cpu_user_s + one.job.cpu_kernel_s,
+    ),
+    _count("node_count", "", "nodes that it had"),
+    _count("cpu_count", "", "cores that it had, over all nodes"),
+    _count("gpu_count", "", "GPUs that it had"),
+    Column(
+        name="wall_core_s",
+        kind="integer",
+        unit="core s",
+        meaning="wall_s times cpu_count; an unknown number of cores counts as one, as in the report",
+        value=_wall_core,
+    ),
+    Column(
+        name="cpu_efficiency",
+        kind="decimal",
+        unit="",
+        meaning="cpu_s over wall_core_s, four decimals; null where there was no wall time",
+        value=_efficiency,
+    ),
+    _said(
+        "benchmark_type",
+        "kind of the benchmark that is published",
+        lambda said: said.benchmark.benchmarks[0].kind if said.benchmark.benchmarks else None,
+    ),
+    Column(
+        name="benchmark_value",
+        kind="decimal",
+        unit="of benchmark_type, a core",
+        meaning="how fast a core is",
+        value=_benchmark_value,
+    ),
+    Column(
+        name="scaled_wall_core_s",
+        kind="decimal",
+        unit="of benchmark_type times s",
+        meaning="wall_core_s times benchmark_value; never add these up over different benchmark_type",
+        value=_scaled,
+    ),
+    _count("memory_kib", "KiB", "resident memory, at most"),
+    _count("virtual_memory_kib", "KiB", "virtual memory, at most"),
+    _count("scratch_bytes", "B", "scratch space, at most"),
+    _count("stage_in_bytes", "B", "files that came in"),
+    _count("stage_out_bytes", "B", "files that went out"),
+    Column(
+        name="charge", kind="decimal", unit="of charge_unit", meaning="what it costs by records.charges", value=_charge
+    ),
+    _said("charge_unit", "unit of the charge", lambda said: None if said.charge is None else said.charge.tariff.unit),
+    Column(
+        name="unfit",
+        kind="text",
+        unit="",
+        meaning="why it cannot be published: what is said of it is then empty",
+        value=lambda one: one.unfit or None,
+    ),
+)
+
+
+RowsRead = Callable[[int], None]
+_LONG_AGO = Epoch(0)  # a job that waits for what belongs to its row is handed out as it is
+
+
+@dataclass(slots=True)
+class SkippedJobs:
+    """Jobs that a filter takes and that are not handed out: still in progress, or with a row that cannot be read."""
+
+    in_progress: int = 0
+    unreadable: Counter[str] = field(default_factory=Counter)  # by rule
+
+
+def jobs(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: RowsRead) -> Iterator[ExportedJob]:
+    """The finished jobs that a filter takes, in bounded memory, each database in the order of its index.
+
+    Raises: SourceError.
+    """
+    policy = site.policy
+    accounts: Accounts = site.accounts()
+    with closing(accounts), closing(site.source()) as records:
+        for page in accounts.counted(wanted):
+            finished = [row for row, job in zip(page.rows, page.jobs, strict=True) if not job.in_progress]
+            left_out.in_progress += len(page.jobs) - len(finished)
+            rows = [OpenRow(row=row, finished_seen_at=_LONG_AGO) for row in finished]
+            for found in records.reread(rows, frozenset(), site.clock()):
+                left_out.in_progress += len(found.open)
+                left_out.unreadable.update(skipped.rule for skipped in found.skipped)
+                for job in found.jobs:
+                    yield _exported(job, policy)
+            rows_read(page.rows_read)
+
+
+def _exported(job: JobRecord, policy: RecordPolicy) -> ExportedJob:
+    try:
+        return ExportedJob(job=job, published=policy.describe(job), unfit="")
+    except Unfit as unfit:
+        return ExportedJob(job=job, published=None, unfit=str(unfit))

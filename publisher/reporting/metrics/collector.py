@@ -1,0 +1,185 @@
+"""After a round: its target is measured, the values are kept, and the text file is written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from glob import escape
+from typing import Final
+
+from publisher.ledger.books import StoredMetric
+from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
+from publisher.model.time import Window
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import Site
+from publisher.reporting.files import whole_file
+from publisher.reporting.metrics import definitions
+from publisher.reporting.metrics.definitions import lost_measures
+from publisher.reporting.metrics.exporter import exposition
+
+_ATTEMPTS_TO_AGREE: Final = 5
+Values = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Gauges by name and label; those of which nothing is known are None. `added` goes to counters."""
+
+    target: str
+    gauges: Mapping[str, float | None]
+    added: Mapping[tuple[str, str], float]
+
+    @property
+    def known(self) -> Values:
+        return {(name, ""): value for name, value in self.gauges.items() if value is not None}
+
+    @property
+    def unknown(self) -> Sequence[str]:
+        return [name for name, value in self.gauges.items() if value is None]
+
+
+def after_round(site: Site, outcome: Outcome) -> None:
+    """Measure a target after its round, and tell of it. Raises: LedgerError, ConfigError when the file cannot be written."""
+    if outcome.target not in {target.name for target in site.targets}:
+        return  # taken out of the configuration meanwhile
+    measured: Sequence[Measured]
+    try:
+        if site.wait(0):  # a stop was asked for, and to count what waits may take minutes
+            measured = (_of_round(site, outcome),)
+        else:
+            measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site))
+        with closing(site.measure_book()) as book:
+            for one in measured:
+                book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
+    except LedgerError:
+        # What is kept is not true any more, and cannot be put right: only that is told, and what came of the round.
+        write_file(site, lost_measures(site, outcome))
+        raise
+    _write_what_is_kept(site)
+
+
+def _write_what_is_kept(site: Site) -> None:
+    """The file, as often as another target's round came in between: its writer may have been overtaken by this one."""
+    for _ in range(_ATTEMPTS_TO_AGREE):
+        written = _kept(site)
+        write_file(site, written)
+        if _kept(site) == written:
+            return
+
+
+def _kept(site: Site) -> Sequence[StoredMetric]:
+    with closing(site.measure_book_to_read()) as book:
+        return book.measures()
+
+
+def write_file(site: Site, measures: Sequence[StoredMetric]) -> None:
+    """The text file, whole or as it was; nothing when none is configured. Raises: ConfigError."""
+    settings = site.metrics
+    if settings is None or settings.textfile is None:
+        return
+    text = exposition(site, measures).decode()
+    try:
+        with whole_file(settings.textfile) as out:
+            out.write(text)
+    except UsageError as error:
+        reason = str(error).partition("; ")[0]
+        raise ConfigError(
+            f"metrics.textfile: {reason}; its directory must be there, and let this user write (under systemd: "
+            f"ReadWritePaths={settings.textfile.parent} in the service)"
+        ) from error
+
+
+def _of_round(site: Site, outcome: Outcome) -> Measured:
+    return Measured(
+        target=outcome.target,
+        gauges={
+            definitions.LAST_ROUND: _seconds(site.clock()),
+            definitions.LAST_STATUS: outcome.exit_status,
+            definitions.LAST_SECONDS: outcome.seconds,
+        },
+        added={
+            (definitions.SENT_BYTES, ""): outcome.bytes,
+            (definitions.ROUNDS, outcome.outcome): 1,
+            (f"{definitions.ROUND_SECONDS}_count", ""): 1,
+            (f"{definitions.ROUND_SECONDS}_sum", ""): outcome.seconds,
+            **{(definitions.ATTEMPTS, verdict): count for verdict, count in outcome.attempts.items()},
+        },
+    )
+
+
+def _of_target(site: Site, name: str) -> Measured:
+    """What `status` tells: after a round that failed, 31 s for each 1,000,000 jobs that wait. Raises: LedgerError."""
+    ((status,), trouble) = publish.status(site, targets=[name])
+    with closing(site.measure_book_to_read()) as book:
+        messages, records = book.delivered(name)
+    return Measured(
+        target=name,
+        gauges={
+            definitions.LAST_SUCCESS: _seconds(status.last_success),
+            definitions.OVERDUE: _seconds(status.overdue),
+            definitions.PUBLISHED_END: status.last_published_end,
+            definitions.OLDEST_UNSENT: status.oldest_unsent,
+            definitions.DELIVERED: status.delivered,
+            definitions.PENDING: status.pending,
+            definitions.LATE: status.late,
+            definitions.IN_DOUBT: status.in_doubt,
+            definitions.QUARANTINED: status.quarantined,
+            definitions.HELD: status.held,
+            definitions.MISSING: None if trouble else len(status.missing),
+            definitions.DRIFT: _drift(site, name),
+            definitions.MESSAGES: messages,
+            definitions.RECORDS: records,
+        },
+        added={},
+    )
+
+
+def _drift(site: Site, name: str) -> float | None:
+    """Jobs by which what the receiver was told differs from what was delivered; None where no counts are told.
+
+    Both stand in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
+    """
+    (target,) = (target for target in site.targets if target.name == name)
+    if not target.sync:
+        return None
+    from publisher.pipeline.sync import (
+        counts as syncing,  # loaded by the round already, where there is something to tell
+    )
+
+    with closing(site.ledger_to_read()) as ledger:
+        counts = ledger.counts(name)
+    due = syncing.to_tell(counts)
+    recent = syncing.recent(due, site.clock(), syncing.MONTHS)
+    return sum(abs(jobs - counts.told.get(at, 0)) for at, jobs in recent.items())
+
+
+def _of_site(site: Site) -> Measured:
+    gauges: dict[str, float | None] = {
+        definitions.ROWS: None,
+        definitions.SOURCE_READABLE: 0,
+        definitions.STATE_USABLE: 1,
+        definitions.STATE_BYTES: _size(site),
+        definitions.CERTIFICATE_ENDS: _seconds(site.certificate_ends()),
+    }
+    try:
+        with closing(site.source()) as source:
+            gauges |= {definitions.ROWS: source.count(Window()), definitions.SOURCE_READABLE: 1}
+    except SourceError:
+        pass  # the gauges say so, and the round has
+    return Measured(target="", gauges=gauges, added={})
+
+
+def _size(site: Site) -> float | None:
+    """Of the publishing database, with what is still in its log: up to 4 MB, for as long as somebody has it open."""
+    path = site.state
+    try:
+        return path.stat().st_size + sum(log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal"))
+    except OSError:
+        return None
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -1,0 +1,200 @@
+"""The same over HTTP, for the daemon: a port that answers every GET with the metrics.
+
+Values as Prometheus reads them.
+
+Spec: Prometheus exposition formats, text-based format 0.0.4; metric and label naming, https://prometheus.io/docs/practices/naming/
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from socketserver import TCPServer, ThreadingMixIn
+from threading import Lock, Thread
+from typing import Any, ClassVar, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from publisher import __version__
+from publisher.ledger.books import StoredMetric
+from publisher.model.errors import ConfigError, LedgerError
+from publisher.pipeline.site import ListenAddress, Site
+from publisher.reporting.metrics import definitions
+from publisher.reporting.metrics.definitions import METRICS, Metric, MetricKind, lost_measures
+
+Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
+_TOTAL: Final = "_total"
+
+
+class _StoredFamilies(Collector):
+    """What is kept, as families in the order of `METRICS`; those without a value are left out."""
+
+    def __init__(self, site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> None:
+        self._site = site
+        self._measures = measures
+
+    def collect(self) -> Iterable[Family]:
+        site = self._site()
+        measures = [*self._measures(site), *_of_configuration(site)]
+        for metric in METRICS:
+            family = _family(metric, measures, {target.name for target in site.targets})
+            if family.samples:
+                yield family
+
+
+def registry(site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> CollectorRegistry:
+    """For whoever is asked again and again. `measures` tells what is kept; nothing is asked before it is needed."""
+    made = CollectorRegistry(auto_describe=False)
+    # Not asked for its names at registration: that would read the publishing database.
+    made.register(_StoredFamilies(site, measures))
+    return made
+
+
+def exposition(site: Site, measures: Sequence[StoredMetric]) -> bytes:
+    """The text format, UTF-8."""
+    return generate_latest(registry(lambda: site, lambda _: measures))
+
+
+def _of_configuration(site: Site) -> Iterator[StoredMetric]:
+    """What is known without a round. Several labels stand in one, with line ends between."""
+    yield StoredMetric(target="", name=definitions.BUILD, label=f"{__version__}\n{platform.python_version()}", value=1)
+    for target in site.targets:
+        yield StoredMetric(
+            target=target.name, name=definitions.TARGET, label=f"{target.type}\n{target.format}", value=1
+        )
+
+
+def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str]) -> Family:
+    further = metric.label.split(", ") if metric.label else []
+    labels = further if metric.site else ["target", *further]
+    # A target that was taken out of the configuration is no one's trouble any more.
+    mine = [one for one in measures if metric.site or one.target in targets]
+    if metric.kind is MetricKind.SUMMARY:
+        return _summary(metric, mine, labels)
+    family: CounterMetricFamily | GaugeMetricFamily
+    if metric.kind is MetricKind.COUNTER:
+        family = CounterMetricFamily(metric.name.removesuffix(_TOTAL), metric.help, labels=labels)
+    else:
+        family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
+    for one in mine:
+        if one.name == metric.name:
+            family.add_metric(_label_values(metric, one), one.value)
+    return family
+
+
+def _summary(metric: Metric, measures: Sequence[StoredMetric], labels: Sequence[str]) -> SummaryMetricFamily:
+    family = SummaryMetricFamily(metric.name, metric.help, labels=labels)
+    counts = {one.target: one.value for one in measures if one.name == f"{metric.name}_count"}
+    for one in measures:
+        if one.name == f"{metric.name}_sum":
+            family.add_metric([one.target], count_value=int(counts[one.target]), sum_value=one.value)
+    return family
+
+
+def _label_values(metric: Metric, one: StoredMetric) -> list[str]:
+    further = one.label.split("\n") if metric.label else []
+    return further if metric.site else [one.target, *further]
+
+
+log = logging.getLogger("publisher")
+
+_LOOK_S: Final = 0.2  # how soon a stop is seen
+
+
+class _Asker(WSGIRequestHandler):
+    """One who asks. Who says nothing for long is sent away."""
+
+    timeout: ClassVar[float | None] = 10.0
+
+    def log_message(self, template: str, *args: Any) -> None:
+        log.debug("metrics: %s: %s", self.address_string(), template % args)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def server_bind(self) -> None:
+        """Without asking DNS for this host's name, as the standard library does; it may be what is broken."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        log.debug("metrics: %s went away", client_address, exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class MetricsEndpoint:
+    """Answers where the configuration says, and moves when that changes. Nothing listens where it says nothing."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # between those who ask and a reload
+        self._site: Site | None = None
+        self._listen: ListenAddress | None = None
+        self._server: WSGIServer | None = None
+        self._thread: Thread | None = None
+
+    def follow(self, site: Site) -> None:
+        """Answer as this configuration says. Raises: ConfigError when it cannot listen there; then all stays as it was."""
+        settings = site.metrics
+        listen = settings.listen if settings else None
+        if listen == self._listen:
+            with self._lock:
+                self._site = site
+            return
+        server = None if listen is None else self._open(listen)
+        self.close()
+        with self._lock:
+            self._site = site
+        self._listen, self._server = listen, server
+        if server is not None:
+            self._thread = Thread(target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
+            self._thread.start()
+            log.info("metrics: http://%s/metrics", listen)
+
+    def close(self) -> None:
+        """Close the port. Once more does nothing."""
+        server, thread = self._server, self._thread
+        self._listen = self._server = self._thread = None
+        if server is not None and thread is not None:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def _open(self, listen: ListenAddress) -> WSGIServer:
+        kind = _Server6 if ":" in listen.host else _Server
+        try:
+            server = kind((listen.host, listen.port), _Asker)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics.listen: {listen}: {error.strerror or error}; name an address of this host and a port that is free"
+            ) from error
+        server.set_app(make_wsgi_app(registry(self._followed, _kept)))
+        return server
+
+    def _followed(self) -> Site:
+        with self._lock:
+            site = self._site
+        if site is None:
+            raise AssertionError("it answers only after it follows")
+        return site
+
+
+def _kept(site: Site) -> Sequence[StoredMetric]:
+    try:
+        with closing(site.measure_book_to_read()) as book:
+            return book.measures()
+    except LedgerError as error:
+        log.error("metrics: %s", error)
+        return lost_measures(site)

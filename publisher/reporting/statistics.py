@@ -1,0 +1,106 @@
+"""What the accounting data itself tells, whatever was published: statistics over jobs, and all that stands of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from difflib import get_close_matches
+from typing import Final
+
+from publisher.model.errors import UsageError
+from publisher.model.job import JobId
+from publisher.model.text import arex_unescape
+from publisher.pipeline.site import Site
+from publisher.sources.statistics import (
+    GROUPINGS,
+    Accounts,
+    JobDetails,
+    JobFilter,
+    JobStatistics,
+    NameKind,
+)
+
+RowsRead = Callable[[int], None]
+
+NAMES: Final[Mapping[str, NameKind]] = {
+    "vos": NameKind.VO,
+    "users": NameKind.USER,
+    "queues": NameKind.QUEUE,
+    "endpoints": NameKind.INTERFACE,
+}
+"""What `complete` can be asked for besides `jobs`."""
+# A site where no job was in one of these may ask for it all the same.
+_STATES: Final = frozenset(("completed", "failed", "aborted", "in-progress"))
+_COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
+
+
+def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> JobStatistics:
+    """Everything that is told of the jobs that a filter takes. Raises: SourceError."""
+    tally = JobStatistics(by=None if by is None else GROUPINGS[by])
+    with closing(_accounts(site)) as accounts:
+        for page in accounts.counted(wanted):
+            tally.add(page.jobs)
+            rows_read(page.rows_read)
+    return tally
+
+
+def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
+    """The ids of the jobs that a filter takes, while they are read. Raises: SourceError."""
+    with closing(_accounts(site)) as accounts:
+        for page in accounts.counted(wanted):
+            yield from (job.job_id for job in page.jobs)
+
+
+def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
+    """Raises: UsageError with a line for each name of a filter that no job ever had; SourceError."""
+    asked = {
+        NameKind.VO: wanted.vos,
+        NameKind.USER: wanted.users,
+        NameKind.STATE: wanted.states,
+        NameKind.QUEUE: wanted.queues,
+        NameKind.INTERFACE: wanted.interfaces,
+    }
+    lines = []
+    with closing(_accounts(site)) as accounts:
+        for kind, names in asked.items():
+            known = accounts.names(kind) if names else frozenset()
+            known |= _STATES if kind is NameKind.STATE else frozenset()
+            strange = (name for name in sorted(names) if name and not {name, arex_unescape(name)} & known)
+            lines += [_strange(kind, name, known) for name in strange]
+    if lines:
+        raise UsageError("\n".join(lines))
+
+
+def beginning(site: Site, kind: str, text: str) -> list[str]:
+    """Some of the jobs, or the names of a kind in `NAMES`, that begin like this, in order. Raises: SourceError."""
+    with closing(_accounts(site)) as accounts:
+        if kind == "jobs":
+            return list(accounts.ids_beginning(text, _COMPLETED_AT_ONCE))
+        known = accounts.names(NAMES[kind])
+    return sorted(name for name in known if name and name.startswith(text))[:_COMPLETED_AT_ONCE]
+
+
+def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
+    """All that stands of a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
+    with closing(_accounts(site)) as accounts:
+        found = accounts.sheet(job_id)
+        if found is not None:
+            return found, accounts.zone
+        meant = accounts.with_local_id(job_id) if job_id else ()
+    hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
+    raise UsageError(
+        f"no job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE{hint}"
+    )
+
+
+def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
+    near = get_close_matches(name, known, n=1) or sorted(one for one in known if name.lower() in one.lower())[:1]
+    words = next((words for words, each in NAMES.items() if each is kind), "")
+    listed = (
+        f"`publisher complete {words}` lists those that it knows" if words else f"there are {', '.join(sorted(known))}"
+    )
+    return f"the accounting data knows no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
+
+
+def _accounts(site: Site) -> Accounts:
+    return site.accounts()

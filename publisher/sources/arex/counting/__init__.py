@@ -1,0 +1,1 @@
+"""Counts of many rows at once, beside the careful reading of each."""

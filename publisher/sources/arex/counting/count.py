@@ -1,0 +1,334 @@
+"""Rows of one accounting database as statistics count them: walked by the index that a filter favours, then filtered.
+
+The questions that local statistics put to an accounting database, by stretches of an index.
+
+No stretch is longer than a page, whatever a filter leaves of it: filters are applied to rows that were read, so that a filter
+that takes nothing holds no transaction open. The plans are tested.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from publisher.model.job import Epoch
+from publisher.model.text import arex_escape, arex_unescape
+from publisher.model.time import Window
+from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
+from publisher.sources.arex.queries import LAYOUTS, LISTED
+from publisher.sources.arex.rows import NameTables, Row, RowReader
+from publisher.sources.arex.values import positive, unsigned, whole
+from publisher.sources.statistics import CountedJob, JobFilter
+
+# The first thirteen stand where arex_sql has them, for `NameTables`; arex_count.py unpacks the row.
+_COLUMNS: Final = (
+    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
+    *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *("StageInVolume", "StageOutVolume"),
+)
+_NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
+
+
+def _select(layout: int, where: str) -> str:
+    columns = (f"NULL AS {name}" if layout == 1 and name in _NOT_IN_1 else f"AAR.{name}" for name in _COLUMNS)
+    # As `standing_among` decides it, so that two databases agree on which of them has a job finished.
+    return f"SELECT {', '.join(columns)}, AAR.EndTime > 0 FROM AAR WHERE {where} LIMIT :limit"
+
+
+BY_ROW: Final = {layout: _select(layout, "RecordID > :after ORDER BY RecordID") for layout in LAYOUTS}
+# An index entry ends with the rowid, so a user's rows come in order and none is read twice.
+OF_USER: Final = {
+    layout: _select(layout, "UserID = :user AND RecordID > :after ORDER BY RecordID") for layout in LAYOUTS
+}
+
+
+def _by_time_sql(column: str) -> dict[int, str]:
+    where = (
+        f"{column} >= :first AND {column} <= :last AND ({column} > :first OR RecordID > :after) "
+        f"ORDER BY {column}, RecordID"
+    )
+    return {layout: _select(layout, where) for layout in LAYOUTS}
+
+
+BY_END: Final = _by_time_sql("EndTime")
+BY_SUBMISSION: Final = _by_time_sql("SubmitTime")
+
+USER_IDS: Final = "SELECT ID FROM Users WHERE Name IN (CAST(:name AS TEXT), CAST(:escaped AS TEXT))"
+
+# Where each kind of name stands: table and column. Few rows each, but for users; read whole for suggestions only.
+NAMES: Final = {
+    "VO": "SELECT Name FROM WLCGVOs",
+    "user": "SELECT Name FROM Users",
+    "state": "SELECT Name FROM Status",
+    "queue": "SELECT Name FROM Queues",
+    "endpoint type": "SELECT Interface FROM Endpoints",
+}
+
+# RecordID and one text of side rows of some jobs. The plus keeps SQLite off the index of keys: a page is some hundred jobs.
+TOKEN: Final = f"SELECT RecordID, AttrValue FROM AuthTokenAttributes WHERE {LISTED} AND +AttrKey = CAST(:key AS TEXT)"
+EXTRA: Final = f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = CAST(:key AS TEXT)"
+ENVIRONMENT: Final = f"SELECT RecordID, RTEName FROM RunTimeEnvironments WHERE {LISTED}"
+TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
+
+# In the order of the index of JobID, which is UNIQUE.
+IDS_FROM: Final = "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
+OF_LOCAL_ID: Final = "SELECT JobID FROM AAR WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5"
+
+
+def standing_among(count: int) -> str:
+    """Which of so many JobIDs are here, and whether each is finished."""
+    jobs = ", ".join(["CAST(? AS TEXT)"] * count)
+    return f"""
+        SELECT CAST(AAR.JobID AS BLOB), AAR.EndTime > 0 AND Status.Name IS NOT 'in-progress'
+        FROM AAR LEFT JOIN Status ON Status.ID = AAR.StatusID
+        WHERE AAR.JobID IN ({jobs})
+    """
+
+
+_LOOKED_UP_AT_ONCE: Final = 500
+_IN_PROGRESS: Final = "in-progress"
+# Words of people for what A-REX calls otherwise; arcctl's help says `project`.
+_ALSO: Final = {"project": ("projectname",), "nodename": ("nodenames",), "nodenames": ("nodename",)}
+Advance = Callable[[Row], Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A stretch of rows that was read in one transaction: all of them, and the jobs of those that a filter takes."""
+
+    rows: Sequence[Row]
+    taken: Sequence[tuple[Row, CountedJob]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """Rows in the order of an index: the question by layout, where to begin, and where to go on after a row."""
+
+    question: Mapping[int, str]
+    begin: Mapping[str, object]
+    advance: Advance
+
+
+class CountingDatabase(AccountingDatabase):
+    """One accounting database, open for statistics."""
+
+    _names: tuple[sqlite3.Connection, NameTables] | None = None
+
+    def stretches(self, wanted: JobFilter, limit: int) -> Iterator[Stretch]:
+        """All rows that a filter may take, by stretches of at most `limit`. Raises: SourceError."""
+        for walk in self._walks(wanted):
+            parameters = walk.begin
+            while True:
+                stretch = self._stretch(walk.question, {**parameters, "limit": limit}, wanted)
+                yield stretch
+                if len(stretch.rows) < limit:
+                    break
+                parameters = {**parameters, **walk.advance(stretch.rows[-1])}
+
+    def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
+        """Which jobs of rows elsewhere are here too, as `stored_job_id` gives them, and whether they are finished here."""
+        job_ids = [stored_job_id(row) for row in rows if row[1]]
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> dict[bytes, bool]:
+            found: dict[bytes, bool] = {}
+            for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
+                chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
+                for job_id, finished in connection.execute(standing_among(len(chunk)), chunk):
+                    found[job_id] = bool(finished)
+            return found
+
+        return self._ask(read) if job_ids else {}
+
+    def name_texts(self, question: str) -> frozenset[str]:
+        """The texts of a name table. Raises: SourceError."""
+        return self._ask(
+            lambda connection, reader: frozenset(reader.text(name) for (name,) in connection.execute(question))
+        )
+
+    def with_local_id(self, local_id: str) -> tuple[str, ...]:
+        spellings = {"local": _bytes(local_id), "escaped": _bytes(arex_escape(local_id))}
+        return self._ask(
+            lambda connection, reader: tuple(
+                reader.text(job_id) for (job_id,) in connection.execute(OF_LOCAL_ID, spellings)
+            )
+        )
+
+    def ids_from(self, first: str, limit: int) -> tuple[str, ...]:
+        """So many ids of jobs from this one on, in the order of their bytes. Raises: SourceError."""
+        wanted = {"first": _bytes(first), "limit": limit}
+        return self._ask(
+            lambda connection, reader: tuple(reader.text(job_id) for (job_id,) in connection.execute(IDS_FROM, wanted))
+        )
+
+    def look(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
+        """Any other question, in one short transaction. Raises: SourceError."""
+        return self._ask(question)
+
+    def _walks(self, wanted: JobFilter) -> list[_Walk]:
+        """The index that leads past most rows that are not wanted; SQLite cannot tell, since sites never ran ANALYZE."""
+        if wanted.ended.start is None and wanted.users:
+            return [
+                _Walk(question=OF_USER, begin={"user": user, "after": BEFORE_ALL}, advance=_next_row)
+                for user in self._user_ids(wanted.users)
+            ]
+        if wanted.ended != Window():
+            return [_by_time(BY_END, wanted.ended, 12)]
+        if wanted.submitted != Window():
+            return [_by_time(BY_SUBMISSION, wanted.submitted, 11)]
+        return [_Walk(question=BY_ROW, begin={"after": BEFORE_ALL}, advance=_next_row)]
+
+    def _user_ids(self, users: Iterable[str]) -> list[int]:
+        def read(connection: sqlite3.Connection, _: RowReader) -> list[int]:
+            found: set[int] = set()
+            for user in users:
+                spellings = {"name": _bytes(user), "escaped": _bytes(arex_escape(user))}
+                found.update(number for (number,) in connection.execute(USER_IDS, spellings))
+            return sorted(found)
+
+        return self._ask(read)
+
+    def _stretch(self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter) -> Stretch:
+        def read(connection: sqlite3.Connection, reader: RowReader) -> Stretch:
+            rows = connection.execute(question[reader.layout], parameters).fetchall()
+            names = self._names_of(connection, reader)
+            names.fill(connection, rows)
+            jobs = ((row, _counted(row, names, reader)) for row in rows)
+            taken = [(row, job) for row, job in jobs if _takes(wanted, job)]
+            for attribute, values in wanted.extras.items():
+                if not taken:
+                    break
+                having = _having(connection, reader, names, [row for row, _ in taken], attribute, values)
+                taken = [(row, job) for row, job in taken if row[0] in having]
+            return Stretch(rows=rows, taken=taken)
+
+        return self._ask(read)
+
+    def _names_of(self, connection: sqlite3.Connection, reader: RowReader) -> NameTables:
+        """The names that were met behind this connection; another one may be to another file."""
+        if self._names is None or self._names[0] is not connection:
+            self._names = connection, NameTables(reader.layout, reader.text)
+        return self._names[1]
+
+
+def with_arex_spelling(values: frozenset[str]) -> frozenset[str]:
+    """The values, and what they mean where they were copied from arcctl, which shows A-REX's escapes as they are."""
+    return values | {arex_unescape(value) for value in values}
+
+
+def _by_time(question: Mapping[int, str], window: Window, place: int) -> _Walk:
+    # A job that has not ended has 0 there: without an end it is in no window.
+    first = max(1, window.start or 1)
+    last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+    return _Walk(
+        question=question,
+        begin={"first": first, "last": last, "after": BEFORE_ALL},
+        advance=lambda row: {"first": row[place], "after": row[0]},
+    )
+
+
+def _next_row(row: Row) -> Mapping[str, object]:
+    return {"after": row[0]}
+
+
+def _takes(wanted: JobFilter, job: CountedJob) -> bool:
+    """All but the extra attributes, which stand in other tables."""
+    return (
+        _within(wanted.ended, job.ended_at)
+        and _within(wanted.submitted, job.submitted_at)
+        and (not wanted.vos or job.vo in wanted.vos)
+        and (not wanted.users or job.user in wanted.users)
+        and (not wanted.states or job.status in wanted.states)
+        and (not wanted.queues or job.queue in wanted.queues)
+        and (not wanted.interfaces or job.interface in wanted.interfaces)
+    )
+
+
+def _within(window: Window, moment: Epoch | None) -> bool:
+    if window.start is None and window.end is None:
+        return True
+    return moment is not None and moment in window
+
+
+def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
+    # fmt: off
+    (_, job_id, _, endpoint_id, queue_id, user_id, vo_id, _, status_id, _, _, submitted, ended,
+     wall, user_s, kernel_s, stage_in, stage_out, _) = row
+    # fmt: on
+    status = names.statuses.get(status_id, "")
+    # Nearly all values are numbers as they should be; a call for each would take half of the time.
+    wall_s: int | None = wall
+    cpu_user_s: int | None = user_s
+    cpu_kernel_s: int | None = kernel_s
+    plain = wall.__class__ is user_s.__class__ is kernel_s.__class__ is int
+    if not (plain and wall >= 0 and user_s >= 0 and kernel_s >= 0):
+        wall_s, cpu_user_s, cpu_kernel_s = _duration(wall), _duration(user_s), _duration(kernel_s)
+    stage_in_bytes, stage_out_bytes = unsigned(stage_in), unsigned(stage_out)
+    submitted_at, ended_at = positive(submitted), positive(ended)
+    return CountedJob(
+        job_id=reader.text(job_id),
+        status=status,
+        in_progress=status == _IN_PROGRESS or (not status and not ended),
+        interface=names.endpoints.get(endpoint_id, ("", ""))[0],
+        queue=names.queues.get(queue_id, ""),
+        user=names.users.get(user_id, ""),
+        vo=names.vos.get(vo_id, ""),
+        submitted_at=None if submitted_at is None else Epoch(submitted_at),
+        ended_at=None if ended_at is None else Epoch(ended_at),
+        wall_s=wall_s,
+        cpu_user_s=cpu_user_s,
+        cpu_kernel_s=cpu_kernel_s,
+        stage_in_bytes=stage_in_bytes,
+        stage_out_bytes=stage_out_bytes,
+        # NULL is unknown, and nothing strange: other systems tell less.
+        unreadable=None in (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes)
+        and (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes).count(None)
+        > (wall, user_s, kernel_s, stage_in, stage_out).count(None),
+    )
+
+
+def _duration(stored: object) -> int | None:
+    number = whole(stored)
+    return None if number is None or number < 0 else number
+
+
+def _having(
+    connection: sqlite3.Connection,
+    reader: RowReader,
+    names: NameTables,
+    rows: Sequence[Row],
+    attribute: str,
+    values: frozenset[str],
+) -> set[int]:
+    """RecordIDs of the rows of which an attribute has one of the values."""
+    found: set[int] = set()
+    if attribute == "vomsfqan":  # schema 1 keeps the main one under a key of its own, schema 2 in AAR too
+        found.update(row[0] for row in rows if names.fqans.get(row[7]) in values - {""})
+    if attribute == "benchmark":  # schema 2 in AAR
+        found.update(row[0] for row in rows if names.benchmarks.get(row[10]) in values - {""})
+    listed = json.dumps([row[0] for row in rows])
+    for question, key in _questions(attribute):
+        side = connection.execute(question, {"rows": listed, "key": key})
+        found.update(record_id for record_id, text in side if reader.text(text) in values)
+    return found
+
+
+def _questions(attribute: str) -> Iterator[tuple[str, bytes]]:
+    """Where an attribute may stand: questions with their key."""
+    if attribute == "rte":
+        yield ENVIRONMENT, b""
+    elif attribute == "dtrurl":
+        yield TRANSFER_URL, b""
+    elif attribute == "vomsfqan":
+        yield TOKEN, b"mainfqan"
+        yield TOKEN, b"vomsfqan"
+    else:
+        for key in (attribute, *_ALSO.get(attribute, ())):
+            yield EXTRA, _bytes(key)
+            yield TOKEN, _bytes(key)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

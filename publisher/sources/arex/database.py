@@ -1,0 +1,300 @@
+"""One A-REX accounting database, open for one call: its schema, and its rows page by page."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobId
+from publisher.model.text import arex_escape
+from publisher.sources.arex import queries as sql
+from publisher.sources.arex.counting.alike import AlikeReader
+from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
+from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
+from publisher.sources.base import Cursor, EndedRun, SourceFacts
+from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyShelf, ReadOnlyFile
+
+Answer = TypeVar("Answer")
+Keep = Callable[[Sequence[Row]], Sequence[Row]]
+
+BEFORE_ALL: Final = -(2**63)
+LAST_SECOND: Final = 2**63 - 1
+_SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
+# The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
+_STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
+_IDS_AT_ONCE: Final = 5_000
+_LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOptions:
+    """How a site's databases are to be read."""
+
+    clock: LocalTime
+    hold_off_s: int
+    unescape: bool
+    busy_timeout_s: float = BUSY_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPage:
+    """Rows of AAR, and the verdicts on those that were kept."""
+
+    rows: Sequence[Row]
+    verdicts: RowOutcomes = field(default_factory=RowOutcomes)
+
+
+class AccountingDatabase:
+    """The questions to one file. `keep` of a question takes out rows that belong to another database."""
+
+    def __init__(self, path: str, shelf: CopyShelf, reading: DatabaseOptions) -> None:
+        """Raises: SourceError when it is no accounting database that we know, or cannot be read."""
+        self.name = path
+        self._reading = reading
+        self._reader: tuple[sqlite3.Connection, RowReader] | None = None
+        self._alike: tuple[RowReader, AlikeReader] | None = None
+        self._file = ReadOnlyFile(path, shelf, busy_timeout_s=reading.busy_timeout_s)
+        try:
+            self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        self._reader = None
+        self._file.close()
+
+    def fits(self, cursor: Cursor) -> bool:
+        """Whether the cursor's row still is the job that it was."""
+        return self._ask(lambda connection, _: _fits(connection, cursor))
+
+    def after(self, cursor: Cursor | None, limit: int, asked: ReadOptions, keep: Keep) -> RowPage | None:
+        """Rows behind a cursor. None when its row is another job: the file was replaced, be it between two pages."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
+            if cursor is not None and not _fits(connection, cursor):
+                return None
+            after = BEFORE_ALL if cursor is None else cursor.record_id
+            question = sql.SINCE_TO_COUNT if asked.alike else sql.SINCE
+            return self._read(question, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
+
+        return self._ask(read)
+
+    def ended(self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, keep: Keep) -> RowPage:
+        """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
+        parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
+        return self._page(sql.WINDOW, parameters, asked, keep)
+
+    def rows(self, record_ids: Sequence[int], asked: ReadOptions, keep: Keep) -> RowPage:
+        return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, keep)
+
+    def job(self, job_id: JobId, asked: ReadOptions) -> RowPage:
+        """The row of a job, in whichever spelling it is stored."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage:
+            spellings = {"job": _bytes(job_id), "escaped": _bytes(arex_escape(job_id))}
+            rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
+            rows = [row for row in rows if reader.text(row[1]) == job_id]
+            return RowPage(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
+
+        return self._ask(read)
+
+    def finished_among(self, rows: Sequence[Row]) -> set[bytes]:
+        """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here, complete or not."""
+        job_ids = [stored_job_id(row) for row in rows if row[1]]
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> set[bytes]:
+            finished: set[bytes] = set()
+            for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
+                chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
+                finished.update(found for (found,) in connection.execute(sql.finished_among(len(chunk)), chunk))
+            return finished
+
+        return self._ask(read) if job_ids else set()
+
+    def ended_in(self, seconds: Collection[Epoch]) -> list[EndedRun]:
+        """Who ended in these seconds, in any database."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
+            found = connection.execute(sql.ENDED_IN, {"seconds": json.dumps(list(seconds))})
+            return [(end, JobId(reader.text(job_id)), reader.text(local_id)) for end, job_id, local_id in found]
+
+        return self._ask(read)
+
+    def count(self, first: int, last: int) -> int:
+        """How many rows end in [first, last]."""
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> int:
+            (rows,) = connection.execute(sql.COUNT, {"first": first, "last": last}).fetchone()
+            return int(rows)
+
+        return self._ask(read)
+
+    def ended_between(self, first: int, last: int, keep: Keep) -> Iterator[Sequence[Row]]:
+        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those that `keep` leaves."""
+        after = BEFORE_ALL
+        while True:
+            rows = self._ask(partial(_ids_of, first=first, after=after, last=last))
+            yield keep(rows)
+            if len(rows) < _IDS_AT_ONCE:
+                return
+            after, _, first = rows[-1]
+
+    def facts(self) -> SourceFacts:
+        notes = (self._file.why,) if self._file.why else ()
+        journal_mode = self._file.journal_mode()
+        return self._ask(
+            lambda connection, reader: SourceFacts(
+                path=self.name,
+                schema=self.schema,
+                journal_mode=journal_mode,
+                way=str(self._file.way),
+                notes=notes,
+                unindexed=_unindexed(connection, reader.layout),
+                strange_statuses=_strange_statuses(connection, reader),
+            )
+        )
+
+    def _page(
+        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: ReadOptions, keep: Keep
+    ) -> RowPage:
+        return self._ask(
+            lambda connection, reader: self._read(query, parameters, asked, keep, connection, reader, span=False)
+        )
+
+    def _read(
+        self,
+        query: Mapping[int, str],
+        parameters: Mapping[str, object],
+        asked: ReadOptions,
+        keep: Keep,
+        connection: sqlite3.Connection,
+        reader: RowReader,
+        *,
+        span: bool,
+    ) -> RowPage:
+        rows = connection.execute(query[reader.layout], parameters).fetchall()
+        kept = keep(rows)
+        whole = span and len(kept) == len(rows)
+        if asked.alike:
+            return RowPage(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked))
+        return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+
+    def _alike_of(self, reader: RowReader) -> AlikeReader:
+        """What is known of the file behind this reader's connection."""
+        if self._alike is None or self._alike[0] is not reader:
+            self._alike = reader, AlikeReader(reader)
+        return self._alike[1]
+
+    def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
+        """One question in one short transaction; again with a tolerant eye where some text is not UTF-8."""
+
+        def ask(connection: sqlite3.Connection) -> Answer:
+            reader = self._reader_of(connection)
+            try:
+                return question(connection, reader)
+            except sqlite3.OperationalError as error:
+                if "decode to UTF-8" not in str(error):
+                    raise
+            # Only such pages pay for it: a text factory in Python makes reading three times as slow.
+            connection.text_factory = tolerant_text
+            try:
+                return question(connection, reader)
+            finally:
+                connection.text_factory = str
+
+        return self._file.ask(ask)
+
+    def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
+        """What is known of the file behind this connection; another connection may be to another file."""
+        if self._reader is None or self._reader[0] is not connection:
+            layout, imported = _inspect(self.name, connection)
+            reader = RowReader(
+                self.name,
+                layout,
+                unescape=self._reading.unescape and not imported,
+                clock=self._reading.clock,
+                hold_off_s=self._reading.hold_off_s,
+            )
+            self._reader = connection, reader
+        return self._reader[1]
+
+
+def _ids_of(connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int) -> list[Row]:
+    wanted = {"first": first, "after": after, "last": last, "limit": _IDS_AT_ONCE}
+    return connection.execute(sql.IDS, wanted).fetchall()
+
+
+def _fits(connection: sqlite3.Connection, cursor: Cursor) -> bool:
+    found = connection.execute(sql.JOB_OF_ROW, {"row": cursor.record_id}).fetchone()
+    return found is not None and anchor_text(found[0]) == cursor.anchor
+
+
+def _unindexed(connection: sqlite3.Connection, layout: int) -> tuple[str, ...]:
+    """The tables that SQLite would read whole for a page. Raises: sqlite3.Error."""
+    scanned: dict[str, None] = {}
+    for question in sql.of_every_round(layout):
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {question}", sql.ANYTHING).fetchall()
+        for step in plan:
+            found = _SCAN.match(step[3])
+            if found and found[1] in sql.tables(layout):
+                scanned[found[1]] = None
+    return tuple(scanned)
+
+
+def _strange_statuses(connection: sqlite3.Connection, reader: RowReader) -> Mapping[str, int]:
+    """Raises: sqlite3.Error."""
+    found = {}
+    for number, name, rows in connection.execute(sql.STATUSES):
+        status = f"StatusID {number}, which has no name" if name is None else reader.text(name)
+        if status not in _STATUSES:
+            found[status] = int(rows)
+    return found
+
+
+def stored_job_id(row: Row) -> bytes:
+    return _bytes(text_of(row[1]))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
+    """Which of the layouts it has, and whether an importer wrote it (text as it is). Raises: SourceError, sqlite3.Error."""
+    columns: dict[str, set[str]] = {}
+    for table, column in connection.execute(sql.LAYOUT):
+        columns.setdefault(table, set()).add(column)
+    if "dbconfig" not in columns or "aar" not in columns:
+        raise SourceError(f"{path}: holds no accounting tables; name A-REX's accounting database")
+    configuration = dict(connection.execute(sql.CONFIGURATION).fetchall())
+    version = text_of(configuration.get("DBSCHEMA_VERSION"))
+    schema = int(version) if version in ("1", "2") else None
+    if schema is None:
+        raise SourceError(
+            f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
+        )
+    if schema == 1 and "fqanid" in columns["aar"]:
+        # Read as version 1 its main FQANs and benchmarks would be passed over in silence.
+        raise SourceError(
+            f"{path}: says schema version 1 and has the columns of version 2; it was converted only in part"
+        )
+    imported = "PUBLISHER_IMPORTER" in configuration
+    layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
+    lacking = [
+        f"{table}.{column}"
+        for table, wanted in sql.tables(layout).items()
+        for column in wanted
+        if column.lower() not in columns.get(table.lower(), ())
+    ]
+    if lacking:
+        raise SourceError(
+            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
+        )
+    return layout, imported

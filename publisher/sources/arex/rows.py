@@ -1,0 +1,482 @@
+"""The name tables of one open database (users, queues, VOs, ...), read as rows need them.
+
+Side rows of a page of jobs, by RecordID: tokens, extra information, events, and what a format asks for beyond.
+
+Rows of an A-REX accounting database to job records: which are done, which are not yet, which cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from publisher.model.errors import Unfit
+from publisher.model.job import (
+    Alike,
+    Epoch,
+    JobId,
+    JobRecord,
+    RowRef,
+    RunValues,
+    SideTable,
+    SkippedJob,
+    Transfer,
+    values_fingerprint,
+)
+from publisher.sources.arex import queries as sql
+from publisher.sources.arex.values import (
+    LocalTime,
+    exit_code,
+    hosts_of,
+    is_undecodable,
+    mandatory,
+    positive,
+    text_of,
+    tolerant_text,
+    transfer,
+    unescaped,
+    unsigned,
+)
+from publisher.sources.base import DoneWith, OpenRow
+
+_REMEMBERED_NAMES: Final = 200_000
+
+
+class NameTables:
+    """Texts by number, per column of AAR. Good for one connection: another file may number them otherwise."""
+
+    def __init__(self, layout: int, reads: Callable[[object], str]) -> None:
+        """`reads` makes text of what is stored."""
+        self._reads = reads
+        known = sql.tables(layout)
+        self._columns = [column for column, (_, table, _) in sql.NAMES.items() if table in known]
+        self.endpoints: dict[Any, tuple[str, str]] = {}  # interface and URL
+        self.queues: dict[Any, str] = {}
+        self.users: dict[Any, str] = {}
+        self.vos: dict[Any, str] = {}
+        self.fqans: dict[Any, str] = {}
+        self.statuses: dict[Any, str] = {}
+        self.benchmarks: dict[Any, str] = {}
+        self.undecodable = False  # some text is not UTF-8
+        self._texts: dict[str, dict[Any, Any]] = {
+            "EndpointID": self.endpoints,
+            "QueueID": self.queues,
+            "UserID": self.users,
+            "VOID": self.vos,
+            "FQANID": self.fqans,
+            "StatusID": self.statuses,
+            "BenchmarkID": self.benchmarks,
+        }
+        self._forget()
+
+    def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Look up, in the page's own transaction, what its rows name and was not met before. Raises: sqlite3.Error."""
+        self.look_up(connection, {column: {row[sql.NAMES[column][0]] for row in rows} for column in self._columns})
+
+    def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]) -> None:
+        """As `fill`, for numbers by column."""
+        if any(len(known) > _REMEMBERED_NAMES for known in self._texts.values()):
+            self._forget()
+        for column in self._columns:
+            known = self._texts[column]
+            missing = [number for number in numbers[column] if number not in known and number.__class__ is int]
+            if not missing:
+                continue
+            for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(missing)}):
+                read = tuple(self._reads(text) for text in texts)
+                self.undecodable = self.undecodable or any(is_undecodable(text) for text in read)
+                known[number] = read if len(read) > 1 else read[0]
+
+    def _forget(self) -> None:
+        for known in self._texts.values():
+            known.clear()
+        # NULL is no reference: schema 1 has none of these, and converted rows may lack them.
+        self.fqans[None] = self.benchmarks[None] = ""
+        self.undecodable = False
+
+    def dangling(self, row: Sequence[Any]) -> Unfit:
+        """Which reference of the row points nowhere."""
+        for column in self._columns:
+            place, table, _ = sql.NAMES[column]
+            if column != "StatusID" and row[place] not in self._texts[column]:
+                number = "NULL" if row[place] is None else repr(row[place])
+                return Unfit("dangling-reference", f"{column} is {number}, and {table} has no such row")
+        raise AssertionError("no reference of the row dangles")
+
+
+_PROJECT: Final = "projectname"
+
+
+@dataclass(slots=True, kw_only=True)
+class SideRows:
+    """Everything that stands beside AAR for some rows, as stored: texts are escaped still, and may be of any type."""
+
+    finished: set[int] = field(default_factory=set)
+    eventful: set[int] = field(default_factory=set)  # of those that are not finished: which have any event
+    started: dict[int, object] = field(default_factory=dict)  # the newest LRMSSTART
+    tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
+    extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
+    projects: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    environments: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    transfers: dict[int, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
+
+
+def read_sides(
+    connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], span: bool, needs: frozenset[SideTable]
+) -> SideRows:
+    """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last. Raises: sqlite3.Error."""
+    which, parameters = (
+        (sql.BETWEEN, {"first": rows[0][0], "last": rows[-1][0]})
+        if span
+        else (sql.LISTED, _listed(row[0] for row in rows))
+    )
+    sides = SideRows()
+    _read_events(connection, sides, which, parameters, rows)
+    # Ten rows a job, a job's together: two look-ups less for each are a tenth of what reading a page takes. Those of fifty jobs
+    # are fetched at once: a loop over the cursor calls it for each, 0.04 µs.
+    job: object = None
+    pairs: list[tuple[Any, Any]] = []
+    for record_id, key, value in connection.execute(sql.side("AuthTokenAttributes", which), parameters).fetchall():
+        if record_id != job:
+            job, pairs = record_id, []
+            sides.tokens[record_id] = pairs
+        pairs.append((key, value))
+    job = None
+    values: dict[Any, Any] = {}
+    for record_id, key, value in connection.execute(sql.side("JobExtraInfo", which), parameters).fetchall():
+        if record_id != job:
+            job, values = record_id, {}
+            sides.extra[record_id] = values
+        if key == _PROJECT:
+            sides.projects[record_id].append(value)
+        else:
+            values[key] = value
+    if SideTable.RUNTIME_ENVIRONMENTS in needs:
+        for record_id, name in connection.execute(sql.side("RunTimeEnvironments", which), parameters):
+            sides.environments[record_id].append(name)
+    if SideTable.TRANSFERS in needs:
+        for record_id, *stored in connection.execute(sql.side("DataTransfers", which), parameters):
+            sides.transfers[record_id].append(tuple(stored))
+    return sides
+
+
+def _read_events(
+    connection: sqlite3.Connection,
+    sides: SideRows,
+    which: str,
+    parameters: Mapping[str, object],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    finished, started = sides.finished, sides.started
+    for record_id, start in connection.execute(sql.events(which), parameters).fetchall():
+        if start is None:
+            finished.add(record_id)
+        else:
+            started[record_id] = start
+    unfinished = [row[0] for row in rows if row[0] not in finished]
+    if unfinished:
+        sides.eventful.update(number for (number,) in connection.execute(sql.EVENTFUL, _listed(unfinished)))
+
+
+def _listed(record_ids: Iterable[int]) -> dict[str, str]:
+    return {"rows": json.dumps(list(record_ids))}
+
+
+_QUANTITY: Final = "quantity."
+_QUANTITY_DIGITS: Final = 18
+
+Fqans = tuple[str, ...]
+Attributes = tuple[tuple[str, str], ...]
+Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
+
+# Without knowing when a row was first seen finished, its side rows are taken to be all there a day after its end:
+# A-REX writes them within seconds of each other, but may do so hours after EndTime.
+SURELY_WRITTEN_S: Final = 86_400
+_IN_PROGRESS: Final = "in-progress"
+_FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
+_NOTHING: Final[Mapping[str, object]] = {}
+_REMEMBERED_TOKENS: Final = 20_000
+# Rows whose side rows are read together: 2 kB of objects a row, and those of a whole page are more than a core's own cache
+# holds. 100 take as long as 50; 500 take a sixth longer.
+_AT_ONCE: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
+
+    `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
+    `done_with` tells rows that need no verdict.
+    """
+
+    needs: frozenset[SideTable]
+    now: Epoch
+    first_seen: Mapping[int, Epoch] = field(default_factory=dict)
+    remembers: bool = True
+    done_with: DoneWith | None = None
+    alike: bool = False  # jobs are only counted (arex_alike.py)
+
+
+@dataclass(slots=True, kw_only=True)
+class RowOutcomes:
+    """What became of some rows, each in one of the lists."""
+
+    jobs: list[JobRecord] = field(default_factory=list)
+    skipped: list[SkippedJob] = field(default_factory=list)
+    open: list[OpenRow] = field(default_factory=list)
+    alike: list[Alike] = field(default_factory=list)
+
+
+class RowReader:
+    """Reads the rows of one open database. Good for one connection: another file may number its names otherwise."""
+
+    def __init__(self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
+        self.layout = layout
+        self._database = database
+        self._unescape = unescape
+        self._clock = clock
+        self._hold_off_s = hold_off_s
+        self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
+        self._names = NameTables(layout, self.text)
+        self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
+        self._doubtful = False  # some text of this page is not UTF-8
+
+    def read(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
+    ) -> RowOutcomes:
+        """Verdicts on rows of AAR, inside the transaction that found them. `span`: they are all rows from first to last.
+
+        Raises: sqlite3.Error.
+        """
+        verdicts = RowOutcomes()
+        if not rows:
+            return verdicts
+        self._doubtful = connection.text_factory is tolerant_text
+        self._names.fill(connection, rows)
+        if asked.done_with is not None and (left := self._left(rows, asked.done_with)) is not rows:
+            rows, span = left, False
+            if not rows:
+                return verdicts
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            self._tell(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
+        return verdicts
+
+    def _tell(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+        for row in rows:
+            try:
+                opened = self._still_open(row, sides, asked)
+                if opened is None:
+                    verdicts.jobs.append(self._job(row, sides))
+                else:
+                    verdicts.open.append(opened)
+            except Unfit as unfit:
+                verdicts.skipped.append(self._skip(row, unfit))
+
+    def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
+        """The rows without those of finished runs that there is nothing to do about."""
+        glimpses = [self._glimpse(row) for row in rows]
+        done = iter(done_with([glimpse for glimpse in glimpses if glimpse is not None]))
+        left = [row for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is None or not next(done)]
+        return rows if len(left) == len(rows) else left
+
+    def _glimpse(self, row: Row) -> RunValues | None:
+        """What AAR alone tells of a finished job; None where a closer look is needed."""
+        status, ended_at, wall_s, user_s, kernel_s = self._names.statuses.get(row[8], ""), row[12], *row[17:20]
+        plain = row[1] and status and status != _IN_PROGRESS
+        if not plain or not (
+            ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int and ended_at > 0
+        ):
+            return None
+        job_id, local_id = JobId(self.text(row[1])), self.text(row[2])
+        nodes, cores = positive(row[13]), positive(row[14])
+        return RunValues(job_id, local_id, status, Epoch(ended_at), wall_s, user_s, kernel_s, nodes, cores)
+
+    def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
+        """None when the job is finished and all of it is there. Raises: Unfit."""
+        record_id, status_id, end = row[0], row[8], row[12]
+        status = self._names.statuses.get(status_id, "")
+        if status == _IN_PROGRESS or (not status and not end):
+            return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None)
+        ended_at = end if end.__class__ is int else mandatory("EndTime", end)
+        if ended_at <= 0:
+            raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
+        if not status:
+            known = "is the empty one" if status_id in self._names.statuses else f"{status_id!r} is unknown"
+            raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
+        if record_id in sides.finished or self.layout == sql.IMPORTED:
+            return None  # an importer writes a job's rows in one transaction
+        return self._incomplete(record_id, ended_at, sides, asked)
+
+    def _incomplete(self, record_id: int, ended_at: int, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
+        """A row without its FINISHED event: open until it was held off long enough."""
+        first_seen = asked.first_seen.get(record_id)
+        if first_seen is not None and asked.now - first_seen >= self._hold_off_s:
+            return None
+        if record_id not in sides.eventful:
+            enough = self._hold_off_s  # converted, or another system's: it never had events
+        elif asked.remembers:
+            enough = None
+        else:
+            enough = max(self._hold_off_s, SURELY_WRITTEN_S)
+        if enough is not None and asked.now - ended_at >= enough:
+            return None
+        row = RowRef(database=self._database, record_id=record_id)
+        return OpenRow(row=row, finished_seen_at=asked.now if first_seen is None else first_seen)
+
+    def _job(self, row: Row, sides: SideRows) -> JobRecord:
+        """The record of a finished job. Raises: Unfit."""
+        # fmt: off
+        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
+         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began, gpus) = row
+        # fmt: on
+        submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
+        text, names = self.text, self._names
+        try:
+            interface, endpoint = names.endpoints[endpoint_id]
+            main_fqan, benchmark = names.fqans[fqan_id], names.benchmarks[benchmark_id]
+            queue, user, vo = names.queues[queue_id], names.users[user_id], names.vos[vo_id]
+        except KeyError:
+            raise names.dangling(row) from None
+        fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
+        extra = sides.extra.get(record_id, _NOTHING).get
+        local_user, _, local_group = text(extra("localuser", "")).partition(":")
+        side_benchmark = text(extra("benchmark", ""))
+        job = JobRecord(  # in the order of its fields, see there
+            JobId(text(job_id)),
+            text(local_id),
+            names.statuses[status_id],
+            ended_at,
+            wall_s,
+            cpu_user_s,
+            cpu_kernel_s,
+            positive(nodes),
+            positive(cpus),
+            RowRef(database=self._database, record_id=record_id),
+            exit_code(status_code),
+            submitted_at,
+            self._started_at(began, sides.started.get(record_id), ended_at, wall_s),
+            unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
+            unsigned(virtual) or None,
+            unsigned(scratch),
+            unsigned(stage_in),
+            unsigned(stage_out),
+            interface,
+            endpoint,
+            queue,
+            user,
+            vo,
+            fqans,
+            attributes,
+            benchmark or side_benchmark,
+            text(extra("jobname", "")),
+            text(extra("lrms", "")),
+            text(extra("clienthost", "")),
+            self._distinct(projects) if (projects := sides.projects.get(record_id)) else (),
+            hosts_of(text(extra("nodenames") or extra("nodename"))),
+            local_user,
+            local_group,
+            text(extra("wninstance", "")),
+            self._distinct(environments) if (environments := sides.environments.get(record_id)) else (),
+            self._transfers(transfers) if (transfers := sides.transfers.get(record_id)) else (),
+            self._unescape,
+            positive(gpus),
+            _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
+            side_fqan,
+            bool(side_benchmark),
+        )
+        # What is stored as bytes raises no doubt while it is read.
+        if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
+            _check_identity(job)
+        return job
+
+    def _started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
+        """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
+        if began is None:
+            return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s) if event else None
+        moment = positive(began)
+        return None if moment is None else Epoch(moment)
+
+    def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
+        """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
+        if len(stored) == 1:  # nearly always: a third of the time
+            return (text,) if (text := self.text(stored[0])) else ()
+        return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
+
+    def _transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:
+        read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
+        return tuple(each for each in read if each is not None)
+
+    def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes, bool]:
+        """FQANs, the main one first, the other attributes of a job's token, and whether the main one is among them as such.
+
+        Few different ones, so remembered.
+
+        Raises: Unfit for an FQAN that is not UTF-8.
+        """
+        if not stored:
+            return ((main_fqan,) if main_fqan else (), (), False)
+        known = self._tokens.get((main_fqan, *stored))
+        if known is None:
+            if len(self._tokens) >= _REMEMBERED_TOKENS:
+                self._tokens.clear()
+            pairs = [(self.text(key), self.text(value)) for key, value in stored]
+            # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
+            beside = [value for key, value in pairs if key == "mainfqan"]
+            first = [main_fqan, *beside]
+            others = [value for key, value in pairs if key == "vomsfqan"]
+            fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
+            _check_fqans(fqans)
+            attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
+            known = self._tokens[main_fqan, *stored] = fqans, attributes, bool(beside)
+        return known
+
+    def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
+        ended_at = positive(row[12])
+        return SkippedJob(
+            row=RowRef(database=self._database, record_id=row[0]),
+            job_id=JobId(self.text(row[1])),
+            local_id=self.text(row[2]),
+            ended_at=None if ended_at is None else Epoch(ended_at),
+            rule=unfit.rule,
+            reason=unfit.reason,
+            fingerprint=values_fingerprint(*row[1:]),
+        )
+
+
+def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
+    """Submission, end, wall time, CPU time of user and kernel. Raises: Unfit, also when there is no job id."""
+    if not row[1]:
+        raise Unfit("no-job-id", "JobID is empty")
+    submitted, ended, wall, user, kernel = row[11], row[12], row[17], row[18], row[19]
+    if not (submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int):
+        submitted, ended = Epoch(mandatory("SubmitTime", submitted)), Epoch(mandatory("EndTime", ended))
+        wall, user = mandatory("UsedWalltime", wall), mandatory("UsedCPUUserTime", user)
+        kernel = mandatory("UsedCPUKernelTime", kernel)
+    if wall < 0 or user < 0 or kernel < 0:
+        raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
+    return submitted, ended, wall, user, kernel
+
+
+def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
+    """What an importer tells for formulas of charges: whole numbers under `quantity.NAME`; anything else is unknown."""
+    told = [(str(key)[len(_QUANTITY) :], str(value)) for key, value in extra.items() if str(key).startswith(_QUANTITY)]
+    return tuple((name, int(text)) for name, text in told if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
+
+
+def _check_identity(job: JobRecord) -> None:
+    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8: no receiver would know it."""
+    for name in ("job_id", "local_id", "user", "vo", "endpoint", "interface"):
+        if is_undecodable(getattr(job, name)):
+            raise Unfit("undecodable-text", f"{name} is not UTF-8: {getattr(job, name)!r}")
+    _check_fqans(job.fqans)
+
+
+def _check_fqans(fqans: Fqans) -> None:
+    for fqan in fqans:
+        if is_undecodable(fqan):
+            raise Unfit("undecodable-text", f"FQAN is not UTF-8: {fqan!r}")

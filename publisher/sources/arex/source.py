@@ -1,0 +1,389 @@
+"""Finished jobs from A-REX's accounting databases, of ARC 6 (schema 1) and ARC 7 (schema 2), side by side."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobId, RowRef, SideTable
+from publisher.model.time import Window
+from publisher.sources.arex.database import (
+    BEFORE_ALL,
+    LAST_SECOND,
+    AccountingDatabase,
+    DatabaseOptions,
+    Keep,
+    RowPage,
+    stored_job_id,
+)
+from publisher.sources.arex.rows import ReadOptions, Row
+from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, local_zone
+from publisher.sources.arex.write_order import ArexWritingOrder
+from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, Source, SourceFacts
+from publisher.sources.sqlite_reader import CopyShelf, check_readable
+
+_BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
+# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
+_NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
+# Rows that are only counted come so many pages at once: there are more of each kind, and they are read as quickly.
+_ALIKE_PAGES: Final = 8
+# Copies may be as large as the database, and /tmp is often memory.
+_COPIES: Final = "/var/tmp"  # noqa: S108  # mkdtemp makes a private directory below
+
+
+def _at_least(lowest: int) -> Mapping[str, object]:
+    return {"check": lambda value: None if value >= lowest else f"must be {lowest} or more"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Keys of `source` with `type: arex`."""
+
+    control_dir: Path | None = field(
+        default=None,
+        metadata={
+            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db are found below it"
+        },
+    )
+    databases: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "accounting databases by path or shell pattern; a job in two of them counts once"},
+    )
+    time_zone: str = field(
+        default="",
+        metadata={
+            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host",
+            "check": check_zone,
+        },
+    )
+    hold_off_s: int = field(
+        default=900,
+        metadata={"help": "how long a finished job without its FINISHED event is waited for", **_at_least(0)},
+    )
+    unescape: bool = field(
+        default=True,
+        metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
+    )
+    page_rows: int = field(
+        default=500,
+        metadata={"help": "rows read in one transaction", **_at_least(1)},
+    )
+    lock_wait_s: int = field(
+        default=90,
+        metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
+    )
+
+    def __post_init__(self) -> None:
+        if self.control_dir is None and not self.databases:
+            raise ValueError("give control_dir, or name the files as databases")
+
+
+def create(options: object, environment: Mapping[str, str]) -> ArexSource:
+    """Raises: ConfigError when the time zone cannot be found."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    clock = LocalTime(local_zone(options.time_zone, environment))
+    return ArexSource(options, clock, copies_below=copies_directory(environment))
+
+
+@contextmanager
+def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[list[ArexWritingOrder]]:
+    """Each database of a source, to be read once in the order of writing. Raises: SourceError."""
+    shelf = CopyShelf(copies_directory(environment))
+    with ExitStack() as stack:
+        stack.callback(shelf.close)
+        databases = []
+        for name in source.databases():
+            databases.append(ArexWritingOrder(name, shelf))
+            stack.callback(databases[-1].close)
+        yield databases
+
+
+def copies_directory(environment: Mapping[str, str]) -> Path:
+    """Below which private copies of databases are made."""
+    return Path(environment.get("TMPDIR") or _COPIES)
+
+
+class ArexSource:
+    """A `Source`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+
+    def __init__(
+        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
+    ) -> None:
+        self.clock = clock
+        self._options = options
+        self._page_rows = options.page_rows
+        self._shelf = CopyShelf(copies_below)
+        self._reading = DatabaseOptions(
+            clock=clock,
+            hold_off_s=options.hold_off_s,
+            unescape=options.unescape,
+            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
+        )
+
+    def databases(self) -> tuple[str, ...]:
+        with self._opened() as opened:
+            return tuple(each.name for each in opened)
+
+    def absent(self) -> tuple[Absent, ...]:
+        return _look_for(self._options)[1]
+
+    def since(
+        self,
+        cursor: Cursor | None,
+        database: str,
+        needs: frozenset[SideTable],
+        now: datetime,
+        done_with: DoneWith | None = None,
+        *,
+        alike: bool = False,
+    ) -> Iterator[Page]:
+        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, alike=alike)
+        limit = self._page_rows * _ALIKE_PAGES if alike else self._page_rows
+        with self._opened() as opened:
+            place = _place(opened, database)
+            reading, keep = opened[place], _keep(opened[:place])
+            while True:
+                found = reading.after(cursor, limit, asked, keep)
+                if found is None:
+                    cursor = None
+                    continue
+                if not found.rows:
+                    return
+                last, job_id = found.rows[-1][:2]
+                cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
+                yield _page(found, cursor=cursor)
+                if len(found.rows) < limit:
+                    return
+
+    def fits(self, cursor: Cursor) -> bool:
+        with self._opened() as opened:
+            return any(each.name == cursor.database and each.fits(cursor) for each in opened)
+
+    def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
+        with self._opened() as opened:
+            known = {each.name for each in opened}
+            strayed = tuple(each.row for each in rows if each.row.database not in known)
+            if strayed:
+                yield Page(jobs=(), gone=strayed)
+            for place, database in enumerate(opened):
+                wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
+                seen = {record_id: at for record_id, at in wanted.items() if at is not None}
+                asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
+                for chunk in _chunks(sorted(wanted), self._page_rows):
+                    found = database.rows(chunk, asked, _keep(opened[:place]))
+                    yield _page(found, gone=_gone(database.name, chunk, found))
+
+    def window(
+        self, window: Window, needs: frozenset[SideTable], now: datetime, after: tuple[Epoch, RowRef] | None = None
+    ) -> Iterator[Page]:
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
+        # Finished jobs have an end: what has none is not in any window.
+        start = max(1, window.start or 1)
+        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        with self._opened() as opened:
+            resumed = None if after is None else _place(opened, after[1].database)
+            for place, database in enumerate(opened):
+                position: tuple[float, int] = (start, BEFORE_ALL)
+                if after is not None and resumed is not None:
+                    if place < resumed:
+                        continue
+                    if place == resumed and after[0] >= start:
+                        position = (after[0], after[1].record_id)
+                yield from self._ended(database, position, last, asked, _keep(opened[:place]))
+
+    def count(self, window: Window) -> int:
+        first = max(1, window.start or 1)
+        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        with self._opened() as opened:
+            return sum(self._counted(first, last, database, opened[:place]) for place, database in enumerate(opened))
+
+    def _counted(self, first: int, last: int, database: AccountingDatabase, above: Sequence[AccountingDatabase]) -> int:
+        """How many rows of one database end in [first, last], without those that count in a database above it."""
+        if not above:
+            return database.count(first, last)
+        return sum(map(len, database.ended_between(first, last, _keep(above))))
+
+    @contextmanager
+    def by_end(self) -> Iterator[EndedIn]:
+        with self._opened() as opened:
+            yield lambda seconds: [run for database in opened for run in database.ended_in(seconds)]
+
+    def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
+        best = Page(jobs=())
+        with self._opened() as opened:
+            for database in opened:
+                page = _page(database.job(job_id, asked))
+                if page.jobs or page.skipped:
+                    return page
+                best = best if best.open else page
+        return best
+
+    def facts(self) -> tuple[SourceFacts, ...]:
+        with self._opened() as opened:
+            return tuple(each.facts() for each in opened)
+
+    def close(self) -> None:
+        self._shelf.close()
+
+    def _ended(
+        self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: ReadOptions, keep: Keep
+    ) -> Iterator[Page]:
+        """Pages of one database by (EndTime, RecordID), past the position."""
+        while True:
+            found = database.ended(position, last, self._page_rows, asked, keep)
+            if not found.rows:
+                return
+            position = (found.rows[-1][12], found.rows[-1][0])
+            yield _page(found)
+            if len(found.rows) < self._page_rows:
+                return
+
+    @contextmanager
+    def _opened(self) -> Iterator[list[AccountingDatabase]]:
+        """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
+        with ExitStack() as stack:
+            opened = []
+            for path in _present(self._options):
+                database = AccountingDatabase(path, self._shelf, self._reading)
+                stack.callback(database.close)
+                opened.append(database)
+            yield sorted(opened, key=lambda each: -each.schema)
+
+
+def _epoch(now: datetime) -> Epoch:
+    if now.tzinfo is None:
+        raise ValueError("now needs a time zone")
+    return Epoch(int(now.timestamp()))
+
+
+def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
+    for place, database in enumerate(opened):
+        if database.name == name:
+            return place
+    raise SourceError(
+        f"{name}: is not among the accounting databases {', '.join(each.name for each in opened)}; "
+        "name it in source.databases, or start anew without it"
+    )
+
+
+def _keep(above: Sequence[AccountingDatabase]) -> Keep:
+    """Leaves out the rows of jobs that are finished in a more authoritative database."""
+
+    def keep(rows: Sequence[Row]) -> Sequence[Row]:
+        for database in above:
+            finished = database.finished_among(rows)
+            if finished:
+                rows = [row for row in rows if stored_job_id(row) not in finished]
+        return rows
+
+    return keep
+
+
+def _page(found: RowPage, *, cursor: Cursor | None = None, gone: tuple[RowRef, ...] = ()) -> Page:
+    verdicts = found.verdicts
+    return Page(
+        jobs=tuple(verdicts.jobs),
+        skipped=tuple(verdicts.skipped),
+        open=tuple(verdicts.open),
+        gone=gone,
+        alike=tuple(verdicts.alike),
+        cursor=cursor,
+        rows_read=len(found.rows),
+    )
+
+
+def _gone(database: str, asked_for: Sequence[int], found: RowPage) -> tuple[RowRef, ...]:
+    """Rows that are not there any more, or whose job counts in another database."""
+    verdicts = found.verdicts
+    left = (
+        {job.row for job in verdicts.jobs} | {job.row for job in verdicts.skipped} | {row.row for row in verdicts.open}
+    )
+    rows = (RowRef(database=database, record_id=number) for number in asked_for)
+    return tuple(row for row in rows if row not in left)
+
+
+def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]
+
+
+def database_paths(options: Options) -> list[str]:
+    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
+    found, absent = _look_for(options)
+    if absent:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def _present(options: Options) -> list[str]:
+    """Those of the files that are there. Raises: SourceError when none is."""
+    found, absent = _look_for(options)
+    if not found:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def _look_for(options: Options) -> tuple[list[str], tuple[Absent, ...]]:
+    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
+    looked = [] if options.control_dir is None else [_below(options.control_dir)]
+    looked += [_matching(name) for name in options.databases]
+    distinct: dict[str, str] = {}
+    for found in looked:
+        if not isinstance(found, Absent):
+            for path in found:
+                distinct.setdefault(os.path.realpath(path), path)
+    return list(distinct.values()), tuple(found for found in looked if isinstance(found, Absent))
+
+
+def _below(control_dir: Path) -> Sequence[str] | Absent:
+    paths = [str(control_dir / name) for name in _BELOW_CONTROL_DIR]
+    present = [path for path in paths if _is_there(path)]
+    if present:
+        return present
+    return Absent(
+        patterns=tuple(map(glob.escape, paths)),
+        reason=(
+            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
+            "(arc.conf has it as controldir), or name the files in source.databases"
+        ),
+    )
+
+
+def _matching(name: str) -> Sequence[str] | Absent:
+    if _is_there(name):
+        return [name]
+    if not glob.has_magic(name):
+        return Absent(
+            patterns=(name,),
+            reason=f"{name}: there is no such file; correct source.databases, or run the `publisher import` that is to make it",
+        )
+    matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
+    if matching:
+        return matching
+    return Absent(
+        patterns=(name,),
+        reason=(
+            f"{name}: no accounting database matches this pattern; correct source.databases, "
+            f"or let user {os.geteuid()} search the directory"
+        ),
+    )
+
+
+def _is_there(path: str) -> bool:
+    """Raises: SourceError when that cannot be told."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        check_readable(path)  # says why
+    return True

@@ -1,0 +1,140 @@
+"""A-REX's accounting databases for local statistics: every job once, whatever its state, and all that stands of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from publisher.model.job import JobId, RowRef
+from publisher.sources.arex.counting import count as sql
+from publisher.sources.arex.counting.count import CountingDatabase, Stretch, with_arex_spelling
+from publisher.sources.arex.database import DatabaseOptions, stored_job_id
+from publisher.sources.arex.job_details import read_sheet
+from publisher.sources.arex.rows import Row
+from publisher.sources.arex.source import Options, copies_directory, database_paths
+from publisher.sources.arex.values import LocalTime, local_zone
+from publisher.sources.sqlite_reader import CopyShelf
+from publisher.sources.statistics import CountedJob, CountedPage, JobDetails, JobFilter, NameKind
+
+
+def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
+    """Raises: ConfigError when the time zone cannot be found."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    clock = LocalTime(local_zone(options.time_zone, environment))
+    return ArexAccounts(options, clock, copies_below=copies_directory(environment))
+
+
+class ArexAccounts:
+    """An `Accounts`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+
+    def __init__(
+        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._shelf = CopyShelf(copies_below)
+        self._reading = DatabaseOptions(
+            clock=clock,
+            hold_off_s=options.hold_off_s,
+            unescape=options.unescape,
+            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
+        )
+
+    @property
+    def zone(self) -> str:
+        return self._options.time_zone
+
+    def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
+        if self._options.unescape:
+            wanted = _in_both_spellings(wanted)
+        with self._opened() as opened:
+            for place, database in enumerate(opened):
+                for stretch in database.stretches(wanted, self._options.page_rows):
+                    taken = _once(stretch, opened[:place], opened[place + 1 :])
+                    yield CountedPage(
+                        jobs=tuple(job for _, job in taken),
+                        rows=tuple(RowRef(database=database.name, record_id=row[0]) for row, _ in taken),
+                        rows_read=len(stretch.rows),
+                    )
+
+    def names(self, kind: NameKind) -> frozenset[str]:
+        with self._opened() as opened:
+            return frozenset().union(*(database.name_texts(sql.NAMES[kind]) for database in opened))
+
+    def sheet(self, job_id: JobId) -> JobDetails | None:
+        with self._opened() as opened:
+            found = [
+                sheet
+                for sheet in (read_sheet(database, job_id, self._clock) for database in opened)
+                if sheet is not None
+            ]
+        if not found:
+            return None
+        # Where `counted` counts it. Sorting is stable: of several, the most authoritative database comes first.
+        best, *others = sorted(found, key=lambda sheet: sheet.in_progress or sheet.ended_at is None)
+        return replace(best, elsewhere=tuple(other.row.database for other in others))
+
+    def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
+        with self._opened() as opened:
+            known = [JobId(job_id) for database in opened for job_id in database.with_local_id(local_id)]
+        return tuple(dict.fromkeys(known))
+
+    def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
+        with self._opened() as opened:
+            near = {job_id for database in opened for job_id in database.ids_from(beginning, limit)}
+        return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
+
+    def close(self) -> None:
+        self._shelf.close()
+
+    @contextmanager
+    def _opened(self) -> Iterator[list[CountingDatabase]]:
+        """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
+        with ExitStack() as stack:
+            opened = []
+            for path in database_paths(self._options):
+                database = CountingDatabase(path, self._shelf, self._reading)
+                stack.callback(database.close)
+                opened.append(database)
+            yield sorted(opened, key=lambda each: -each.schema)
+
+
+def _once(
+    stretch: Stretch, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
+) -> Sequence[tuple[Row, CountedJob]]:
+    """The jobs that count here: a job counts where it is finished, else where it is, in the most authoritative database."""
+    taken = stretch.taken
+    for database in above:
+        there = database.standing_among(row for row, _ in taken)
+        taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=True)]
+    for database in below:
+        there = database.standing_among(row for row, job in taken if not _finished(row, job))
+        taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=False)]
+    return taken
+
+
+def _counts_there(row: Row, job: CountedJob, there: Mapping[bytes, bool], *, any_state: bool) -> bool:
+    finished_there = there.get(stored_job_id(row))
+    if finished_there is None:
+        return False
+    return finished_there or (any_state and not _finished(row, job))
+
+
+def _finished(row: Row, job: CountedJob) -> bool:
+    """As the other database would say it of its own row."""
+    return bool(row[-1]) and not job.in_progress
+
+
+def _in_both_spellings(wanted: JobFilter) -> JobFilter:
+    return replace(
+        wanted,
+        vos=with_arex_spelling(wanted.vos),
+        users=with_arex_spelling(wanted.users),
+        states=with_arex_spelling(wanted.states),
+        queues=with_arex_spelling(wanted.queues),
+        interfaces=with_arex_spelling(wanted.interfaces),
+        extras={attribute: with_arex_spelling(values) for attribute, values in wanted.extras.items()},
+    )

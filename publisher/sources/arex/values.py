@@ -1,0 +1,250 @@
+"""Values as A-REX stores them: numbers that went through 32 bits, text that may be no text, lists in one string.
+
+The CE's local time, as A-REX writes it into JobEvents: text without a zone, ambiguous in the autumn hour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv6Address
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from publisher.model.errors import ConfigError, Unfit
+from publisher.model.job import Epoch, Transfer
+from publisher.model.text import arex_unescape
+
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_KINDS: Final = {10: "download", 11: "cached", 20: "upload"}
+_INT32: Final = 2**31
+_INT63: Final = 2**63
+
+
+def whole(value: object) -> int | None:
+    """A stored number; None for NULL and for what is no whole number of 64 bits."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < _INT63:
+        return int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value) and -_INT63 <= int(value) < _INT63:
+        return int(value)
+    return None
+
+
+def mandatory(column: str, value: object) -> int:
+    """Raises: Unfit with rule `not-a-number` when there is none."""
+    number = whole(value)
+    if number is None:
+        raise Unfit("not-a-number", f"{column} is {'NULL' if value is None else repr(value)}, not a whole number")
+    return number
+
+
+def positive(value: object) -> int | None:
+    """A number of nodes or cores, or a moment; None when it is not positive, which is how A-REX writes unknown."""
+    if value is None:
+        return None
+    if isinstance(value, int) and value > 0:  # nearly always; the others cost a call more
+        return value
+    number = whole(value)
+    return number if number is not None and number > 0 else None
+
+
+def unsigned(value: object) -> int | None:
+    """A size: negative ones went through a signed 32-bit integer. 0 stays 0."""
+    if isinstance(value, int) and value >= 0:
+        return value
+    number = whole(value)
+    if number is None or number >= 0:
+        return number
+    return number + 2**32 if number >= -_INT32 else None
+
+
+def exit_code(value: object) -> int | None:
+    """A signed 32-bit exit code; 4294967295 is -1."""
+    if isinstance(value, int) and -_INT32 <= value < _INT32:
+        return value
+    number = whole(value)
+    return None if number is None else (number + _INT32) % 2**32 - _INT32
+
+
+def text_of(value: object) -> str:
+    """Stored text; '' for NULL. Bytes that are no UTF-8 stay as surrogate escapes."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return str(value)
+
+
+def unescaped(value: object) -> str:
+    """Stored text as it was before A-REX escaped it."""
+    text = value if isinstance(value, str) else text_of(value)
+    return arex_unescape(text) if "%" in text else text
+
+
+def tolerant_text(stored: bytes) -> str:
+    """Text factory for pages on which some text is not UTF-8."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def is_undecodable(text: str) -> bool:
+    return not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def anchor_text(stored: object) -> str:
+    """A JobID as a cursor carries it: storable everywhere, even when it is not UTF-8."""
+    return text_of(stored).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@lru_cache(maxsize=4096)
+def hosts_of(nodes: str) -> tuple[str, ...]:
+    """Node names joined with colons; one IPv6 address stays whole."""
+    try:
+        IPv6Address(nodes.strip("[]"))
+    except AddressValueError:
+        return tuple(dict.fromkeys(name for name in nodes.split(":") if name))
+    return (nodes,)
+
+
+def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
+    """A row of DataTransfers after its URL: size, start, end, type. None for a type that no format has a word for."""
+    size, started, ended, kind = stored
+    word = _KINDS.get(whole(kind) or 0)
+    if word is None:
+        return None
+    return Transfer(kind=word, url=url, size_bytes=unsigned(size), started_at=_moment(started), ended_at=_moment(ended))
+
+
+def _moment(value: object) -> Epoch | None:
+    number = positive(value)
+    return None if number is None else Epoch(number)
+
+
+_HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}")
+_WITHIN: Final = {f":{n // 60:02}:{n % 60:02}": n for n in range(3600)}
+_REMEMBERED: Final = 100_000  # hours: eleven years
+_HOST_ZONE: Final = Path("/etc/localtime")
+_ZONE_FILES: Final = Path("/usr/share/zoneinfo")
+
+
+class LocalTime:
+    """Reads `YYYY-MM-DD HH:MM:SS` of one zone."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        # Start of an hour with one offset throughout; None for hours in which clocks change, and for unreadable text.
+        self._hours: dict[str, int | None] = {}
+
+    def epoch(self, text: str, *, ended_at: int, wall_s: int) -> Epoch | None:
+        """The moment; of two in the autumn hour, the one whose distance to the end is nearest to the wall time.
+
+        None for text that is no such time, and for a time that the clocks jumped over.
+        """
+        hour, within = text[:13], _WITHIN.get(text[13:])
+        if within is None:
+            return None
+        if hour not in self._hours:
+            if len(self._hours) >= _REMEMBERED:
+                self._hours.clear()
+            self._hours[hour] = self._plain_hour(hour)
+        start = self._hours[hour]
+        if start is not None:
+            return Epoch(start + within)
+        moments = self._moments(hour, within)
+        return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s))) if moments else None
+
+    def moments(self, text: str) -> tuple[Epoch, ...]:
+        """Every moment that it may be: one, two in the autumn hour, none where it is no such time."""
+        within = _WITHIN.get(text[13:])
+        return () if within is None else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
+
+    def _plain_hour(self, hour: str) -> int | None:
+        first, last = self._moments(hour, 0), self._moments(hour, 3599)
+        if len(first) == len(last) == 1 and last[0] - first[0] == 3599:
+            return first[0]
+        return None
+
+    def _moments(self, hour: str, within: int) -> list[int]:
+        """Every moment at which the clocks of the zone show this time: none, one or two."""
+        if not _HOUR.fullmatch(hour):
+            return []
+        try:
+            # A wall clock has no zone yet; giving it one, by both folds, is what this does.
+            wall = datetime.fromisoformat(f"{hour}:00:00+00:00") + timedelta(seconds=within)
+            moments = {int(wall.replace(tzinfo=self._zone, fold=fold).timestamp()) for fold in (0, 1)}
+            return sorted(moment for moment in moments if self._shows(moment, wall))
+        except (ValueError, OverflowError):
+            return []
+
+    def _shows(self, moment: int, wall: datetime) -> bool:
+        return datetime.fromtimestamp(moment, self._zone).replace(tzinfo=UTC) == wall
+
+
+def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
+    """The zone of that IANA name; of the host when it is empty: environment TZ, else /etc/localtime, else UTC.
+
+    Raises: ConfigError when there is no such zone.
+    """
+    if name:
+        return _named(name, "source.time_zone")
+    told = environment.get("TZ")
+    if told is not None:
+        told = told.removeprefix(":")
+        path = _ZONE_FILES / told if told else None
+        if path is None:
+            return UTC
+        return _from_file(path) if told.startswith("/") else _named(told, "the environment's TZ")
+    return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
+
+
+def zone_of_host(environment: Mapping[str, str]) -> str:
+    """Which zone is taken where none is configured, for people."""
+    told = environment.get("TZ")
+    if told is not None:
+        return f"the environment's TZ, {told or 'UTC'}"
+    if not _HOST_ZONE.exists():
+        return f"UTC, because there is no {_HOST_ZONE}"
+    target = str(_HOST_ZONE.resolve())
+    return f"{_HOST_ZONE}, {target.rpartition('/zoneinfo/')[2]}" if "/zoneinfo/" in target else str(_HOST_ZONE)
+
+
+def check_zone(name: str) -> str | None:
+    """What is wrong with the name of a zone; '' is the host's."""
+    try:
+        if name:
+            _named(name, "")
+    except ConfigError:
+        near = get_close_matches(name, available_timezones(), n=1)
+        meant = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "write one such as Europe/Oslo (and install tzdata if it is missing)"
+        )
+        return f"{name!r} is no time zone; {meant}"
+    return None
+
+
+def _named(name: str, origin: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{origin}: no time zone {name!r}; give the CE's as source.time_zone, such as Europe/Oslo"
+            " (and install tzdata if that is missing)"
+        ) from error
+
+
+def _from_file(path: Path) -> tzinfo:
+    try:
+        with path.open("rb") as file:
+            return ZoneInfo.from_file(file)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path}: not a time zone file: {error}; give the CE's zone as source.time_zone") from error

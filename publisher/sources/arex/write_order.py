@@ -1,0 +1,82 @@
+"""Finished jobs in the order in which A-REX wrote their end.
+
+RecordID is the order of submission and EndTime is the state file's; neither tells when a row was written. The FINISHED event
+does: it is the last thing that is written of a job (arc-database facts, section 3), and rowids of JobEvents grow with each row.
+Of a job that passed FINISHED twice the last event counts, because EndTime is of that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from publisher.model.job import Epoch
+from publisher.sources.arex import queries
+from publisher.sources.arex.values import text_of, tolerant_text
+from publisher.sources.base import WrittenJob
+from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+
+_PAGE_ROWS: Final = 2000
+# The unary plus keeps SQLite off the index of event keys: a page is a stretch of rowids, and one job's events are nine or so.
+IN_ORDER: Final = """
+    SELECT finished.rowid, AAR.JobID, AAR.LocalJobID, AAR.EndTime, Status.Name, WLCGVOs.Name
+    FROM JobEvents AS finished
+    CROSS JOIN AAR ON AAR.RecordID = finished.RecordID
+    LEFT JOIN Status ON Status.ID = AAR.StatusID
+    LEFT JOIN WLCGVOs ON WLCGVOs.ID = AAR.VOID
+    WHERE finished.rowid > :after AND +finished.EventKey = 'FINISHED' AND NOT EXISTS (
+        SELECT 1 FROM JobEvents AS later
+        WHERE later.RecordID = finished.RecordID AND later.rowid > finished.rowid AND +later.EventKey = 'FINISHED'
+    )
+    ORDER BY finished.rowid LIMIT :limit
+"""
+
+
+class ArexWritingOrder:
+    """One accounting database, opened to be read once from its first job to its last."""
+
+    def __init__(self, path: str, shelf: CopyShelf, *, page_rows: int = _PAGE_ROWS) -> None:
+        """Raises: SourceError."""
+        self.name = path
+        self._page_rows = page_rows
+        self._file = ReadOnlyFile(path, shelf)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def jobs(self) -> Iterator[WrittenJob]:
+        """Jobs whose end is told, page by page in short transactions. Raises: SourceError."""
+        after = 0
+        while True:
+            rows = self._file.ask(partial(self._page, after=after))
+            for row in rows:
+                ended_at = row[3]
+                if isinstance(ended_at, int) and ended_at > 0:
+                    yield WrittenJob(
+                        job_id=text_of(row[1]),
+                        local_id=text_of(row[2]),
+                        ended_at=Epoch(ended_at),
+                        status=text_of(row[4]),
+                        vo=text_of(row[5]),
+                    )
+            if len(rows) < self._page_rows:
+                return
+            after = rows[-1][0]
+
+    def finished_among(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
+        named = {job_id.encode("utf-8", "surrogateescape"): job_id for job_id in job_ids}
+
+        def read(connection: sqlite3.Connection) -> set[str]:
+            found = connection.execute(queries.finished_among(len(named)), list(named))
+            return {named[job_id] for (job_id,) in found}
+
+        return self._file.ask(read) if named else set()
+
+    def _page(
+        self, connection: sqlite3.Connection, after: int
+    ) -> list[tuple[int, object, object, object, object, object]]:
+        connection.text_factory = tolerant_text
+        return connection.execute(IN_ORDER, {"after": after, "limit": self._page_rows}).fetchall()

@@ -1,0 +1,1 @@
+"""Grid Engine's accounting, imported into a database like ARC's."""

@@ -1,0 +1,399 @@
+"""The colon-separated format of every generation of Grid Engine: `accounting`, 43 to 74 columns.
+
+Nothing is escaped, and a category (`-l cpu=24:00:00`) holds colons. So columns 0 to 38 are counted from the left, and the place
+where it ends is found by what follows it. Spec: other-sources facts, section 1.4 (tried on 1,020 real lines of all widths).
+
+One accounting record of Grid Engine, whichever format it was written in, in our units.
+
+Spec: other-sources facts, sections 1.2 to 1.5 (read in the vendor's sources and on real files).
+
+The one-line JSON format of Grid Engine 9: `accounting.jsonl`.
+
+Spec: other-sources facts, section 1.2. Unknown keys are ignored: the vendor adds some in bug-fix releases.
+
+A line of an accounting file to a record, in whichever of the two formats it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from json import JSONDecoder
+from typing import Any, Final, NamedTuple
+
+from publisher.sources.importing.log_files import clean
+
+_SECOND: Final = 1_000_000  # µs
+_MILLISECOND: Final = 1_000
+_BELOW_MS: Final = 10**11  # as seconds, the year 5138
+_BELOW_US: Final = 10**14
+# 400,000 years: what no clock and no sum of CPU time reaches, and 64 bits of the database hold in µs.
+_MOST_US: Final = 2**63 - 1
+_MOST: Final = 2**53
+_MOST_S: Final = _MOST / _SECOND
+_FIRST_US: Final = 946_684_800 * _SECOND  # 2000: there was no Grid Engine before
+_CLOCK_OFF_US: Final = 86_400 * _SECOND  # more than any time zone is from another
+_NO_NAMES: Final = {"NONE": "", "UNKNOWN": "", "(null)": ""}
+# Not people: the daemons sign themselves into `deleted_by` too.
+_DAEMONS: Final = ("execd@", "qmaster@")
+
+
+class BadGridEngineRecord(Exception):
+    """A line that cannot be understood, and why."""
+
+
+class StampUnit(StrEnum):
+    """The unit of start and end times; `auto` tells it from their size."""
+
+    AUTO = "auto"
+    S = "s"
+    MS = "ms"
+    US = "us"
+
+
+class GridEngineRecord(NamedTuple):
+    """A record. 0 and '' are unknown, texts hold nothing that XML or SQLite cannot; times are µs since 1970 in UTC.
+
+    A tuple, because there are millions: a frozen dataclass of this size takes 4 µs to make instead of 1.
+    """
+
+    job: int
+    task: int  # of an array; 0: it is none
+    pe_task: str  # `n.host` of a task of a tight parallel job, '' for the job itself
+    queue: str
+    host: str
+    owner: str
+    unix_group: str
+    account: str
+    project: str
+    department: str
+    pe: str
+    slots: int
+    name: str
+    category: str
+    submitted_us: int
+    started_us: int
+    ended_us: int
+    failed: int
+    exit_status: int
+    deleted_by_user: int
+    rusage_wall_us: int
+    cpu_us: int
+    kernel_us: int
+    resident_kib: int
+    virtual_kib: int
+    cpu_incomplete: int  # the qmaster wrote it without the host's figures
+
+    @property
+    def ran(self) -> bool:
+        """Whether there was a run, whatever `failed` says."""
+        return self.started_us > 0 and self.ended_us >= self.started_us
+
+
+def known(name: str) -> str:
+    """A name, '' where the writer had none."""
+    return _NO_NAMES.get(name, name)
+
+
+def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[int, int, int]:
+    """The three times in µs. All are in the unit of the greatest. Raises: BadRecord."""
+    # Most lines of Grid Engine 9 are done with here.
+    if unit is StampUnit.AUTO and 0 <= submitted <= ended and 0 <= started <= ended and _BELOW_US <= ended <= _MOST_US:
+        return submitted, started, ended
+    greatest = max(submitted, started, ended)
+    if min(submitted, started, ended) < 0:
+        raise BadGridEngineRecord(f"a time is before 1970: submission {submitted}, start {started}, end {ended}")
+    if unit is StampUnit.AUTO:
+        factor = _SECOND if greatest < _BELOW_MS else _MILLISECOND if greatest < _BELOW_US else 1
+    else:
+        factor = {StampUnit.S: _SECOND, StampUnit.MS: _MILLISECOND, StampUnit.US: 1}[unit]
+    if greatest * factor > _MOST_US:
+        raise BadGridEngineRecord(
+            f"a time is beyond any calendar: submission {submitted}, start {started}, end {ended}"
+        )
+    if factor == 1:
+        return submitted, started, ended
+    return submitted * factor, started * factor, ended * factor
+
+
+def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
+    """The start, which may be wrong where a host had no clock yet: then what `ru_wallclock` makes of the end. All in µs.
+
+    Such hosts begin in 1970, before the submission. A clock that is hours off is believed: it is so at the end too, and wall
+    time is right. Raises: BadRecord when nothing tells how long the job ran.
+    """
+    earliest = submitted - _CLOCK_OFF_US if submitted else _FIRST_US
+    if not 0 < started <= ended or started >= earliest:
+        return started
+    if ru_wall and ended - ru_wall >= earliest:
+        return ended - ru_wall
+    began = datetime.fromtimestamp(started / _SECOND, UTC).strftime("%Y-%m-%d %H:%M")
+    raise BadGridEngineRecord(
+        f"started {began} UTC, long before it can have: its host's clock was wrong, and so is its wall time"
+    )
+
+
+def kib(count: float, factor: int) -> int:
+    """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadRecord."""
+    if not -(2**63) < count < 2**63:
+        raise BadGridEngineRecord(f"{count!r} is no size of memory")
+    return int(count) // factor if count > 0 else 0
+
+
+def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int) -> tuple[int, int, int, int]:
+    """In µs: CPU time, the kernel's share of it, `ru_wallclock`; and whether the CPU time is incomplete. Raises: BadRecord.
+
+    `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that rusage misses. What the qmaster
+    wrote for a host that was silent (failed 37) may have none: then rusage is all there is.
+    """
+    # Also refuses what is not finite.
+    if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
+        raise BadGridEngineRecord(
+            f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is no number of seconds"
+        )
+    cpu_us, kernel_us = int(cpu_s * _SECOND + 0.5), int(kernel_s * _SECOND + 0.5)
+    incomplete = 0
+    if cpu_us == 0:
+        cpu_us = int(user_s * _SECOND + 0.5) + kernel_us
+        incomplete = int(failed == 37)
+    return cpu_us, min(kernel_us, cpu_us), int(ru_wall_s * _SECOND + 0.5), incomplete
+
+
+def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) -> None:
+    """Raises: BadRecord for numbers that no Grid Engine writes."""
+    if not (0 < job < _MOST and 0 <= task < _MOST and 0 <= slots < 2**31 and 0 <= failed < 2**31):
+        raise BadGridEngineRecord(f"job {job}, task {task}, slots {slots}, failed {failed}: one is out of range")
+    if not -(2**31) <= exit_status < 2**32:
+        raise BadGridEngineRecord(f"exit status {exit_status} is out of range")
+
+
+def deleted_by_person(name: str) -> int:
+    """Whether a person removed the job; daemons and reschedules sign here too."""
+    return int(name != "" and known(name) != "" and not name.startswith(_DAEMONS))
+
+
+_INTEGER: Final = r"-?[0-9]{1,19}"
+_NUMBER: Final = r"-?[0-9]{1,19}(?:\.[0-9]{0,19})?(?:[eE][-+]?[0-9]{1,3})?"
+_WORD: Final = r"[^:]*"
+# 0 queue, host, group, owner, name, 5 job, account, priority, 8 submission, start, end, failed, exit status, 13 ru_wallclock,
+# utime, stime, maxrss, 17 to 30 other rusage, 31 project, department, PE, slots, task, 36 cpu, mem, io. A line to which half of
+# another is glued has a text where a number should be.
+_LEFT: Final = re.compile(
+    rf"({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_WORD}):{_NUMBER}:"
+    rf"({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):"
+    rf"({_NUMBER}):({_NUMBER}):({_NUMBER}):({_NUMBER}):(?:{_NUMBER}:){{14}}"
+    rf"({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_INTEGER}):({_NUMBER}):{_NUMBER}:{_NUMBER}:",
+    re.ASCII,
+)
+# `n.host`, where the host is a name or an address: never a number such as 2048.000000.
+_PE_TASK: Final = r"[0-9]+\.(?:[^:]*[A-Za-z][^:]*|[0-9]+(?:\.[0-9]+){3})"
+# Column 39 and after: category, 40 iow, 41 pe_taskid, 42 maxvmem, and since 6.2 two whole numbers, then what the fork adds.
+_ANCHOR: Final = re.compile(
+    rf":{_NUMBER}:((?:NONE)?|{_PE_TASK}):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
+)
+_REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
+# A time has two colons; more than ten of them in one category are another record that was glued to it.
+_MOST_COLONS: Final = 20
+_LEAST_COLUMNS: Final = 43
+# What forks add is 29 columns by now; a whole record behind those of another has more than any of them.
+_MOST_ADDED: Final = 41
+
+
+def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
+    """Raises: BadRecord."""
+    left = _LEFT.match(line)
+    if left is None:
+        raise BadGridEngineRecord(_why(line))
+    category, anchor = _category(line, left.end())
+    (queue, host, group, owner, name, job, account, *numbers, project, department, pe, slots, task, cpu) = left.groups()
+    submitted, started, ended, failed, status = map(int, numbers[:5])
+    ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
+    more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
+    if len(more) > _MOST_ADDED:
+        raise BadGridEngineRecord(f"{line.count(':') + 1} columns: two records seem to stand in one line")
+    # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
+    removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
+    check_range(int(job), int(task), int(slots), failed, status)
+    submitted, started, ended = to_us(unit, submitted, started, ended)
+    cpu_us, kernel_us, ru_wall_us, incomplete = usage(float(cpu), user, kernel, ru_wall, failed)
+    started = sound_start(submitted, started, ended, ru_wall_us)
+    pe_task = anchor[1]
+    if not line.isprintable():
+        queue, host, group, owner, name, account = map(clean, (queue, host, group, owner, name, account))
+        project, department, pe, category, pe_task = map(clean, (project, department, pe, category, pe_task))
+    return GridEngineRecord(
+        int(job),
+        int(task),
+        known(pe_task),
+        known(queue),
+        known(host),
+        owner,
+        group,
+        account,
+        known(project),
+        known(department),
+        known(pe),
+        int(slots),
+        name,
+        known(category),
+        submitted,
+        started,
+        ended,
+        failed,
+        status,
+        deleted_by_person(removed_by),
+        ru_wall_us,
+        cpu_us,
+        kernel_us,
+        kib(maxrss, 1024) or kib(ru_maxrss, 1),
+        kib(float(anchor[2]), 1024),
+        incomplete,
+    )
+
+
+def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
+    """The category, and where it ends. Raises: BadRecord."""
+    anchor = _ANCHOR.search(line, start)
+    if anchor is None:
+        raise BadGridEngineRecord("the columns after the category (iow, pe_taskid, maxvmem) are not to be found")
+    category = line[start : anchor.start()]
+    if category.count(":") > _MOST_COLONS:
+        raise BadGridEngineRecord("the category has too many colons: two records seem to stand in one line")
+    return category, anchor
+
+
+def _added(text: str) -> float:
+    """A number among the columns that a fork adds. Raises: BadRecord."""
+    try:
+        return float(text)
+    except ValueError:
+        raise BadGridEngineRecord(f"{text[:40]!r} is no number") from None
+
+
+def _why(line: str) -> str:
+    if _REPORTING.match(line):
+        return "a line of the reporting file, which holds other records too: name the accounting file"
+    columns = line.count(":") + 1
+    if columns < _LEAST_COLUMNS:
+        return f"{columns} columns; an accounting record has {_LEAST_COLUMNS} to 74"
+    return "a column that must be a number is none: it is torn, or not from Grid Engine"
+
+
+_NOTHING: Final[dict[str, Any]] = {}
+_decode: Final = JSONDecoder().raw_decode
+
+
+def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
+    """Raises: BadRecord."""
+    try:
+        entry, end = _decode(line)
+    except (ValueError, RecursionError) as error:
+        # Such as nothing in place of a number that is not finite (rapidjson), thousands of digits, thousands of brackets.
+        raise BadGridEngineRecord(f"not JSON: {error}") from None
+    if entry.__class__ is not dict or (end != len(line) and line[end:].strip()):
+        raise BadGridEngineRecord("not one JSON object")
+    if "type" in entry:
+        raise BadGridEngineRecord(
+            "a line of the reporting file, which holds other records too: name the accounting file"
+        )
+    try:
+        return _record(entry, unit)
+    except KeyError as error:
+        raise BadGridEngineRecord(f"has no {error.args[0]}") from None
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise BadGridEngineRecord(f"a value is of the wrong kind: {error}") from None
+
+
+def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
+    get = entry.get
+    job, task, slots = entry["job_number"], get("task_number", 0), get("slots", 1)
+    failed, status = get("failed", 0), get("exit_status", 0)
+    submitted, started, ended = get("submission_time", 0), entry["start_time"], entry["end_time"]
+    if not (
+        job.__class__ is task.__class__ is slots.__class__ is failed.__class__ is status.__class__ is int
+        and submitted.__class__ is started.__class__ is ended.__class__ is int
+    ):
+        raise BadGridEngineRecord("a number is no whole one")
+    check_range(job, task, slots, failed, status)
+    submitted, started, ended = to_us(unit, submitted, started, ended)
+    texts: tuple[str, ...] = (
+        *(get("pe_taskid", ""), get("qname", ""), get("hostname", ""), entry["owner"], get("group", "")),
+        *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
+        *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
+    )
+    if not "".join(texts).isprintable():  # joining refuses what is no text
+        texts = tuple(clean(text) for text in texts)
+    pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
+
+    measures = entry["usage"]
+    rusage = measures.get("rusage", _NOTHING).get
+    # `usage` up to 9.0.5, `eusage` since
+    own = (measures["eusage"] if "eusage" in measures else measures.get("usage", _NOTHING)).get
+    cpu_us, kernel_us, ru_wall_us, incomplete = usage(
+        own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0), failed
+    )
+    started = sound_start(submitted, started, ended, ru_wall_us)
+    return GridEngineRecord(
+        job,
+        task,
+        known(pe_task),
+        known(queue),
+        known(host),
+        owner,
+        group,
+        account,
+        known(project),
+        known(department),
+        known(pe),
+        slots,
+        name,
+        category,
+        submitted,
+        started,
+        ended,
+        failed,
+        status,
+        deleted_by_person(deleted_by),
+        ru_wall_us,
+        cpu_us,
+        kernel_us,
+        kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1),
+        kib(own("maxvmem", 0), 1024),
+        incomplete,
+    )
+
+
+_BEGINNING: Final = '{"job_number":'
+
+
+def read_line(line: bytes, unit: StampUnit) -> tuple[list[GridEngineRecord], str]:
+    """The records of a line, and what is wrong with it or ''.
+
+    After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names are not always UTF-8;
+    then they are Latin-1, in which every byte is a letter.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = line.decode("latin-1")
+    try:
+        if not text.startswith("{"):
+            return [read_colon(text, unit)], ""
+        return [read_json(text, unit)], ""
+    except BadGridEngineRecord as bad:
+        return _glued(text, unit), str(bad)
+
+
+def _glued(text: str, unit: StampUnit) -> list[GridEngineRecord]:
+    """Of a line with several beginnings, none of which is inside of a record: there a quote has a backslash before it."""
+    _, *rests = text.split(_BEGINNING)
+    if len(rests) == 1 and text.startswith(_BEGINNING):
+        return []
+    records = []
+    for rest in rests:
+        try:
+            records.append(read_json(_BEGINNING + rest, unit))
+        except BadGridEngineRecord:
+            continue  # the line is set aside as a whole
+    return records

@@ -1,0 +1,326 @@
+"""What a site says about its Grid Engine, and records of it as rows of AAR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from publisher.model.job import JobRecord
+from publisher.model.policy import Infrastructure, check_description
+from publisher.sources.base import ImportedJob, ImportRule
+from publisher.sources.gridengine.parallel_jobs import ParallelRun
+from publisher.sources.gridengine.records import GridEngineRecord, StampUnit
+from publisher.sources.importing.arc_jobs import WAIT_S
+from publisher.sources.importing.site_mapping import (
+    UnmappedVo,
+    check_submit_host,
+    is_host_name,
+    left_out,
+    rule_of,
+    rules_of,
+    site_map,
+)
+
+_SECOND: Final = 1_000_000
+_NAME: Final = "gridengine"
+_LRMS: Final = "sge"
+_LIMIT: Final = re.compile(r"(?:([0-9]{0,6}):([0-9]{0,6}):)?([0-9]{0,9})", re.ASCII)
+# For whom a request is: the whole job, its first task, or each of the others.
+_SCOPES: Final = ("global", "master", "slave")
+# What stands where nobody chose anything.
+_DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
+# fmt: off
+_FAILED: Final = {
+    0: "no failure", 1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
+    7: "before prolog", 8: "in prolog", 9: "before pestart", 10: "in pestart", 11: "before job", 12: "before pestop",
+    13: "in pestop", 14: "before epilog", 15: "in epilog", 16: "releasing processor set", 17: "through signal",
+    18: "shepherd returned error", 19: "before writing exit_status", 20: "error file", 21: "in recognising job",
+    22: "removed by hand", 23: "no pids", 24: "migrating", 25: "rescheduling", 26: "opening output file",
+    27: "searching requested shell", 28: "changing into working directory", 29: "AFS setup", 30: "application error",
+    36: "daemon configuration", 37: "qmaster enforced limit or qdel -f", 38: "adding group id", 100: "assumed after job",
+}
+# fmt: on
+
+
+class GridEngineWall(StrEnum):
+    """Where wall time comes from: the clock, or `ru_wallclock`, which some sites scale."""
+
+    TIMES = "times"
+    RU_WALLCLOCK = "ru_wallclock"
+
+
+_WALL_RULES: Final = {
+    GridEngineWall.TIMES: "times",
+    GridEngineWall.RU_WALLCLOCK: "ru_wallclock, or times where that is 0",
+}
+
+
+class ProjectFrom(StrEnum):
+    """Columns that may name a job's project."""
+
+    PROJECT = "project"
+    ACCOUNT = "account"
+    DEPARTMENT = "department"
+
+
+def _check_cluster(name: str) -> str | None:
+    if is_host_name(name):
+        return None
+    return f"{name!r} is no host name; write that of the qmaster, such as sge.example.org"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Keys of `importers.gridengine`."""
+
+    cluster: str = field(
+        metadata={
+            "help": "write the host of the qmaster, which becomes part of every job's id",
+            "check": _check_cluster,
+        }
+    )
+    submit_host: str = field(
+        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
+    )
+    infrastructure: Infrastructure = Infrastructure.AUTO
+    batch_server: str = field(default="", metadata={"check": check_submit_host})
+    infrastructure_description: str = field(default="", metadata={"check": check_description})
+    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
+    project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
+    group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
+    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
+    unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
+    project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
+    wall_from: GridEngineWall = GridEngineWall.TIMES
+    time_unit: StampUnit = StampUnit.AUTO
+    single_host_pes: tuple[str, ...] = ()
+    gpu_resources: tuple[str, ...] = ("gpu",)
+    gpu_per_slot: bool = False
+    arc_databases: tuple[Path, ...] = ()
+    arc_wait_s: int = WAIT_S
+    exclude_users: tuple[str, ...] = ()
+    exclude_groups: tuple[str, ...] = ()
+    exclude_queues: tuple[str, ...] = ()
+    orphans_after_s: int = 30 * 86_400
+
+
+class GridEngineMapping:
+    """Makes rows of records. Reads the map files once."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises: ConfigError when a map file cannot be read or is wrong."""
+        self._options = options
+        self._by_clock = options.wall_from is GridEngineWall.TIMES
+        self._endpoint = ("gridengine", options.submit_host or f"gridengine://{options.cluster}")
+        self._users = site_map(options.user_map, _NAME, "user_map")
+        self._vo_maps = (
+            site_map(options.project_vo_map, _NAME, "project_vo_map"),
+            site_map(options.group_vo_map, _NAME, "group_vo_map"),
+            site_map(options.user_vo_map, _NAME, "user_vo_map"),
+        )
+        maps = dict(zip(("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, strict=True))
+        self.rules = rules_of(options, maps | {"user_map": self._users})
+        self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
+        self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
+        self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
+        self._limit = lru_cache(maxsize=10_000)(_requested_limit)
+        self._left_out = lru_cache(maxsize=10_000)(self._excluded)
+        self._single = lru_cache(maxsize=1_000)(self._on_single_host)
+
+    def skips(self, record: GridEngineRecord) -> str:
+        """Why a record is no usage, or ''."""
+        if record.ran:
+            return self._left_out(record.owner, record.unix_group, record.queue) if self._excludes else ""
+        meaning = f"failed {record.failed}, {_FAILED[record.failed]}" if record.failed in _FAILED else "unknown code"
+        if record.started_us:
+            return f"ended before it started ({meaning})"
+        if record.cpu_us:
+            return f"no start time, though it used CPU time ({meaning})"
+        return f"never ran ({meaning})"
+
+    def job(self, run: ParallelRun) -> ImportedJob:
+        """A run as a row; figures of its tasks are added up, all else is that of the job itself."""
+        record, tasks = run.master, run.tasks
+        options = self._options
+        number = f"{record.job}.{record.task}" if record.task else str(record.job)
+        cpu_us, kernel_us = record.cpu_us, record.kernel_us
+        resident, virtual = record.resident_kib, record.virtual_kib
+        for task in tasks:
+            cpu_us += task.cpu_us
+            kernel_us += task.kernel_us
+            resident += task.resident_kib
+            virtual += task.virtual_kib
+        wall_us = 0 if self._by_clock else record.rusage_wall_us
+        if not wall_us:  # the qmaster writes no ru_wallclock of a job that it killed at its limit
+            wall_us = record.ended_us - record.started_us
+        cpu_s = (cpu_us + _SECOND // 2) // _SECOND
+        kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
+        hosts = _hosts(record, tasks)
+        started = record.started_us // _SECOND
+        return ImportedJob(
+            f"{options.cluster}:{number}:{started}",
+            number,
+            self._endpoint,
+            record.queue,
+            self._users.get(record.owner, ""),
+            self._vo(record),
+            _status(record),
+            record.exit_status,
+            record.submitted_us // _SECOND or started,
+            started,
+            record.ended_us // _SECOND,
+            self._nodes(record, tasks, len(hosts)),
+            record.slots,
+            resident,
+            virtual,
+            (wall_us + _SECOND // 2) // _SECOND,
+            cpu_s - kernel_s,
+            kernel_s,
+            self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
+            _NAME,
+            source_key(record),
+            self._extra(record, hosts),
+        )
+
+    def explain(self, job: JobRecord) -> list[ImportRule]:
+        """How the fields of a job came about."""
+        options, user, group = self._options, job.local_user, job.local_group
+        project = job.projects[0] if job.projects else ""
+        words = zip(
+            ("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, (project, group, user), strict=True
+        )
+        vo = f"importers.gridengine.unmapped_vo: {options.unmapped_vo}"
+        local = bool(group) and job.vo == f"local-{group}"
+        columns = ", ".join(options.project_from)
+        return [
+            ImportRule(
+                "user", rule_of(job.user, _NAME, [("user_map", self._users, user)], "no line of user_map names it")
+            ),
+            ImportRule("vo", vo if local else rule_of(job.vo, _NAME, list(words), vo)),
+            ImportRule("projects", f"importers.gridengine.project_from: the first of {columns} that somebody chose"),
+            ImportRule("wall_s", f"importers.gridengine.wall_from: {_WALL_RULES[options.wall_from]}"),
+            ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
+            ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
+            ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),
+            ImportRule("gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"),
+            ImportRule("endpoint", "importers.gridengine.submit_host" if options.submit_host else "the cluster"),
+        ]
+
+    def _vo(self, record: GridEngineRecord) -> str:
+        if not self._maps_vos:
+            return ""
+        for known, name in zip(self._vo_maps, (record.project, record.unix_group, record.owner), strict=True):
+            if name in known:
+                return known[name]
+        if self._options.unmapped_vo is UnmappedVo.LOCAL and record.unix_group:
+            return f"local-{record.unix_group}"
+        return ""
+
+    def _extra(self, record: GridEngineRecord, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        local_user = f"{record.owner}:{record.unix_group}" if record.unix_group else record.owner
+        extra = [("lrms", _LRMS), ("localuser", local_user)]
+        if record.name:
+            extra.append(("jobname", record.name))
+        for source in self._options.project_from:
+            name: str = getattr(record, source)
+            if name not in _DEFAULT_NAMES:
+                extra.append(("projectname", name))
+                break
+        if hosts:
+            extra.append(("nodenames", ":".join(hosts)))
+        if limit := self._limit(record.category):
+            extra.append(("quantity.TimeLimit", limit))
+        return tuple(extra)
+
+    def _nodes(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int) -> int:
+        """A record names the first host only: a parallel job's others are known where each task has a record."""
+        if tasks:
+            return hosts
+        return 1 if record.slots == 1 or self._single(record.pe) else 0
+
+    def _on_single_host(self, pe: str) -> bool:
+        return bool(pe) and any(fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes)
+
+    def _excluded(self, owner: str, group: str, queue: str) -> str:
+        options = self._options
+        lists = (
+            (owner, options.exclude_users, "exclude_users"),
+            (group, options.exclude_groups, "exclude_groups"),
+            (queue, options.exclude_queues, "exclude_queues"),
+        )
+        return left_out(lists)
+
+    def _slave_hosts(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> int:
+        """On how many hosts slave tasks ran; 0 where that is not known."""
+        if tasks:
+            return len({task.host for task in tasks})
+        return int(self._single(record.pe))
+
+    def _requested_gpus(self, category: str, slots: int, slave_hosts: int) -> int | None:
+        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be told."""
+        gpus = dict.fromkeys(_SCOPES, 0)
+        for scope, name, count in _requested(category):
+            if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
+                if scope not in gpus:
+                    return None
+                gpus[scope] += int(count)
+        whole, master, slave = gpus.values()
+        if self._options.gpu_per_slot:
+            return whole * slots + master + slave * (slots - 1) or None
+        if slave and not slave_hosts:
+            return None
+        return whole + master + slave * slave_hosts or None
+
+
+def source_key(record: GridEngineRecord) -> str:
+    """What makes a record the same one when it is met again: job/task/task of PE/host/submission/start/end, epoch seconds."""
+    times = f"{record.submitted_us // _SECOND}/{record.started_us // _SECOND}/{record.ended_us // _SECOND}"
+    return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
+
+
+def _requested(category: str) -> Iterator[tuple[str, str, str]]:
+    """Scopes, names and values of the hard requests: `-l gpu=2,h_rt=3600`, `-scope slave -hard -l gpu=1`.
+
+    Soft requests are wishes that need not have come true.
+    """
+    scope, hard = _SCOPES[0], True
+    for flag, following in pairwise(category.split()):
+        if flag == "-scope":
+            scope, hard = following.lower(), True
+        elif flag in ("-hard", "-soft"):
+            hard = flag == "-hard"
+        elif flag == "-l" and hard:
+            for wish in following.split(","):
+                name, _, value = wish.partition("=")
+                yield scope, name, value
+
+
+def _requested_limit(category: str) -> str:
+    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, '' without a limit; of several requests the shortest."""
+    found = []
+    for _, name, value in _requested(category):
+        match = _LIMIT.fullmatch(value) if name == "h_rt" and value else None
+        if match:
+            hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            found.append(3600 * hours + 60 * minutes + seconds)
+    return str(min(found)) if found else ""
+
+
+def _hosts(record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> list[str]:
+    """Distinct host names, the first host's first."""
+    if not tasks:
+        return [record.host] if record.host else []
+    return [host for host in dict.fromkeys([record.host, *(task.host for task in tasks)]) if host]
+
+
+def _status(record: GridEngineRecord) -> str:
+    if record.failed == 0 and record.exit_status == 0:
+        return "completed"
+    return "aborted" if record.deleted_by_user else "failed"

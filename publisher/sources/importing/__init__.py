@@ -1,0 +1,1 @@
+"""What every import of another accounting shares: its local database, log files, mapping."""

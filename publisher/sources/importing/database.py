@@ -1,0 +1,363 @@
+"""The local accounting database that importers write: jobs, and how far each file was read, in one transaction.
+
+The tables of an imported accounting database: ARC's schema 2, and what importers add.
+
+The columns are facts of the file format; the DDL is our own. Fewer indexes than ARC's: those that the source asks by.
+`PUBLISHER_IMPORTER` in DBConfig tells the source that text is stored as it is, rows are whole, and AAR has more columns.
+
+Versions of what importers add: 1, the first.
+
+Where the row of an imported job came from, for people who ask.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from publisher.model.errors import Busy, LedgerError, UsageError
+from publisher.model.job import JobId, RowRef
+from publisher.sources.base import BadLine, ImportedFrom, ImportedJob
+from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+
+IMPORTER_VERSION: Final = "1"
+
+AAR_COLUMNS: Final = (
+    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID", "ExitCode"),
+    *("BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime"),
+    *("UsedCPUUserTime", "UsedCPUKernelTime", "UsedScratch", "StageInVolume", "StageOutVolume"),
+    # ExitCode is NULL where it is unknown
+    "StartTime",  # epoch seconds, the true start of the run
+    "GPUCount",  # NULL: unknown
+    "Source",  # gridengine | sonar
+    "SourceKey",  # what makes the record the same one when it is met again
+    "FileID",  # of ImportFile, where it was met last; NULL: many files tell of it
+)
+
+NAME_TABLES: Final = ("Queues", "Users", "WLCGVOs", "FQANs", "Benchmarks", "Status")
+
+TABLES: Final = f"""
+    CREATE TABLE DBConfig (KeyName TEXT PRIMARY KEY, KeyValue TEXT NOT NULL);
+    INSERT INTO DBConfig VALUES ('DBSCHEMA_VERSION', '2'), ('PUBLISHER_IMPORTER', '{IMPORTER_VERSION}');
+
+    {"".join(f"CREATE TABLE {name} (ID INTEGER PRIMARY KEY, Name TEXT NOT NULL UNIQUE);" for name in NAME_TABLES)}
+    CREATE TABLE Endpoints (ID INTEGER PRIMARY KEY, Interface TEXT NOT NULL, URL TEXT NOT NULL, UNIQUE (Interface, URL));
+
+    CREATE TABLE AAR (
+        RecordID INTEGER PRIMARY KEY AUTOINCREMENT,
+        JobID TEXT NOT NULL UNIQUE,
+        LocalJobID TEXT NOT NULL,
+        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-4] if name != "ExitCode")},
+        ExitCode INTEGER,
+        GPUCount INTEGER,
+        Source TEXT NOT NULL,
+        SourceKey TEXT NOT NULL,
+        FileID INTEGER
+    );
+    CREATE INDEX AAR_EndTime ON AAR (EndTime);
+    CREATE INDEX AAR_LocalJobID ON AAR (LocalJobID);
+
+    CREATE TABLE JobExtraInfo (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), InfoKey TEXT, InfoValue TEXT);
+    CREATE TABLE AuthTokenAttributes (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), AttrKey TEXT, AttrValue TEXT);
+    CREATE TABLE JobEvents (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), EventKey TEXT, EventTime TEXT);
+    CREATE TABLE RunTimeEnvironments (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), RTEName TEXT);
+    CREATE TABLE DataTransfers (
+        RecordID INTEGER NOT NULL REFERENCES AAR (RecordID),
+        URL TEXT, FileSize INTEGER, TransferStart INTEGER, TransferEnd INTEGER, TransferType INTEGER
+    );
+    CREATE INDEX JobExtraInfo_RecordID ON JobExtraInfo (RecordID);
+    CREATE INDEX AuthTokenAttributes_RecordID ON AuthTokenAttributes (RecordID);
+    CREATE INDEX JobEvents_RecordID ON JobEvents (RecordID);
+    CREATE INDEX RunTimeEnvironments_RecordID ON RunTimeEnvironments (RecordID);
+    CREATE INDEX DataTransfers_RecordID ON DataTransfers (RecordID);
+
+    -- How far each log file was read. Content is what counts: a file is known again after it was renamed or compressed.
+    CREATE TABLE ImportFile (
+        FileID INTEGER PRIMARY KEY,
+        Importer TEXT NOT NULL,
+        Path TEXT NOT NULL,         -- where it was last seen
+        Modified REAL NOT NULL,     -- and its time of modification then
+        Bytes INTEGER NOT NULL,     -- of content that were taken, up to the end of a line
+        HeadBytes INTEGER NOT NULL, -- so many from the beginning,
+        Head BLOB NOT NULL,         -- and their digest
+        TailBytes INTEGER NOT NULL, -- so many before the place where reading goes on,
+        Tail BLOB NOT NULL          -- and their digest
+    );
+
+    -- Lines that could not be understood, for people.
+    CREATE TABLE ImportBadLine (
+        Digest BLOB PRIMARY KEY,    -- of the whole line
+        Importer TEXT NOT NULL,
+        Path TEXT NOT NULL,         -- where it was first met,
+        Offset INTEGER NOT NULL,    -- at which byte of the content,
+        Length INTEGER NOT NULL,    -- how long it was,
+        Reason TEXT NOT NULL,
+        Line BLOB NOT NULL          -- and its beginning
+    ) WITHOUT ROWID;
+"""
+
+
+_WAIT_S: Final = 60.0
+_WAL_BYTES: Final = 16 * 1024 * 1024
+_CACHE_KIB: Final = 32 * 1024
+_REMEMBERED: Final = 50_000
+_INSERT: Final = (
+    f"INSERT INTO AAR ({', '.join(AAR_COLUMNS)}) VALUES ({', '.join('?' * len(AAR_COLUMNS))}) "
+    "ON CONFLICT (JobID) DO NOTHING"
+)
+_UPDATE: Final = (
+    f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
+)
+_STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID = ?"
+_EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
+_SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
+_STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJobs:
+    """What became of some jobs. The rest were there already."""
+
+    inserted: int
+    updated: int
+
+
+class ImportDatabase:
+    """One file, open for writing. Not shared between threads."""
+
+    def __init__(self, path: Path, tables: str = "") -> None:
+        """Opened, and made when it is not there. `tables` are statements for what an importer keeps beside.
+
+        Raises: UsageError when it is not ours, LedgerError, Busy.
+        """
+        self.path = path
+        self._names: dict[tuple[object, ...], tuple[int, ...]] = {}
+        with self._translated():
+            _create(path)
+            self.connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_S)
+            self.connection.isolation_level = None
+            try:
+                self._prepare(tables)
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """It happens whole, or not at all. Raises: LedgerError, Busy, and what is raised inside."""
+        with self._translated():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                self._names.clear()  # some may have been given in this transaction
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def put(self, jobs: Sequence[ImportedJob], *, replace: bool = False, file: int | None = None) -> StoredJobs:
+        """Write jobs, inside a transaction. One that is there already changes only when `replace` is set.
+
+        `file` is the number of the file's cursor, where one file tells all of them.
+
+        Without it the greater of two that claim one JobID stays, so that the order of files does not matter.
+        """
+        if not jobs:
+            return StoredJobs(inserted=0, updated=0)
+        (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+        rows = [self._row(last + number, job, file) for number, job in enumerate(jobs, start=1)]
+        before = self.connection.total_changes
+        self.connection.executemany(_INSERT, rows)
+        inserted = self.connection.total_changes - before
+        if inserted == len(rows):
+            self._put_extra(zip(rows, jobs, strict=True))
+            return StoredJobs(inserted=inserted, updated=0)
+        new = {number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))}
+        self._put_extra((row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new)
+        known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
+        return StoredJobs(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
+
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """Remove jobs that turned out to be none, inside a transaction."""
+        for job_id in job_ids:
+            for (record_id,) in self.connection.execute(
+                "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
+            ).fetchall():
+                self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
+                self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
+
+    def set_aside(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
+        """Keep bad lines for people, inside a transaction; returns those that are new."""
+        new = []
+        for line in lines:
+            kept = (line.digest, importer, line.path, line.offset, line.length, line.reason, line.line)
+            done = self.connection.execute(_SET_ASIDE, kept)
+            if done.rowcount:
+                new.append(line)
+        return new
+
+    def bad_lines(self, importer: str) -> int:
+        with self._translated():
+            found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
+            return int(found.fetchone()[0])
+
+    def aborted(self) -> int:
+        """How many jobs somebody cancelled while they ran."""
+        with self._translated():
+            return int(self.connection.execute(_ABORTED).fetchone()[0])
+
+    def settle(self, key: str, value: str) -> str:
+        """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""
+        self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))
+        (held,) = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
+        return str(held)
+
+    def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
+        # fmt: off
+        (job_id, local_id, endpoint, queue, user, vo, status, exit_code, submitted_at, started_at, ended_at, nodes, cpus,
+         memory, virtual, wall_s, user_s, kernel_s, gpus, source, source_key, _) = job
+        names = self._names
+        place = names.get((queue, user, vo, status, endpoint))
+        if place is None:
+            place = names[queue, user, vo, status, endpoint] = self._place(job)
+        endpoint_id, queue_id, user_id, vo_id, status_id, fqan_id, benchmark_id = place
+        return (
+            record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, exit_code,
+            benchmark_id, submitted_at, ended_at, nodes, cpus, memory, virtual, wall_s, user_s, kernel_s, 0, 0, 0,
+            started_at, gpus, source, source_key, file,
+        )
+        # fmt: on
+
+    def _place(self, job: ImportedJob) -> tuple[int, ...]:
+        """The numbers of a job's names, of which there are few different sets."""
+        if len(self._names) > _REMEMBERED:
+            self._names.clear()
+        name = ("Name",)
+        return (
+            self._number("Endpoints", ("Interface", "URL"), job.endpoint),
+            self._number("Queues", name, (job.queue,)),
+            self._number("Users", name, (job.user,)),
+            self._number("WLCGVOs", name, (job.vo,)),
+            self._number("Status", name, (job.status,)),
+            self._number("FQANs", name, ("",)),
+            self._number("Benchmarks", name, ("",)),
+        )
+
+    def _put_extra(self, pairs: Iterator[tuple[Row, ImportedJob]]) -> None:
+        self.connection.executemany(_EXTRA, [(row[0], key, value) for row, job in pairs for key, value in job.extra])
+
+    def _change(self, row: Row, job: ImportedJob, replace: bool) -> bool:
+        """Let the new row of a job that is there already win, where it does."""
+        stored = self.connection.execute(_STORED, (job.job_id,)).fetchone()
+        if replace:
+            extra = tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall())
+            if stored[1:-1] == row[1:-1] and extra == job.extra:
+                return False
+        elif _weight(row) <= _weight(stored):
+            return False
+        self.connection.execute(_UPDATE, (*row[2:], stored[0], job.job_id))
+        self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (stored[0],))
+        self._put_extra(iter([((stored[0],), job)]))
+        return True
+
+    def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:
+        places = ", ".join("?" * len(columns))
+        self.connection.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({places})", texts)
+        where = " AND ".join(f"{column} = ?" for column in columns)
+        (number,) = self.connection.execute(f"SELECT ID FROM {table} WHERE {where}", texts).fetchone()
+        return int(number)
+
+    def _prepare(self, tables: str) -> None:
+        for pragma in (f"journal_size_limit = {_WAL_BYTES}", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}"):
+            self.connection.execute(f"PRAGMA {pragma}")
+        if not self._ours():
+            raise UsageError(
+                f"{self.path}: is not a database that `publisher import` made; name another file with --database"
+            )
+        if tables:
+            self.connection.executescript(f"BEGIN IMMEDIATE; {tables} COMMIT;")
+
+    def _ours(self) -> bool:
+        present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()
+        if present is None:
+            return False
+        found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'").fetchone()
+        if found is not None and found[0] != IMPORTER_VERSION:
+            raise LedgerError(f"{self.path}: was made by another version of publisher ({found[0]}); update this one")
+        return found is not None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """SQLite's and the system's errors in our words."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise Busy(f"{self.path}: another process keeps it locked; try again") from error
+            raise LedgerError(
+                f"{self.path}: {error}; check the disk, and that this user may write the file and its directory"
+            ) from error
+        except OSError as error:
+            raise LedgerError(
+                f"{self.path}: {error.strerror or error}; its directory must exist and belong to the user who imports"
+            ) from error
+
+
+def _weight(row: Row) -> tuple[object, ...]:
+    """Which of two rows that claim one JobID stays: the later end, then the greater numbers."""
+    return (row[12], row[17], row[18], row[19], row[15], row[16], row[13], row[9], row[26])
+
+
+def _create(path: Path) -> None:
+    """Make the file, whole or not at all, even when two want to. Raises: OSError, sqlite3.Error."""
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        connection = sqlite3.connect(unfinished)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(f"BEGIN; {TABLES} COMMIT;")
+        finally:
+            connection.close()
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            return  # another importer was faster
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+
+
+_IMPORTED: Final = "SELECT 1 FROM pragma_table_info('AAR') WHERE name = 'SourceKey'"
+_ORIGIN: Final = """
+    SELECT Source, SourceKey, coalesce((SELECT Path FROM ImportFile WHERE ImportFile.FileID = AAR.FileID), '')
+    FROM AAR WHERE RecordID = ? AND JobID = ?
+"""
+
+
+def origin_of(row: RowRef, job_id: JobId, *, copies_below: Path) -> ImportedFrom | None:
+    """None when A-REX wrote the row, or it is gone meanwhile. Raises: SourceError."""
+
+    def ask(connection: sqlite3.Connection) -> ImportedFrom | None:
+        imported = connection.execute(_IMPORTED).fetchone() is not None
+        found = connection.execute(_ORIGIN, (row.record_id, job_id)).fetchone() if imported else None
+        return None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
+
+    with closing(CopyShelf(copies_below)) as shelf, closing(ReadOnlyFile(row.database, shelf)) as file:
+        return file.ask(ask)

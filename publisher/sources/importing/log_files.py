@@ -1,0 +1,338 @@
+"""How far each log file was read, kept in the same database and transactions as what was read.
+
+Log files that grow, are renamed, compressed and cut: their content line by line, from where it was read before.
+
+A file is known by its content, a digest of its beginning and one of what stands before the place, so that it is known again as
+`X.0`, as `X.0.gz` and on another disk, and a file that was cut and written anew is not mistaken for the old one.
+
+Texts of other systems, which may hold anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.model.errors import SourceError
+from publisher.sources.importing.compressed import SUFFIXES, Damaged, Stream, Unreadable, decompressed
+from publisher.sources.importing.database import ImportDatabase
+
+MARK_BYTES: Final = 4096  # by which a place is known again
+_CHUNK_BYTES: Final = 1024 * 1024
+MOST_LINE_BYTES: Final = 1024 * 1024
+KEPT_BYTES: Final = 4096  # of a line that is set aside
+DIGEST_BYTES: Final = 16
+# What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old, .complete, .2025.old, .Sep2025
+_WORDS: Final = (
+    "old|bak|backup|prev|previous|save|saved|orig|last|full|complete|completed|done|closed|rotated|archive|archived"
+    "|jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec"
+    "|january|february|march|april|june|july|august|september|october|november|december"
+)
+ROTATION: Final = (
+    rf"(?:[._-](?:[0-9][0-9TZ:]*|[0-9]{{0,8}}(?i:{_WORDS})[0-9]{{0,8}}))*(?:{'|'.join(map(re.escape, SUFFIXES))})?"
+)
+_ROTATED: Final = re.compile(ROTATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePosition:
+    """A place in a content: so many bytes were taken, and the digests by which that content is known again."""
+
+    taken: int
+    head_bytes: int
+    head: bytes
+    tail_bytes: int
+    tail: bytes
+
+
+class LogLine(NamedTuple):
+    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record.
+
+    A tuple, because there are millions.
+    """
+
+    offset: int
+    content: bytes
+    length: int
+    end: int  # where the next one begins
+    digest: bytes = b""  # of the whole, where `content` is not it
+
+
+class LogFile:
+    """The content of one open file, plain or compressed."""
+
+    def __init__(self, path: Path, stream: Stream, *, compressed: bool, modified: float) -> None:
+        self.path = path
+        self.compressed = compressed
+        self.modified = modified
+        self._stream = stream
+        self._head = stream.read(MARK_BYTES)
+        # What was read last and a little before it, for marks: going back in a compressed file means to begin anew.
+        self._window, self._window_at = self._head, 0
+        self._pushed_back = b""
+
+    def fits(self, mark: FilePosition) -> bool:
+        """Whether the mark is a place in this content."""
+        if len(self._head) < mark.head_bytes or _digest(self._head[: mark.head_bytes]) != mark.head:
+            return False
+        self._stream.seek(mark.taken - mark.tail_bytes)
+        tail = self._stream.read(mark.tail_bytes)
+        return len(tail) == mark.tail_bytes and _digest(tail) == mark.tail
+
+    def mark(self, taken: int) -> FilePosition:
+        """The mark of the place where the line ends that `lines` gave last."""
+        head = self._window if self._window_at == 0 else self._head
+        head = head[: min(taken, MARK_BYTES)]
+        end = taken - self._window_at
+        tail = self._window[max(0, end - MARK_BYTES) : end]
+        return FilePosition(
+            taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+        )
+
+    def lines(self, start: int) -> Iterator[LogLine]:
+        """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
+        self._window_at = max(0, start - MARK_BYTES)
+        self._stream.seek(self._window_at)
+        self._window = self._stream.read(start - self._window_at)
+        rest, at = b"", start
+        while chunk := self._read():
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            for content in lines:
+                end = at + len(content) + 1
+                yield LogLine(at, content, len(content), end)
+                at = end
+            if len(rest) > MOST_LINE_BYTES:
+                long = self._long_line(rest, at)
+                if long is None:
+                    return
+                yield long
+                rest, at = b"", long.end
+        if rest and self.compressed:
+            yield LogLine(offset=at, content=rest, length=len(rest), end=at + len(rest))
+
+    def chunks(self, start: int) -> Iterator[bytes]:
+        """The content from a place on, whatever stands in it."""
+        at = start
+        while True:
+            self._stream.seek(at)
+            chunk = self._stream.read(_CHUNK_BYTES)
+            if not chunk:
+                return
+            at += len(chunk)
+            yield chunk
+
+    def mark_after(self, taken: int, tail: bytes) -> FilePosition:
+        """The mark of any place; `tail` is what stands before it, `MARK_BYTES` of it where there are so many."""
+        head = tail if taken <= MARK_BYTES else self._head
+        if len(head) < min(taken, MARK_BYTES):  # the file was shorter when it was opened
+            self._stream.seek(0)
+            head = self._stream.read(MARK_BYTES)
+        return FilePosition(
+            taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+        )
+
+    def mark_before(self, taken: int) -> FilePosition:
+        """The mark of a place that was passed. No line can be read after it."""
+        start = max(0, taken - MARK_BYTES)
+        self._stream.seek(start)
+        return self.mark_after(taken, self._stream.read(taken - start))
+
+    def _long_line(self, beginning: bytes, at: int) -> LogLine | None:
+        """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
+        digest, length = blake2b(beginning, digest_size=DIGEST_BYTES), len(beginning)
+        ended = False
+        while not ended and (chunk := self._read()):
+            content, line_feed, self._pushed_back = chunk.partition(b"\n")
+            digest.update(content)
+            length += len(content)
+            ended = bool(line_feed)
+        if not ended and not self.compressed:
+            return None
+        return LogLine(
+            offset=at,
+            content=beginning[:KEPT_BYTES],
+            length=length,
+            end=at + length + int(ended),
+            digest=digest.digest(),
+        )
+
+    def _read(self) -> bytes:
+        if self._pushed_back:
+            chunk, self._pushed_back = self._pushed_back, b""
+            return chunk
+        chunk = self._stream.read(_CHUNK_BYTES)
+        if chunk:
+            kept = self._window[-MARK_BYTES:]
+            self._window_at += len(self._window) - len(kept)
+            self._window = kept + chunk
+        return chunk
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[LogFile]:
+    """The file, open. Raises: SourceError, also out of what is done with it, when it cannot be read or is damaged."""
+    try:
+        with path.open("rb") as raw:
+            modified = os.fstat(raw.fileno()).st_mtime
+            with decompressed(raw) as (stream, compressed):
+                yield LogFile(path, stream, compressed=compressed, modified=modified)
+    except Damaged as error:
+        raise SourceError(
+            f"{path}: is damaged, or still being compressed: {error}; import it again when it is whole"
+        ) from error
+    except Unreadable as error:
+        raise SourceError(f"{path}: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
+
+
+def rotated_siblings(path: Path, since: float) -> list[Path]:
+    """Files beside this one that rotation made of it, last written at that time or later, the oldest first."""
+    try:
+        beside = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name)]
+        dated = [(each.stat().st_mtime, str(each), each) for each in beside if each.is_file()]
+    except OSError as error:
+        raise SourceError(f"{path.parent}: {error.strerror or error}; let this user search it") from error
+    return [each for modified, _, each in sorted(dated) if modified >= since]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileListing:
+    """Files of a directory: those to read, the oldest first, and others whose names begin alike.
+
+    Each file to read comes with what stays the same when it is renamed.
+    """
+
+    files: Mapping[Path, tuple[int, int]]
+    others: Sequence[Path]
+
+
+def in_directory(path: Path, names: Sequence[str]) -> FileListing:
+    """The files of these names in a directory, and what rotation made of them. Raises: SourceError when there is none."""
+    found: list[tuple[float, str, Path, tuple[int, int]]] = []
+    others: list[Path] = []
+    try:
+        for each in path.iterdir():
+            if not each.name.startswith(tuple(names)) or not each.is_file():
+                continue
+            if any(_is_rotated(name, each.name) for name in names):
+                stat = each.stat()
+                found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
+            else:
+                others.append(each)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; let this user search it, and import again") from error
+    if not found:
+        raise SourceError(f"{path}: has no files called {' or '.join(names)}; name the files themselves")
+    return FileListing(files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others))
+
+
+def _is_rotated(name: str, other: str) -> bool:
+    return other.startswith(name) and _ROTATED.fullmatch(other, len(name)) is not None
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+_COLUMNS: Final = "FileID, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail"
+_AT_PATH: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID DESC LIMIT 1"
+_ALL: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? ORDER BY FileID"
+_TAKEN: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
+_INSERT: Final = (
+    "INSERT INTO ImportFile (Importer, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_UPDATE: Final = (
+    "UPDATE ImportFile SET Path = ?, Modified = ?, Bytes = ?, HeadBytes = ?, Head = ?, TailBytes = ?, Tail = ?"
+    " WHERE FileID = ?"
+)
+_LOST: Final = "UPDATE ImportFile SET Path = '' WHERE FileID = ? AND Path = ?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCursor:
+    """A content, where it was last seen, and how far it was read. `number` is None when it is not written down yet.
+
+    `modified` is 0 while it is not known whether there is more.
+    """
+
+    number: int | None
+    path: str
+    modified: float
+    mark: FilePosition
+
+
+class ReadElsewhere(Exception):
+    """Another importer read on in the same file meanwhile."""
+
+
+class Cursors:
+    """The cursors of one importer."""
+
+    def __init__(self, database: ImportDatabase, importer: str) -> None:
+        self._database = database
+        self._importer = importer
+
+    def all(self) -> list[FileCursor]:
+        found = self._database.connection.execute(_ALL, (self._importer,)).fetchall()
+        return [_cursor(*row) for row in found]
+
+    def at_path(self, path: Path) -> FileCursor | None:
+        """The cursor of what stood under this name last: for trees of many files, where each keeps its name."""
+        found = self._database.connection.execute(_AT_PATH, (self._importer, str(path))).fetchone()
+        return None if found is None else _cursor(*found)
+
+    def fitting(self, file: LogFile) -> list[FileCursor]:
+        """Every place up to which this content was read, the farthest first."""
+        found = [cursor for cursor in self.all() if cursor.mark.taken and file.fits(cursor.mark)]
+        return sorted(found, key=lambda cursor: cursor.mark.taken, reverse=True)
+
+    def beginning(self, file: LogFile) -> FileCursor:
+        """Of a content that is new."""
+        return FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
+
+    def left_behind(self, path: Path) -> list[FileCursor]:
+        """Cursors of contents that stood under this name when they were last seen."""
+        return [cursor for cursor in self.all() if cursor.path == str(path)]
+
+    def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
+        """Write a new place down, inside a transaction; with `more` where the file may go on. Raises: Overtaken."""
+        execute = self._database.connection.execute
+        place = (mark.taken, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
+        modified = 0.0 if more else file.modified
+        if cursor.number is None:
+            number = execute(_INSERT, (self._importer, str(file.path), modified, *place)).lastrowid
+        else:
+            number = cursor.number
+            held = execute(_TAKEN, (number,)).fetchone()
+            if held is None or held[0] != cursor.mark.taken:
+                raise ReadElsewhere
+            execute(_UPDATE, (str(file.path), modified, *place, number))
+        return replace(cursor, number=number, path=str(file.path), modified=modified, mark=mark)
+
+    def forget_path(self, cursor: FileCursor, path: Path) -> None:
+        """That a content is no longer under its name, inside a transaction."""
+        self._database.connection.execute(_LOST, (cursor.number, str(path)))
+
+
+def _cursor(
+    number: int, path: str, modified: float, taken: int, head_bytes: int, head: bytes, tail_bytes: int, tail: bytes
+) -> FileCursor:
+    mark = FilePosition(taken=taken, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail)
+    return FileCursor(number=number, path=path, modified=modified, mark=mark)
+
+
+_UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def clean(text: str) -> str:
+    """Without control characters and halves of surrogate pairs: neither SQLite nor XML takes them all."""
+    return text if text.isprintable() else _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,1 @@
+"""Slurm's accounting by Sonar, imported into a database like ARC's."""

@@ -1,0 +1,279 @@
+"""Samples of what processes use, for the GPU time of batch jobs.
+
+Spec: other-sources facts, section 2.5. Samples are an addition: CPU time, wall time and memory of a job never come from them.
+
+What Sonar tells of the cluster itself: its partitions, and the cores of its nodes. Jobs are checked against it.
+
+Spec: other-sources facts, section 2.5.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from publisher.sources.importing.log_files import clean
+from publisher.sources.sonar.envelopes import BadEnvelope, Envelope
+from publisher.sources.sonar.records import node_names
+
+SAMPLE_TABLES: Final = """
+    -- Use of GPUs by batch jobs, on nodes that have some: one row for each sample.
+    CREATE TABLE IF NOT EXISTS SonarSample (
+        Job INTEGER NOT NULL,
+        Node TEXT NOT NULL,
+        Taken INTEGER NOT NULL,   -- epoch seconds
+        Use INTEGER NOT NULL,     -- of all GPUs, in hundredths of a GPU
+        Memory INTEGER NOT NULL,  -- of GPUs, KiB
+        PRIMARY KEY (Job, Node, Taken)
+    ) WITHOUT ROWID;
+"""
+_PUT: Final = """
+    INSERT INTO SonarSample (Job, Node, Taken, Use, Memory) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory)
+    WHERE excluded.Use > Use OR excluded.Memory > Memory
+"""
+_OF_RUN: Final = """
+    SELECT Node, count(*), sum(Use), max(Memory) FROM SonarSample
+    WHERE Job = ? AND Taken > ? AND Taken <= ? GROUP BY Node ORDER BY Node
+"""
+_MOST_OF_A_SAMPLE: Final = 2**53
+_MOST_USE: Final = 100.0  # percent of one GPU
+_MOST_GPUS: Final = 4096  # of one job on one node
+
+
+class Sample(NamedTuple):
+    """What a batch job used of the GPUs of one node at one time."""
+
+    job: int
+    node: str
+    at: int
+    use: int  # hundredths of a GPU
+    memory_kib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """GPU time of a run, or None where samples are missing; and the most memory of GPUs that was seen."""
+
+    gpu_s: int | None
+    memory_kib: int
+
+
+def read_samples(envelope: Envelope) -> list[Sample]:
+    """Of batch jobs on a node with GPUs. A job with an epoch is none of the batch system, though its number may be one.
+
+    Raises: BadEnvelope.
+    """
+    jobs = envelope.entries("jobs")
+    if not _has_gpus(envelope.attributes, jobs):
+        return []
+    use: Counter[int] = Counter()
+    memory: Counter[int] = Counter()
+    for entry in jobs:
+        if not isinstance(entry, dict):
+            raise BadEnvelope("a job is no object")
+        job = entry.get("job")
+        if entry.get("epoch") or job.__class__ is not int or not 0 < job < _MOST_OF_A_SAMPLE:
+            continue
+        by_gpu: dict[object, float] = {}
+        for gpu in _gpus(entry):
+            # `index` is omitted when it is 0.
+            name = str(gpu.get("uuid") or gpu.get("index") or 0)
+            by_gpu[name] = by_gpu.get(name, 0.0) + _number(gpu.get("gpu_util"))
+            memory[job] += int(min(_number(gpu.get("gpu_memory")), _MOST_OF_A_SAMPLE))
+            if len(by_gpu) > _MOST_GPUS:
+                raise BadEnvelope("a job has thousands of GPUs")
+        use[job] += round(sum(min(percent, _MOST_USE) for percent in by_gpu.values()))
+    return [
+        Sample(job, envelope.node, envelope.at, min(hundredths, _MOST_OF_A_SAMPLE), min(memory[job], _MOST_OF_A_SAMPLE))
+        for job, hundredths in use.items()
+    ]
+
+
+def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[int]:
+    """Inside a transaction; returns the jobs of which there is something new."""
+    new = set()
+    for sample in samples:
+        if connection.execute(_PUT, sample).rowcount > 0:
+            new.add(sample.job)
+    return new
+
+
+def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
+    """Of a run, where any sample of it is there. Each sample stands for the time since the one before.
+
+    With fewer samples than nine in ten of those that fit into the run, its GPU time is unknown.
+    """
+    use, most = 0, 0
+    gaps = False
+    found = connection.execute(_OF_RUN, (job, started_at, ended_at)).fetchall()
+    for _, count, hundredths, memory in found:
+        gaps = gaps or 10 * (count + 1) * interval_s < 9 * (ended_at - started_at)
+        use += hundredths
+        most += memory
+    if not found:
+        return None
+    return GpuUse(gpu_s=None if gaps else use * interval_s // 100, memory_kib=min(most, _MOST_OF_A_SAMPLE))
+
+
+def _has_gpus(attributes: Mapping[str, Any], jobs: object) -> bool:
+    system = attributes.get("system")
+    if isinstance(system, dict) and system.get("gpus"):
+        return True
+    return isinstance(jobs, list) and any(isinstance(job, dict) and any(True for _ in _gpus(job)) for job in jobs)
+
+
+def _gpus(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Use of a GPU by a process of the job. Raises: BadEnvelope."""
+    processes = job.get("processes") or []
+    if not isinstance(processes, list):
+        raise BadEnvelope("processes is no list")
+    for process in processes:
+        gpus = process.get("gpus") or [] if isinstance(process, dict) else None
+        if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
+            raise BadEnvelope("a process or its gpus are not what they must be")
+        yield from gpus
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadEnvelope("use of a GPU is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise BadEnvelope("use of a GPU is out of range")
+    return number
+
+
+SYSTEM_TABLES: Final = """
+    -- The newest that sysinfo told of each node.
+    CREATE TABLE IF NOT EXISTS SonarNode (
+        Node TEXT PRIMARY KEY,
+        Taken INTEGER NOT NULL,
+        Cores INTEGER NOT NULL,
+        Threads INTEGER NOT NULL  -- of each core
+    ) WITHOUT ROWID;
+    -- Partitions of the newest cluster envelope.
+    CREATE TABLE IF NOT EXISTS SonarPartition (
+        Name TEXT PRIMARY KEY,
+        Taken INTEGER NOT NULL,
+        Nodes INTEGER NOT NULL    -- how many; 0 where that is unknown
+    ) WITHOUT ROWID;
+"""
+_PUT_NODE: Final = """
+    INSERT INTO SonarNode (Node, Taken, Cores, Threads) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET Taken = excluded.Taken, Cores = excluded.Cores, Threads = excluded.Threads
+    WHERE (excluded.Taken, excluded.Cores, excluded.Threads) > (Taken, Cores, Threads)
+"""
+_PUT_PARTITION: Final = """
+    INSERT INTO SonarPartition (Name, Taken, Nodes) VALUES (?, ?, ?)
+    ON CONFLICT DO UPDATE SET Taken = excluded.Taken, Nodes = excluded.Nodes
+    WHERE (excluded.Taken, excluded.Nodes) > (Taken, Nodes)
+"""
+_FORGET: Final = "DELETE FROM SonarPartition WHERE Taken < ?"
+_NEWEST: Final = "SELECT coalesce(max(Taken), 0) FROM SonarPartition"
+_PARTITIONS: Final = "SELECT Name FROM SonarPartition"
+_NODE: Final = "SELECT Cores * Threads FROM SonarNode WHERE Node = ?"
+_THREADS: Final = "SELECT count(*), coalesce(max(Threads), 1) FROM SonarNode WHERE Threads > 1"
+_MOST_CORES: Final = 2**20
+_MOST_PARTITIONS: Final = 10_000
+_MOST_NAME: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What is told of one node."""
+
+    name: str
+    at: int
+    cores: int
+    threads: int  # of each core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """All partitions at one time, with the number of their nodes."""
+
+    at: int
+    nodes: dict[str, int]
+
+
+def read_node(envelope: Envelope) -> Node:
+    """Raises: BadEnvelope."""
+    attributes = envelope.attributes
+    sockets, cores = _small(attributes, "sockets"), _small(attributes, "cores_per_socket")
+    threads = _small(attributes, "threads_per_core")
+    return Node(name=_short(envelope.node), at=envelope.at, cores=min(sockets * cores, _MOST_CORES), threads=threads)
+
+
+def read_partitions(envelope: Envelope) -> Partitions:
+    """Raises: BadEnvelope."""
+    nodes: dict[str, int] = {}
+    entries = envelope.entries("partitions")
+    if len(entries) > _MOST_PARTITIONS:
+        raise BadEnvelope("has thousands of partitions")
+    for entry in entries:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        listed = entry.get("nodes") or [] if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not isinstance(listed, list) or len(name) > _MOST_NAME:
+            raise BadEnvelope("a partition is not what it must be")
+        nodes[clean(name)] = len(node_names([each for each in listed if isinstance(each, str)]))
+    return Partitions(at=envelope.at, nodes=nodes)
+
+
+def keep_node(connection: sqlite3.Connection, node: Node) -> None:
+    """Inside a transaction. The newest stays, whichever came first."""
+    if node.name and node.cores:
+        connection.execute(_PUT_NODE, (node.name, node.at, node.cores, node.threads))
+
+
+def keep_partitions(connection: sqlite3.Connection, partitions: Partitions) -> None:
+    """Inside a transaction. The newest stay, whichever came first."""
+    (newest,) = connection.execute(_NEWEST).fetchone()
+    if partitions.nodes and partitions.at >= newest:
+        rows = [(name, partitions.at, count) for name, count in partitions.nodes.items()]
+        connection.executemany(_PUT_PARTITION, rows)
+        connection.execute(_FORGET, (partitions.at,))
+
+
+def partition_names(connection: sqlite3.Connection) -> frozenset[str]:
+    """Empty where no cluster envelope was read."""
+    return frozenset(name for (name,) in connection.execute(_PARTITIONS))
+
+
+def hyperthreads(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many nodes have more than one thread for each core, and the most that one has."""
+    nodes, threads = connection.execute(_THREADS).fetchone()
+    return int(nodes), int(threads)
+
+
+def cpus_of(connection: sqlite3.Connection, hosts: Sequence[str]) -> int | None:
+    """Slurm's CPUs of these nodes together; None where one of them is not known."""
+    total = 0
+    for host in hosts:
+        found = connection.execute(_NODE, (_short(host),)).fetchone()
+        if found is None:
+            return None
+        total += int(found[0])
+    return total or None
+
+
+def _short(host: str) -> str:
+    """Slurm and Sonar call one node `c1-6` and `c1-6.fox`."""
+    return host.partition(".")[0]
+
+
+def _small(attributes: dict[str, Any], key: str) -> int:
+    """A number of parts; 1 where it is not told, for one is never written by some."""
+    value = attributes.get(key) or 1
+    if not isinstance(value, int) or not 0 < value <= _MOST_CORES:
+        raise BadEnvelope(f"{key} is no number of parts")
+    return value

@@ -1,0 +1,363 @@
+"""One envelope of Sonar: what it is about, and its records of jobs.
+
+Spec: other-sources facts, sections 2.1 and 2.2. Unknown keys are ignored. The token of `meta` is never looked at.
+
+Envelopes of Sonar in a file: JSON objects one after the other, on a line each or pretty-printed, whole or torn.
+
+Where a piece ends depends on the bytes before that place alone, so that a file read in parts gives what the whole gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from json import JSONDecoder
+from typing import Any, Final, NamedTuple
+
+from publisher.sources.importing.log_files import DIGEST_BYTES, KEPT_BYTES, MARK_BYTES, FilePosition, LogFile, clean
+from publisher.sources.sonar.records import BadTime, read_moment
+
+_VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?")
+# Sizes of memory were cut before: the unit up to 0.15, what is no whole number up to 0.18.1.
+_RIGHT_SIZES: Final = (0, 18, 2)
+_MOST_NAME: Final = 255
+_MOST_DETAIL: Final = 200
+
+
+class BadEnvelope(Exception):
+    """An envelope that cannot be understood, and why."""
+
+
+class EnvelopeKind(StrEnum):
+    """What an envelope is about."""
+
+    JOBS = "job"
+    SAMPLE = "sample"
+    SYSTEM = "sysinfo"
+    CLUSTER = "cluster"
+    ERRORS = "errors"
+
+
+_KINDS: Final = {
+    "job": EnvelopeKind.JOBS,
+    "jobs": EnvelopeKind.JOBS,
+    "sample": EnvelopeKind.SAMPLE,
+    "sysinfo": EnvelopeKind.SYSTEM,
+    "cluster": EnvelopeKind.CLUSTER,
+    "cluzter": EnvelopeKind.CLUSTER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """`at` is when it was taken, epoch seconds; `attributes` is what it holds, or nothing for errors."""
+
+    kind: EnvelopeKind
+    at: int
+    cluster: str
+    node: str
+    right_sizes: bool  # whether sizes of memory can be believed
+    strange_format: str  # of the data, '' for the one that is known: 0, which is not written
+    attributes: dict[str, Any]
+    errors: tuple[str, ...] = ()
+
+    def entries(self, key: str) -> Sequence[Any]:
+        """A list of it, empty when absent. Raises: BadEnvelope."""
+        found = self.attributes.get(key) or []
+        if not isinstance(found, list):
+            raise BadEnvelope(f"{key} is no list")
+        return found
+
+
+def open_envelope(decoded: dict[str, Any]) -> Envelope:
+    """Raises: BadEnvelope."""
+    meta, held, errors = decoded.get("meta"), decoded.get("data"), decoded.get("errors")
+    if not isinstance(meta, dict):
+        raise BadEnvelope("has no meta: not an envelope of Sonar")
+    if held is not None and errors is not None:
+        raise BadEnvelope("has both data and errors")
+    if errors is not None:
+        told = _told(errors)
+        return Envelope(
+            kind=EnvelopeKind.ERRORS,
+            at=0,
+            cluster="",
+            node="",
+            right_sizes=False,
+            strange_format="",
+            attributes={},
+            errors=told,
+        )
+    if not isinstance(held, dict):
+        raise BadEnvelope("has neither data nor errors")
+    what, attributes = held.get("type"), held.get("attributes")
+    if what == "slurm_jobs":
+        raise BadEnvelope(
+            "written by Sonar before 0.13, in a form that is not read: import what a later one has written"
+        )
+    if not isinstance(what, str) or what not in _KINDS:
+        raise BadEnvelope(f"of the type {_word(what)[:40]!r}, which is not known")
+    if not isinstance(attributes, dict):
+        raise BadEnvelope("has no attributes")
+    try:
+        at = read_moment(attributes.get("time"))
+    except BadTime as error:
+        raise BadEnvelope(f"time: {error}") from None
+    return Envelope(
+        kind=_KINDS[what],
+        at=at,
+        cluster=_name(attributes, "cluster"),
+        node=_name(attributes, "node"),
+        right_sizes=_right_sizes(meta),
+        strange_format=_strange_format(meta),
+        attributes=attributes,
+    )
+
+
+def _name(attributes: dict[str, Any], key: str) -> str:
+    name = attributes.get(key, "")
+    if not isinstance(name, str) or len(name) > _MOST_NAME:
+        raise BadEnvelope(f"{key} is no name")
+    return clean(name)
+
+
+def _right_sizes(meta: dict[str, Any]) -> bool:
+    """By Sonar's version; other producers are believed."""
+    if meta.get("producer") != "sonar":
+        return True
+    found = _VERSION.match(_word(meta.get("version")))
+    return found is not None and tuple(int(part or 0) for part in found.groups()) >= _RIGHT_SIZES
+
+
+def _strange_format(meta: dict[str, Any]) -> str:
+    form = meta.get("format", 0)
+    return "" if form == 0 and isinstance(form, int) and not isinstance(form, bool) else repr(form)[:40]
+
+
+def _told(errors: object) -> tuple[str, ...]:
+    if not isinstance(errors, list) or not errors:
+        raise BadEnvelope("errors is no list, or an empty one")
+    return tuple(_error(each) for each in errors)
+
+
+def _error(error: object) -> str:
+    if not isinstance(error, dict):
+        return "an error without words"
+    node, detail = _word(error.get("node")) or _word(error.get("cluster")), _word(error.get("detail"))
+    where = f"{node[:_MOST_NAME]}: " if node else ""
+    return clean(where + (detail[:_MOST_DETAIL] or "no detail"))
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# Sonar writes at most 500 records into an envelope, some 300 kB; before it did so, the largest had some megabytes.
+MOST_ENVELOPE_BYTES: Final = 8 * 1024 * 1024
+# How every envelope begins. Inside of one it cannot stand: there a quote would have a backslash before it.
+_BEGINNING: Final = re.compile(rb'\{\s{0,64}"meta"\s{0,64}:')
+_MOST_BEGINNING: Final = 256  # bytes, generously
+_LOOKED_AT: Final = 2 * KEPT_BYTES  # for a token, in what is set aside
+_BLANKS: Final = re.compile(rb"\s*")
+_END_OF_LINE: Final = re.compile(rb"[^\s{]\s*?\n")
+_STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'("token"\s*+:\s*+)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
+_decode: Final = JSONDecoder().raw_decode
+
+
+class Piece(NamedTuple):
+    """An object, or what is none and why. `content` is the beginning of what is none, without its token."""
+
+    offset: int
+    end: int
+    envelope: dict[str, Any] | None
+    wrong: str = ""
+    content: bytes = b""
+    digest: bytes = b""
+
+
+def without_token(content: bytes) -> bytes:
+    """The token by which Sonar proves itself to its collector is a secret."""
+    return _TOKEN.sub(rb'\1"***"', content)
+
+
+class EnvelopeReader:
+    """The pieces of one file from a place on."""
+
+    def __init__(self, file: LogFile, start: int) -> None:
+        self._compressed = file.compressed
+        self._file = file
+        kept = max(0, start - MARK_BYTES)
+        self._chunks = file.chunks(kept)
+        self._base = kept  # where the buffer begins
+        self._at = start  # where the next piece does
+        self._buffer = b""
+        self._over = False
+        while not self._over and self._base + len(self._buffer) < start:
+            self._more()
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes at the end that wait for their rest, when all pieces were taken."""
+        return self._base + len(self._buffer) - self._at
+
+    def tail(self, taken: int) -> bytes:
+        """What stands before the place where the piece ends that was given last: for its mark, which takes longer to make."""
+        end = taken - self._base
+        return self._buffer[max(0, end - MARK_BYTES) : end]
+
+    def mark(self, taken: int, tail: bytes) -> FilePosition:
+        return self._file.mark_after(taken, tail)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Until the end, or to where the last object is not whole: its writer is not done. A compressed file has no writer."""
+        while True:
+            until, surely = self._segment()
+            yield from self._objects(until, whole=surely or (self._over and self._compressed))
+            if surely:
+                self._at = max(self._at, until)
+            elif self._over:
+                return
+            elif self._base + len(self._buffer) - self._at >= MOST_ENVELOPE_BYTES:
+                piece = self._too_long()
+                if piece is None:
+                    return
+                yield piece
+
+    def _more(self) -> None:
+        chunk = next(self._chunks, b"")
+        self._over = not chunk
+        done = max(0, self._at - self._base - MARK_BYTES)
+        self._buffer = self._buffer[done:] + chunk
+        self._base += done
+
+    def _segment(self) -> tuple[int, bool]:
+        """Where the next envelope begins, and that it surely does; or the end of what was read, which is enough of it."""
+        searched = self._at + 1
+        while True:
+            found = _BEGINNING.search(self._buffer, searched - self._base)
+            if found:
+                return self._base + found.start(), True
+            end = self._base + len(self._buffer)
+            if self._over or end - self._at >= MOST_ENVELOPE_BYTES:
+                return end, False
+            searched = max(searched, end - _MOST_BEGINNING)
+            self._more()
+
+    def _objects(self, until: int, *, whole: bool) -> Iterator[Piece]:
+        """Pieces up to a place; up to the last unfinished one where more may come, unless it is the `whole`."""
+        segment = self._buffer[self._at - self._base : until - self._base]
+        start = self._at
+        text = segment.decode("utf-8", "surrogateescape")
+        at = _after_blanks(segment, 0)
+        place = at  # the same in the text
+        self._at = start + at
+        while at < len(segment):
+            if segment[at : at + 1] == b"{":
+                piece = _object(segment, at, text, place, start, whole=whole)
+            else:
+                piece = _no_object(segment, at, start, whole=whole)
+            if piece is None:
+                return
+            end = _after_blanks(segment, piece.end - start)
+            place += end - at if len(text) == len(segment) else len(segment[at:end].decode("utf-8", "surrogateescape"))
+            at = end
+            self._at = start + at
+            yield piece._replace(end=self._at)
+
+    def _too_long(self) -> Piece | None:
+        """What has no end within bounds, up to where an envelope begins; None when none does."""
+        start = self._at
+        beginning = self._buffer[start - self._base :][:_LOOKED_AT]
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        while True:
+            found = _BEGINNING.search(self._buffer, max(self._at, start + 1) - self._base)
+            end = self._base + len(self._buffer)
+            stop = self._base + found.start() if found else end if self._over else end - _MOST_BEGINNING
+            digest.update(self._buffer[self._at - self._base : stop - self._base])
+            self._at = max(self._at, stop)
+            if found or (self._over and self._compressed):
+                break
+            if self._over:
+                self._at = start  # to be looked at again when there is more
+                return None
+            self._more()
+        return Piece(start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest())
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "msg", "") or (
+        "nested too deeply" if isinstance(error, RecursionError) else "a strange number"
+    )
+
+
+def _after_blanks(segment: bytes, at: int) -> int:
+    found = _BLANKS.match(segment, at)
+    return found.end() if found else at
+
+
+def _object(segment: bytes, at: int, text: str, place: int, start: int, *, whole: bool) -> Piece | None:
+    """The object that begins at a byte of the segment, which is at that place of its text."""
+    try:
+        envelope, stop = _decode(text, place)
+    except (ValueError, RecursionError) as error:
+        return _broken(segment, at, start, f"not JSON: {_reason(error)}", whole=whole)
+    size = stop - place
+    if len(text) != len(segment):
+        size = len(text[place:stop].encode("utf-8", "surrogateescape"))
+    if size > MOST_ENVELOPE_BYTES:
+        return _without_end(segment, at, start, whole=whole)
+    return Piece(start + at, start + at + size, envelope)
+
+
+def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> Piece | None:
+    """What begins like an object and is none, up to where its brackets end; None when they may yet."""
+    end = _end_of_brackets(segment, at, at + MOST_ENVELOPE_BYTES)
+    return _without_end(segment, at, start, whole=whole) if end is None else _bad_piece(segment, at, end, start, wrong)
+
+
+def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
+    """What is no object, up to the end of the line. A line that ends with a brace may be the beginning of an envelope."""
+    line = _END_OF_LINE.search(segment, at, at + MOST_ENVELOPE_BYTES)
+    if line is None:
+        return _without_end(segment, at, start, whole=whole)
+    return _bad_piece(segment, at, line.end(), start, "not an envelope of Sonar")
+
+
+def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
+    """What does not end within bounds, up to the next envelope; None when that may not be there yet."""
+    return _bad_piece(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
+
+
+def _endless(size: int) -> str:
+    if size <= MOST_ENVELOPE_BYTES:
+        return "torn: it has no end"
+    return f"{size} bytes without an end, which no envelope has"
+
+
+def _bad_piece(segment: bytes, at: int, end: int, start: int, wrong: str) -> Piece:
+    digest = blake2b(segment[at:end], digest_size=DIGEST_BYTES).digest()
+    return Piece(start + at, start + end, None, wrong, _kept(segment[at : min(end, at + _LOOKED_AT)]), digest)
+
+
+def _kept(beginning: bytes) -> bytes:
+    """For people; more is looked at than kept, so that a token is found that ends later."""
+    return without_token(beginning[:_LOOKED_AT])[:KEPT_BYTES].rstrip()
+
+
+def _end_of_brackets(segment: bytes, at: int, most: int) -> int | None:
+    depth = 0
+    for token in _STRUCTURE.finditer(segment, at, most):
+        match token[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+                if depth == 0:
+                    return token.end()
+            case b'"':  # a text without an end
+                return None
+    return None

@@ -1,0 +1,167 @@
+"""What became of jobs: which runs are over and are usage, which wait, which are none and why."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from publisher.sources.base import ImportedJob
+from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
+from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
+from publisher.sources.sonar.records import LIVE
+from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, SlurmRun, read_story
+from publisher.sources.sonar.site_mapping import Options, SonarMapping
+from publisher.sources.sonar.store import JobStatus, kept
+
+_HOUR: Final = 3600
+_SHOWN_NAMES: Final = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class RunOutcomes:
+    """What became of some jobs."""
+
+    jobs: list[ImportedJob] = field(default_factory=list)
+    taken_back: list[str] = field(default_factory=list)  # JobIDs
+    settled: list[JobStatus] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    steps: int = 0  # that went into rows which are new
+
+
+@dataclass(slots=True, kw_only=True)
+class Inconsistencies:
+    """What does not fit together in jobs that were imported, for people."""
+
+    hours_off: int = 0
+    nodes_differ: int = 0
+    too_many_cpus: int = 0
+    partitions: Counter[str] = field(default_factory=Counter)
+    jobs: int = 0
+
+    def notes(self, connection: sqlite3.Connection, options: Options) -> list[str]:
+        """What an administrator must know of them."""
+        notes = []
+        if self.hours_off:
+            notes.append(
+                f"{self.hours_off:,} jobs took an hour more or less than their end less their start: the clocks changed "
+                "meanwhile; set importers.sonar.time_zone to have their times right"
+            )
+        if self.nodes_differ:
+            notes.append(
+                f"{self.nodes_differ:,} jobs list another number of nodes than were allocated; the latter counts"
+            )
+        if self.too_many_cpus:
+            notes.append(f"{self.too_many_cpus:,} jobs have more CPUs than sysinfo tells of their nodes")
+        if self.partitions:
+            named = ", ".join(sorted(self.partitions)[:_SHOWN_NAMES])
+            notes.append(
+                f"{self.partitions.total():,} jobs ran in partitions that the newest cluster data does not have: {named}; "
+                "do importers.sonar.cluster and the rules by queue still fit?"
+            )
+        nodes, threads = hyperthreads(connection)
+        if self.jobs and nodes and options.threads_per_core is None:
+            notes.append(
+                f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these as CPUs: set "
+                f"importers.sonar.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
+            )
+        return notes
+
+
+class JobFinalizer:
+    """Looks at jobs one by one. The order in which their records came does not matter."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, site: SonarMapping, options: Options, arc: ArcJobs, now: int
+    ) -> None:
+        self._connection = connection
+        self._site = site
+        self._options = options
+        self._arc = arc
+        self._now = now
+        self._partitions = partition_names(connection)
+        self.doubts = Inconsistencies()
+
+    def verdicts(self, jobs: Sequence[tuple[int, str]]) -> RunOutcomes:
+        """Of jobs, each with the reason for which it was skipped before; inside a transaction."""
+        found = RunOutcomes()
+        for job, reason in jobs:
+            story = read_story(job, kept(self._connection, job), self._site.clock)
+            settled = self._settle(story, found)
+            found.settled.append(settled)
+            if settled.reason and settled.reason != reason:
+                found.skipped[settled.reason] += 1
+        return found
+
+    def _settle(self, story: JobHistory, found: RunOutcomes) -> JobStatus:
+        if story.absurd:
+            return JobStatus(job=story.job, stage="skipped", reason=f"more than {MOST_RUNS} runs, which no job has")
+        if not story.runs:
+            return self._without_run(story)
+        written: list[tuple[str, bool]] = []
+        dues: list[int] = []
+        stage, reason = "done", ""
+        for run in story.runs:
+            due, why = self._verdict(story.job, run)
+            if due is None and not why:
+                if not run.written:
+                    written.append((run.start, True))
+                    found.steps += run.steps
+                self._import(story.job, run, found)
+                continue
+            if run.written:
+                written.append((run.start, False))
+                found.taken_back.append(self._site.job_id(story.job, run))
+            if why:
+                stage, reason = ("skipped" if stage == "done" else stage), why
+            else:
+                stage = "waiting"
+                dues += [due] if due else []
+        soonest = min(dues) if dues else None
+        return JobStatus(job=story.job, stage=stage, due=soonest, reason=reason, written=written)
+
+    def _verdict(self, job: int, run: SlurmRun) -> tuple[int | None, str]:
+        """When to look again (0: when something new is said) or None, and why it is no usage or ''."""
+        if run.over:
+            ended_at = run.ended_at or 0
+            held_until = ended_at + max(self._options.hold_off_s, self._arc.wait_s)
+            if held_until > self._now:
+                return held_until, ""
+            why = self._site.skips(run)
+            if not why and self._arc.published([(str(job), run.started_at, ended_at)])[0]:
+                why = PUBLISHED
+            return None, why
+        if run.followed:
+            return None, "requeued before its end was seen"
+        return 0, ""
+
+    def _without_run(self, story: JobHistory) -> JobStatus:
+        if story.waiting is None:
+            return JobStatus(job=story.job, stage="steps")
+        state = story.waiting.get("state", "")
+        if state in LIVE or not state:
+            return JobStatus(job=story.job, stage="waiting")
+        if "end" in story.waiting:
+            return JobStatus(job=story.job, stage="skipped", reason=f"never started ({state})")
+        return JobStatus(job=story.job, stage="skipped", reason=f"has neither start nor end ({state})")
+
+    def _import(self, job: int, run: SlurmRun, found: RunOutcomes) -> None:
+        ended_at = run.ended_at or 0
+        gpus = gpu_use(self._connection, job, run.started_at, ended_at, self._options.sample_interval_s)
+        found.jobs.append(self._site.job(job, run, gpus))
+        self._doubt(run)
+
+    def _doubt(self, run: SlurmRun) -> None:
+        doubts, get = self.doubts, run.fields.get
+        hosts = self._site.hosts(run)
+        doubts.jobs += 1
+        elapsed: int = get("elapsed", 0)
+        doubts.hours_off += elapsed > 0 and abs(run.span_s - elapsed) == _HOUR and not get("suspended")
+        doubts.nodes_differ += bool(hosts) and get("nodes", len(hosts)) != len(hosts)
+        if self._partitions and get("partition", "") not in self._partitions:
+            doubts.partitions[get("partition", "") or "(none)"] += 1
+        if hosts and len(hosts) <= 64:
+            there = cpus_of(self._connection, hosts)
+            doubts.too_many_cpus += there is not None and get("cpus", 0) > there

@@ -1,0 +1,415 @@
+"""Times as Sonar writes them: local, with an offset that was valid when they were collected.
+
+So one moment is told with two offsets when the clocks change between two collections; what stands on the clock stays the same.
+Spec: other-sources facts, section 2.2.
+
+Lists of node names as Slurm writes them: `c1-[9-10,12],gpu-2`, `n[018-020]`, `r[1-2]n[1-4]`.
+
+Spec: other-sources facts, section 2.2. Read in bounded time and memory, whatever stands there.
+
+Trackable resources as Slurm writes them: `billing=128,cpu=128,gres/gpu:a100=1,gres/gpu=1,mem=472.50G,node=1`.
+
+Spec: other-sources facts, section 2.3.
+
+A record of `slurm_jobs`: what it says of a job or of a step of one, and where that belongs.
+
+Records are partial and are met again and again. What is said of one run is laid over field by field: what an ended job says
+over what a running one says, and then the later over the earlier. Spec: other-sources facts, sections 2.2 to 2.4.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import product
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from publisher.sources.importing.log_files import clean
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_YEAR, _LAST_YEAR = 1971, 2999
+_MOST_TEXT: Final = 64
+
+
+class BadTime(ValueError):
+    """A text that is no time."""
+
+
+def read_time(text: object) -> tuple[str, int | None]:
+    """What the clock showed, as `2026-03-01T12:00:00`, and the offset from UTC in seconds that was claimed. Raises: BadTime."""
+    if not isinstance(text, str) or len(text) > _MOST_TEXT:
+        raise BadTime("is no time")
+    return _read(text)
+
+
+@lru_cache(maxsize=4096)  # a job and its steps have most of their times in common
+def _read(text: str) -> tuple[str, int | None]:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadTime(f"{text!r} is no time") from None
+    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise BadTime(f"{text!r} is no time of this age")
+    offset = moment.utcoffset()
+    clock = moment.replace(tzinfo=None, microsecond=0).isoformat()
+    return clock, None if offset is None else int(offset.total_seconds())
+
+
+def read_moment(text: object) -> int:
+    """Epoch seconds of a time that was taken when it was written, so that its offset is right. Raises: BadTime."""
+    clock, offset = read_time(text)
+    if offset is None:
+        raise BadTime(f"{clock} has no offset from UTC")
+    return Clock(None).moments(clock, offset)[0]
+
+
+class Clock:
+    """Local texts to epoch seconds: by the zone of the cluster, or by the claimed offsets where that is not known."""
+
+    def __init__(self, zone: ZoneInfo | None) -> None:
+        self._zone = zone
+
+    def moments(self, clock: str, offset: int | None) -> tuple[int, ...]:
+        """Epoch seconds, the likelier first: an hour that comes twice in the year has two."""
+        local = datetime.fromisoformat(clock)
+        if self._zone is None:
+            return (_seconds(local.replace(tzinfo=UTC)) - (offset or 0),)
+        folds = [local.replace(tzinfo=self._zone, fold=fold) for fold in (0, 1)]
+        claimed = timedelta(seconds=offset) if offset is not None else None
+        folds.sort(key=lambda moment: moment.utcoffset() != claimed)
+        return tuple(dict.fromkeys(_seconds(moment) for moment in folds))
+
+
+def _seconds(moment: datetime) -> int:
+    return int((moment.astimezone(UTC) - _EPOCH).total_seconds())
+
+
+MOST_NODES: Final = 10_000  # more than one job has in any machine that uses Slurm today
+_MOST_NODES_TEXT: Final = 262_144
+_PART: Final = re.compile(r"([^\[\],\s]*)\[([0-9,\-]+)\]|([^\[\],\s]+)")
+_RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def node_names(ranges: Sequence[str]) -> tuple[str, ...]:
+    """The names in their order, each once; none at all when something is no list of nodes or there are too many."""
+    names: dict[str, None] = {}
+    for each in ranges:
+        if not each or len(each) > _MOST_NODES_TEXT:
+            return ()
+        found = _names(each, MOST_NODES - len(names))
+        if not found:
+            return ()
+        names.update(dict.fromkeys(found))
+    return tuple(names)
+
+
+def _names(text: str, most: int) -> list[str]:
+    """Empty for what is no list, such as `None assigned`."""
+    names: list[str] = []
+    at = 0
+    while at <= len(text):
+        choices: list[list[str]] = []
+        count = 1
+        while at < len(text) and text[at] != ",":
+            part = _PART.match(text, at)
+            made = None if part is None else [part[3]] if part[3] else _numbers(part[1], part[2], most)
+            if part is None or not made:
+                return []
+            choices.append(made)
+            count *= len(made)
+            if count > most - len(names):
+                return []
+            at = part.end()
+        if not choices:
+            return []
+        names += map("".join, product(*choices))
+        at += 1
+    return names
+
+
+def _numbers(prefix: str, ranges: str, most: int) -> list[str]:
+    """`prefix` with each number, as wide as the first of its range; empty when there are too many or one is none."""
+    made: list[str] = []
+    for each in ranges.split(","):
+        found = _RANGE.fullmatch(each)
+        if found is None:
+            return []
+        first, last = found[1], found[2] or found[1]
+        if int(last) < int(first) or len(made) + int(last) - int(first) >= most:
+            return []
+        made += [f"{prefix}{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    return made
+
+
+_NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", re.ASCII)
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_MOST_TRES_TEXT: Final = 65_536
+_MOST: Final = 2**31 - 1
+
+
+class Resources(NamedTuple):
+    """What a job was given; None is unknown."""
+
+    cpus: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    memory_kib: int | None = None
+    billing: int | None = None
+
+
+def read_tres(text: str) -> Resources:
+    """What cannot be read is unknown. GPUs are those of `gres/gpu`, or else the sum of its models, never both."""
+    if not text or len(text) > _MOST_TRES_TEXT:
+        return Resources()
+    found: dict[str, int] = {}
+    models = 0
+    for each in text.split(","):
+        key, _, value = each.partition("=")
+        if key in ("cpu", "node", "gres/gpu", "billing") and (count := _tres_count(value)) is not None:
+            found[key] = count
+        elif key.startswith("gres/gpu:"):
+            models += _tres_count(value) or 0
+        elif key == "mem":
+            found[key] = _kib(value)
+    return Resources(
+        cpus=found.get("cpu") or None,
+        nodes=found.get("node") or None,
+        gpus=found.get("gres/gpu") or min(models, _MOST) or None,
+        memory_kib=found.get("mem") or None,
+        billing=found.get("billing"),
+    )
+
+
+def _kib(text: str) -> int:
+    """A size with its unit, `472.50G`; 0 is unknown, and so is what has none."""
+    match = _NUMBER.fullmatch(text)
+    return int(float(match[1]) * _UNITS[match[2]]) // 1024 if match and match[2] else 0
+
+
+def _tres_count(text: str) -> int | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    count = int(float(match[1]) * _UNITS[match[2]])
+    return count if count <= _MOST else None
+
+
+Fields = dict[str, Any]
+"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus, asked_cpus, exit, elapsed, user_s,
+system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
+
+# Not over. What is none of these and has an end is over, whatever it is called.
+LIVE: Final = frozenset(
+    {
+        *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING", "RESV_DEL_HOLD", "REQUEUE_FED"),
+        *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
+    }
+)
+WAITING: Final = "?"  # begins the place of what has no start yet; the time of submission follows where it is known
+_PENDING: Final = "PENDING"
+_UNKNOWN_TIMES: Final = frozenset({"", "Unknown", "None"})
+_MOST_COUNT: Final = 2**53
+_MOST_CPUS: Final = 2**31 - 1
+_MOST_NAME: Final = 1024
+_MOST_STEP: Final = 64
+_MOST_RANGES: Final = 10_000
+# What waits or is described; the rest of what a pending record may hold is not of a run.
+_DESCRIPTION: Final = frozenset(
+    {"name", "user", "account", "partition", "submit", "asked_cpus", "array", "task", "state"}
+)
+
+
+class BadSonarRecord(Exception):
+    """A record that cannot be understood, and why."""
+
+
+class Observation(NamedTuple):
+    """What one record says. A tuple, because there are millions."""
+
+    job: int
+    step: str  # '' is the job itself
+    start: str  # what the clock showed, or WAITING and the time of submission
+    over: int  # 1: an ended job says it, 0: a waiting or running one
+    at: int  # when it was said
+    fields: Fields
+    offsets: dict[str, int | None]  # that were claimed for the times here
+
+
+class Layer(NamedTuple):
+    """What was said at one time, without what was said over it."""
+
+    over: int
+    at: int
+    fields: Fields
+
+
+def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
+    """Raises: BadRecord."""
+    if not isinstance(entry, dict):
+        raise BadSonarRecord("is no object")
+    job = _count(entry, "job_id")
+    if not job:
+        raise BadSonarRecord("has no job_id")
+    step = _step(entry.get("job_step"))
+    sacct = entry.get("sacct") or {}
+    if not isinstance(sacct, dict):
+        raise BadSonarRecord("sacct is no object")
+    offsets: dict[str, int | None] = {}
+    state = _name(entry, "job_state").split(" ", 1)[0]
+    start = "" if state == _PENDING else _time(entry, "start_time", offsets)
+    submit = _time(entry, "submit_time", offsets)
+    if step:
+        fields = _step_fields(sacct, right_sizes=right_sizes)
+    else:
+        fields = _job_fields(entry, sacct)
+        fields |= {"state": state, "submit": submit, "end": _time(entry, "end_time", offsets)}
+        if state == _PENDING:
+            fields = {key: value for key, value in fields.items() if key in _DESCRIPTION}
+    return Observation(
+        job=job,
+        step=step,
+        start=start or f"{WAITING}{'' if step else submit}",
+        over=int(state not in LIVE),
+        at=at,
+        fields={key: value for key, value in fields.items() if value not in (None, "", 0)},
+        offsets=offsets,
+    )
+
+
+def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
+    """All that is said, the newest first, without what is said again above it. The order in which it came does not matter."""
+    if not layers:
+        return [new] if new.fields else []
+    stacked: dict[tuple[int, int], Fields] = {(layer.over, layer.at): layer.fields for layer in layers}
+    same = stacked.get((new.over, new.at))
+    stacked[new.over, new.at] = new.fields if same is None else _greater(same, new.fields)
+    seen: set[str] = set()
+    left = []
+    for (over, at), fields in sorted(stacked.items(), key=lambda pair: pair[0], reverse=True):
+        own = {key: value for key, value in fields.items() if key not in seen}
+        if own:
+            left.append(Layer(over, at, own))
+        seen |= own.keys()
+    return left
+
+
+def laid(layers: Sequence[Layer]) -> Fields:
+    """What holds when the newer is laid over the older, and of two of one time the last."""
+    if len(layers) == 1:
+        return layers[0].fields
+    fields: Fields = {}
+    for layer in sorted(layers, key=lambda layer: layer[:2]):
+        fields |= layer.fields
+    return fields
+
+
+def _greater(one: Fields, other: Fields) -> Fields:
+    """Of what was said at the same time, whichever of two came first."""
+    merged = one | other
+    for key in one.keys() & other.keys():
+        merged[key] = max(one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True))
+    return merged
+
+
+def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
+    tres = read_tres(_text(entry, "allocated_resources") or _text(sacct, "AllocTRES"))
+    return {
+        "name": _text(entry, "job_name")[:_MOST_NAME],
+        "user": _name(entry, "user_name"),
+        "account": _name(entry, "account"),
+        "partition": _name(entry, "partition"),
+        "hosts": _hosts(entry.get("nodes")),
+        "cpus": tres.cpus,
+        "nodes": tres.nodes,
+        "gpus": tres.gpus,
+        "asked_cpus": _count(entry, "requested_cpus", _MOST_CPUS),
+        "exit": _count(entry, "exit_code"),
+        "elapsed": _count(sacct, "ElapsedRaw"),
+        "user_s": _count(sacct, "UserCPU"),
+        "system_s": _count(sacct, "SystemCPU"),
+        "suspended": _count(entry, "suspend_time"),
+        "limit_s": _limit_s(entry.get("time_limit")),
+        "memory": tres.memory_kib,
+        "billing": tres.billing,
+        "array": _count(entry, "array_job_id"),
+        "task": _count(entry, "array_task_id"),
+    }
+
+
+def _limit_s(value: object) -> int | None:
+    """Sonar writes two seconds more; less than two are no limit. Only charges ask for it, so that an odd one is unknown."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 2 < value <= _MOST_COUNT:
+        return None
+    return value - 2
+
+
+def _step_fields(sacct: Mapping[str, Any], *, right_sizes: bool) -> Fields:
+    fields: Fields = {"cpu_s": _count(sacct, "AveCPU")}
+    if right_sizes:
+        fields |= {"rss": _count(sacct, "MaxRSS"), "vm": _count(sacct, "MaxVMSize")}
+    return fields
+
+
+def _step(step: object) -> str:
+    if step is None:
+        return ""
+    if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < _MOST_COUNT:
+        return str(step)
+    if not isinstance(step, str) or len(step) > _MOST_STEP:
+        raise BadSonarRecord("job_step is no name of a step")
+    return clean(step)
+
+
+def _time(entry: Mapping[str, Any], key: str, offsets: dict[str, int | None]) -> str:
+    text = entry.get(key)
+    if text is None or (isinstance(text, str) and text in _UNKNOWN_TIMES):
+        return ""
+    try:
+        clock, offset = read_time(text)
+    except BadTime as error:
+        raise BadSonarRecord(f"{key}: {error}") from None
+    offsets[clock] = offset
+    return clock
+
+
+def _count(entry: Mapping[str, Any], key: str, most: int = _MOST_COUNT) -> int | None:
+    """A whole number, rounded; None for zero, which is how Go and Rust write nothing."""
+    value = entry.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadSonarRecord(f"{key} is no number")
+    if not 0 <= value <= most:  # also what is not finite
+        raise BadSonarRecord(f"{key} is {str(value)[:30]}, which is out of range")
+    return int(value + 0.5) if isinstance(value, float) else value or None
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    text = entry.get(key)
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise BadSonarRecord(f"{key} is no text")
+    return clean(text)
+
+
+def _name(entry: Mapping[str, Any], key: str) -> str:
+    name = _text(entry, key)
+    if len(name) > _MOST_NAME:
+        raise BadSonarRecord(f"{key} is {len(name)} characters long")
+    return name
+
+
+def _hosts(nodes: object) -> list[str] | None:
+    """Ranges of names as they are: what they stand for is only looked at when the job is over."""
+    if nodes is None:
+        return None
+    if not isinstance(nodes, list) or not all(isinstance(each, str) for each in nodes):
+        raise BadSonarRecord("nodes is no list of names")
+    if len(nodes) > _MOST_RANGES or sum(map(len, nodes)) > 2**18:
+        raise BadSonarRecord("nodes is too long a list")
+    return [clean(each) for each in nodes] or None

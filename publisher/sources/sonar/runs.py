@@ -1,0 +1,161 @@
+"""Runs of a job, made of all that was said of it and of its steps.
+
+Spec: other-sources facts, section 2.4. A run is known by when it began; a job that was requeued has several.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, laid
+from publisher.sources.sonar.store import StoredRecord
+
+MOST_RUNS: Final = 200  # Slurm requeues a job some times at most; more are no job, and would take for ever to look at
+
+
+@dataclass(slots=True, kw_only=True)
+class SlurmRun:
+    """One run. Times are epoch seconds; figures of the steps are 0 where they are unknown."""
+
+    start: str  # on the cluster's clock
+    started_at: int
+    submitted_at: int
+    ended_at: int | None
+    fields: Fields
+    written: bool  # it is a row of AAR already
+    followed: bool = False  # by another run
+    steps: int = 0
+    steps_cpu_s: int = 0
+    resident_kib: int = 0
+    virtual_kib: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the job ended, and when it did so is known."""
+        return self.ended_at is not None and self.fields.get("state", "") not in LIVE
+
+    @property
+    def span_s(self) -> int:
+        return 0 if self.ended_at is None else self.ended_at - self.started_at
+
+
+@dataclass(slots=True, kw_only=True)
+class JobHistory:
+    """All of one job: its runs in order, what was said of it before it began, and steps that no run claims."""
+
+    job: int
+    runs: list[SlurmRun] = field(default_factory=list)
+    waiting: Fields | None = None
+    lone_steps: int = 0
+    absurd: bool = False  # more runs than a job has
+
+
+def read_story(job: int, rows: Iterable[StoredRecord], clock: Clock) -> JobHistory:
+    """Of all rows of the job, the job itself before its steps."""
+    story = JobHistory(job=job)
+    begun: list[StoredRecord] = []
+    unbegun: list[StoredRecord] = []
+    made = False
+    for row in rows:
+        if not row.step:
+            (unbegun if row.start.startswith(WAITING) else begun).append(row)
+            if len(begun) + len(unbegun) > MOST_RUNS:
+                return JobHistory(job=job, absurd=True)
+            continue
+        if not made:
+            _make_runs(story, begun, unbegun, clock)
+            made = True
+        _add_step(story, row)
+    if not made:
+        _make_runs(story, begun, unbegun, clock)
+    return story
+
+
+def _make_runs(story: JobHistory, begun: Sequence[StoredRecord], unbegun: Sequence[StoredRecord], clock: Clock) -> None:
+    starts = [clock.moments(row.start, row.offsets.get(row.start))[0] for row in begun]
+    extra: list[list[Layer]] = [[] for _ in begun]
+    used: set[str] = set()
+    for row in unbegun:
+        takers = [number for number, other in enumerate(begun) if _same_submission(row, other)]
+        for layer in row.layers:
+            for number in _claimants(layer, takers, begun, starts):
+                extra[number].append(layer)
+                used.add(row.start)
+    for number, row in enumerate(begun):
+        # What is said without a start fills in what is not said with it.
+        fields = laid(extra[number]) | laid(row.layers) if extra[number] else laid(row.layers)
+        if extra[number] and not _ended(laid(row.layers)):
+            fields = laid([*extra[number], *row.layers])
+        offsets = {clock_text: offset for each in unbegun for clock_text, offset in each.offsets.items()} | dict(
+            row.offsets
+        )
+        story.runs.append(_run(row, fields, starts[number], offsets, clock))
+    for run in story.runs[:-1]:
+        run.followed = True
+    left = [row for row in unbegun if row.start not in used]
+    if left:
+        story.waiting = laid(max(left, key=_newest).layers)
+
+
+def _claimants(
+    layer: Layer, takers: Sequence[int], begun: Sequence[StoredRecord], starts: Sequence[int]
+) -> Sequence[int]:
+    """Whose run a record without a start speaks of: a description is of all, an end of the last that has none."""
+    if not layer.over:
+        return takers
+    open_runs = [at for at in takers if starts[at] <= layer.at and not _ended(laid(begun[at].layers))]
+    return open_runs[-1:]
+
+
+def _newest(row: StoredRecord) -> tuple[int, int, str]:
+    over, at = row.layers[0][:2] if row.layers else (0, 0)
+    return over, at, row.start
+
+
+def _same_submission(row: StoredRecord, other: StoredRecord) -> bool:
+    submitted = row.start.removeprefix(WAITING)
+    return not submitted or laid(other.layers).get("submit", submitted) == submitted
+
+
+def _ended(fields: Fields) -> bool:
+    return "end" in fields and fields.get("state", "") not in LIVE
+
+
+def _run(row: StoredRecord, fields: Fields, started_at: int, offsets: dict[str, int | None], clock: Clock) -> SlurmRun:
+    submit, end = fields.get("submit"), fields.get("end")
+    ended_at = None
+    if end is not None:
+        ended_at = _nearest(clock.moments(end, offsets.get(end)), started_at + fields.get("elapsed", 0))
+    submitted_at = started_at if submit is None else clock.moments(submit, offsets.get(submit))[0]
+    return SlurmRun(
+        start=row.start,
+        started_at=started_at,
+        submitted_at=submitted_at,
+        ended_at=ended_at,
+        fields=fields,
+        written=row.written,
+    )
+
+
+def _nearest(moments: Sequence[int], expected: int) -> int:
+    """In the hour that comes twice, what fits the time that the job took."""
+    return min(moments, key=lambda moment: abs(moment - expected))
+
+
+def _add_step(story: JobHistory, row: StoredRecord) -> None:
+    """A step belongs to the run that began last before it."""
+    if not story.runs:
+        story.lone_steps += 1
+        return
+    at = len(story.runs)
+    if not row.start.startswith(WAITING):
+        at = bisect_right(story.runs, row.start, key=lambda run: run.start)
+    run = story.runs[max(0, at - 1)]
+    fields = laid(row.layers)
+    run.steps += 1
+    run.steps_cpu_s += fields.get("cpu_s", 0)
+    run.resident_kib = max(run.resident_kib, fields.get("rss", 0))
+    run.virtual_kib = max(run.virtual_kib, fields.get("vm", 0))

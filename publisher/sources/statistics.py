@@ -1,0 +1,400 @@
+"""A job as its accounting rows have it, finished or not, whole or not: for people who look into the accounting data.
+
+Statistics of the accounting data itself: which jobs are counted, and what they add up to.
+
+What the jobs of a period used: groups as a source sums them up, and sums of such groups.
+
+What local statistics ask of a source: every job once, finished or not, and all that stands of one job.
+
+What reports ask of a source: the finished jobs of a period, summed up while they are read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
+
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Transfer
+from publisher.model.time import Window
+from publisher.sources import offered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """A change of state. `local_time` is the CE's clock, as stored; `moments` what it may mean.
+
+    One moment usually; two in the hour in which clocks go back, none for text that is no time of the zone.
+    """
+
+    key: str
+    local_time: str
+    moments: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDetails:
+    """All that stands of a job in one database. None is unknown, '' a text that is not there.
+
+    `attributes` are its token's, `extra` everything else that A-REX noted by name; both as stored, without repetitions.
+    `oddities` tell of values that cannot be read. `elsewhere` are other databases that hold the job too.
+    """
+
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    status: str
+    in_progress: bool
+    exit_code: int | None
+    submitted_at: Epoch | None
+    started_at: Epoch | None
+    ended_at: Epoch | None
+    interface: str
+    endpoint: str
+    queue: str
+    user: str
+    vo: str
+    fqan: str  # the main one
+    benchmark: str
+    node_count: int | None
+    cpu_count: int | None
+    gpu_count: int | None
+    memory_kib: int | None
+    virtual_memory_kib: int | None
+    wall_s: int | None
+    cpu_user_s: int | None
+    cpu_kernel_s: int | None
+    scratch_bytes: int | None
+    stage_in_bytes: int | None
+    stage_out_bytes: int | None
+    attributes: tuple[tuple[str, str], ...]
+    extra: tuple[tuple[str, str], ...]
+    runtime_environments: tuple[str, ...]
+    events: tuple[StoredEvent, ...]
+    transfers: tuple[Transfer, ...]
+    oddities: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+
+
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs count. Several values of a field: any of them; several fields: all. Empty takes every job.
+
+    A window with a bound takes no job that lacks the time. `extras` are attributes by name (`rte`, `vomsfqan`, ...), with the
+    values of which a job must have one.
+    """
+
+    ended: Window = Window()
+    submitted: Window = Window()
+    vos: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+    interfaces: frozenset[str] = frozenset()
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class CountedJob(NamedTuple):
+    """What statistics need of a job, finished or not. Made for every row, so a tuple: half the time of a frozen dataclass.
+
+    None is unknown. '' is a name that is not there. `unreadable` is whether some value is no number, or a negative time.
+    """
+
+    job_id: str
+    status: str
+    in_progress: bool
+    interface: str
+    queue: str
+    user: str
+    vo: str
+    submitted_at: Epoch | None
+    ended_at: Epoch | None
+    wall_s: int | None
+    cpu_user_s: int | None
+    cpu_kernel_s: int | None
+    stage_in_bytes: int | None
+    stage_out_bytes: int | None
+    unreadable: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """Sums over some jobs. `jobs` includes those in progress, which have no usage yet; unknown values add nothing."""
+
+    jobs: int = 0
+    in_progress: int = 0
+    unreadable: int = 0
+    wall_s: int = 0
+    cpu_user_s: int = 0
+    cpu_kernel_s: int = 0
+    stage_in_bytes: int = 0
+    stage_out_bytes: int = 0
+    first_submitted_at: Epoch | None = None
+    last_ended_at: Epoch | None = None
+
+    @property
+    def cpu_s(self) -> int:
+        return self.cpu_user_s + self.cpu_kernel_s
+
+    def add(self, job: CountedJob) -> None:
+        self.jobs += 1
+        self.in_progress += job.in_progress
+        self.unreadable += job.unreadable
+        self.wall_s += job.wall_s or 0
+        self.cpu_user_s += job.cpu_user_s or 0
+        self.cpu_kernel_s += job.cpu_kernel_s or 0
+        self.stage_in_bytes += job.stage_in_bytes or 0
+        self.stage_out_bytes += job.stage_out_bytes or 0
+        submitted, ended = job.submitted_at, job.ended_at
+        if submitted is not None and (self.first_submitted_at is None or submitted < self.first_submitted_at):
+            self.first_submitted_at = submitted
+        if ended is not None and (self.last_ended_at is None or ended > self.last_ended_at):
+            self.last_ended_at = ended
+
+
+@dataclass(slots=True, kw_only=True)
+class JobStatistics:
+    """Everything that is told of some jobs. Grows with the number of users, not of jobs.
+
+    `groups` are totals by what `by` tells of a job; without it there are none. Names that are '' are in no set.
+    """
+
+    by: Callable[[CountedJob], str] | None = None
+    totals: Totals = field(default_factory=Totals)
+    states: Counter[str] = field(default_factory=Counter)
+    vos: set[str] = field(default_factory=set)
+    users: set[str] = field(default_factory=set)
+    groups: dict[str, Totals] = field(default_factory=dict)
+
+    def add(self, jobs: Iterable[CountedJob]) -> None:
+        for job in jobs:
+            self.totals.add(job)
+            self.states[job.status] += 1
+            self.vos.add(job.vo)
+            self.users.add(job.user)
+            if self.by is not None:
+                self.groups.setdefault(self.by(job), Totals()).add(job)
+        self.vos.discard("")
+        self.users.discard("")
+
+
+def end_month(job: CountedJob) -> str:
+    """The calendar month, in UTC, in which a job ended: `2026-03`; '' when it has not, or in no calendar."""
+    return "" if job.ended_at is None else _month(job.ended_at // _DAY_S)
+
+
+@lru_cache(maxsize=4096)
+def _month(day: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(day * _DAY_S, UTC):%Y-%m}"
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
+    "vo": lambda job: job.vo,
+    "user": lambda job: job.user,
+    "state": lambda job: job.status,
+    "queue": lambda job: job.queue,
+    "endpoint": lambda job: job.interface,
+    "month": end_month,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageGroup:
+    """Finished jobs that differ in nothing but who they are, when they ran, and what they used.
+
+    `example` is one of them. `era` says between which of the asked for moments they ended. `project` is their first one,
+    '' for none; `own_project` whether it is called as their local user is. `waits_s` has the time from submission to the true
+    start of those whose start is known.
+    """
+
+    era: int
+    example: JobRecord
+    project: str
+    own_project: bool
+    jobs: int
+    wall_s: int
+    cpu_s: int
+    waits_s: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePage:
+    """The groups of some rows that were read in one short transaction. `unreadable` jobs are in no group."""
+
+    groups: tuple[UsageGroup, ...]
+    unreadable: int
+    rows_read: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Used:
+    """Sums over some jobs.
+
+    `scaled` is wall time x cores x benchmark, in 1/1000 of (benchmark unit x seconds), by benchmark type; types are never
+    added up. Jobs without a benchmark are in none. A job whose number of cores is unknown counts as one core.
+    """
+
+    jobs: int = 0
+    failed: int = 0
+    wall_s: int = 0
+    wall_core_s: int = 0
+    cpu_s: int = 0
+    cores_unknown: int = 0
+    without_benchmark: int = 0
+    scaled: Counter[str] = field(default_factory=Counter)
+
+    def add(self, group: UsageGroup, benchmark: tuple[str, int] | None) -> None:
+        """`benchmark` is its type and 1000 times its value."""
+        cores = group.example.cpu_count
+        wall_core_s = group.wall_s * (cores or 1)
+        self.jobs += group.jobs
+        self.failed += group.jobs if group.example.status == "failed" else 0
+        self.wall_s += group.wall_s
+        self.wall_core_s += wall_core_s
+        self.cpu_s += group.cpu_s
+        self.cores_unknown += 0 if cores else group.jobs
+        if benchmark is None:
+            self.without_benchmark += group.jobs
+        else:
+            kind, thousandths = benchmark
+            self.scaled[kind] += wall_core_s * thousandths
+
+    @property
+    def efficiency(self) -> float | None:
+        """CPU time over wall time x cores; None where there was none."""
+        return self.cpu_s / self.wall_core_s if self.wall_core_s else None
+
+    @property
+    def failed_share(self) -> float | None:
+        return self.failed / self.jobs if self.jobs else None
+
+    def merge(self, other: Used) -> None:
+        self.jobs += other.jobs
+        self.failed += other.failed
+        self.wall_s += other.wall_s
+        self.wall_core_s += other.wall_core_s
+        self.cpu_s += other.cpu_s
+        self.cores_unknown += other.cores_unknown
+        self.without_benchmark += other.without_benchmark
+        self.scaled.update(other.scaled)
+
+
+def by_weight(parts: Mapping[str, Used]) -> list[tuple[str, Used]]:
+    """The parts, the one with the most wall time x cores first; alike ones by name."""
+    return sorted(parts.items(), key=lambda part: (-part[1].wall_core_s, -part[1].jobs, part[0]))
+
+
+class NameKind(StrEnum):
+    """Names that jobs have in common, with the word for one of them."""
+
+    VO = "VO"
+    USER = "user"
+    STATE = "state"
+    QUEUE = "queue"
+    INTERFACE = "endpoint type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedPage:
+    """The jobs of a page that a filter takes, of so many rows that were read in one short transaction.
+
+    `rows` tell where each job stands, in the same order.
+    """
+
+    jobs: tuple[CountedJob, ...]
+    rows: tuple[RowRef, ...]
+    rows_read: int
+
+
+class Accounts(Protocol):
+    """A site's accounting data, to be looked into. Only reads; a job in two databases counts once, where it is finished.
+
+    All methods raise: SourceError when the data cannot be read; never an empty answer instead.
+    """
+
+    @property
+    def zone(self) -> str:
+        """IANA name of the zone in which events are written; '' when that is taken from this host."""
+        ...
+
+    def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
+        """The jobs that a filter takes, page by page; pages may be empty."""
+        ...
+
+    def names(self, kind: NameKind) -> frozenset[str]:
+        """All names of that kind."""
+        ...
+
+    def sheet(self, job_id: JobId) -> JobDetails | None:
+        """All that stands of a job, in the database in which it counts; None when there is no such job."""
+        ...
+
+    def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
+        """Some of the jobs that have this id in the batch system."""
+        ...
+
+    def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
+        """So many of the ids of jobs that begin like this, in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AccountsPlugin(Protocol):
+    """A module in this room that makes a source's options live for statistics."""
+
+    def create(self, options: object, environment: Mapping[str, str]) -> Accounts: ...
+
+
+ACCOUNTS: Final[Mapping[str, str]] = {
+    "arex": "publisher.sources.arex.statistics",
+}
+
+
+def accounts_plugin(name: str) -> AccountsPlugin:
+    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
+    plugin: AccountsPlugin = offered(ACCOUNTS, name, "stats, job, export and complete")
+    return plugin
+
+
+class UsageReader(Protocol):
+    """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts once."""
+
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
+        """The jobs that ended in a window, page by page, whether or not everything beside their rows is written yet.
+
+        `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in front of it. `alone`: each
+        job is a group of its own, with all that is known of it. `own_projects`: whether projects are called as their users
+        are is looked up; otherwise none is.
+        Raises: SourceError when the data cannot be read; never an empty answer instead.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class UsagePlugin(Protocol):
+    """A module in this room that makes a source's options live for reports."""
+
+    def create(self, options: object, environment: Mapping[str, str]) -> UsageReader: ...
+
+
+USAGE: Final[Mapping[str, str]] = {
+    "arex": "publisher.sources.arex.counting.usage",
+}
+
+
+def usage_plugin(name: str) -> UsagePlugin:
+    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
+    plugin: UsagePlugin = offered(USAGE, name, "report")
+    return plugin

@@ -1,0 +1,21 @@
+"""Transports, by name. A new one is one file here and one line in `TRANSPORTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+from publisher.transports.base import TransportPlugin
+
+TRANSPORTS: Final[Mapping[str, str]] = {
+    "ams": "publisher.transports.ams",
+    "sgas": "publisher.transports.sgas",
+    "spool": "publisher.transports.spool",
+}
+
+
+def transport_plugin(name: str) -> TransportPlugin:
+    """The plug-in module of a transport, loaded on first use. Raises: KeyError for a name not in `TRANSPORTS`."""
+    plugin: TransportPlugin = import_module(TRANSPORTS[name])
+    return plugin

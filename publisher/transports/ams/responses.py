@@ -1,0 +1,221 @@
+"""What an answer of AMS or of its authentication service means: pure functions, a table for each server family.
+
+Three voices answer on these ports: argo-messaging and argo-api-authn, always with an error envelope or the plain text of
+Go's router; and the balancer in front, with HTML or nothing. Their words are told apart by that.
+
+Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120, both measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from publisher.transports.http.answers import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
+
+LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
+
+# Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large (measured: its check for
+# 413 compares the producer's words, which have changed).
+BIG: Final = 650_000
+
+
+class Action(StrEnum):
+    """What to do now. `RETRY` repeats the same bytes; `RETRY_THEN_SPLIT` does so once and then takes it for too large."""
+
+    ACCEPTED = "accepted"
+    RETRY = "retry"
+    RETRY_THEN_SPLIT = "retry, then split"
+    SPLIT = "split"
+    REFUSE_MESSAGE = "refuse message"
+    REFRESH_TOKEN = "refresh token"  # noqa: S105 - the name of an action
+    STOP_TARGET = "stop target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """An action and why. `doubt` says that the request may have been carried out; `asked` is the Retry-After header.
+
+    `certain` is False for a refusal that may be about all messages rather than this one.
+    """
+
+    action: Action
+    reason: str = ""
+    exit_status: int = 0
+    doubt: bool = False
+    certain: bool = True
+    remote_id: str = ""
+    asked: str = ""
+
+
+def _stop(exit_status: int, reason: str) -> Decision:
+    return Decision(action=Action.STOP_TARGET, exit_status=exit_status, reason=reason)
+
+
+def _retry(reason: str, *, doubt: bool = False, asked: str = "") -> Decision:
+    return Decision(action=Action.RETRY, exit_status=LATER, reason=reason, doubt=doubt, asked=asked)
+
+
+# Silence, whoever kept it. Failures that nobody can repair by trying again stop the target before anything leaves.
+_SILENCE: Final[Mapping[Failure, Decision]] = {
+    Failure.NOT_SENT: _retry(""),
+    Failure.MAYBE_SENT: _retry("", doubt=True),
+    Failure.OUR_CERTIFICATE: _stop(CREDENTIALS, ""),
+    Failure.THEIR_CERTIFICATE: _stop(CREDENTIALS, ""),
+    Failure.PROXY: _stop(CONFIGURATION, ""),
+    Failure.IMPOSSIBLE: _stop(CONFIGURATION, ""),
+}
+
+# The balancer's and the machine's own troubles, the same on both ports: status -> whether the request may have gone through.
+# 504 and 408 leave Kafka at work behind the client's back; 502 is AMS dying after Kafka accepted; 503 and 429 never got in.
+_PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 500: True, 502: True, 503: False, 504: True}
+
+# argo-messaging's 404s, which tell an absent project from an absent topic; the router's own is no JSON.
+_AMS_ABSENT: Final[Mapping[str, str]] = {
+    "project doesn't exist": "check `project` of the target",
+    "topic doesn't exist": "check `topic` of the target",
+}
+# argo-messaging's 400s that are about the address (checked before the token), not about the message.
+_AMS_BAD_NAMES: Final = ("invalid topic name", "invalid project name")
+
+# argo-api-authn's refusals: words of its message -> exit status and what helps. First match wins.
+_AUTHN_REFUSALS: Final = (
+    ("no certificate provided", CREDENTIALS, "the client certificate did not arrive; something in between ends TLS"),
+    (
+        "no such host",
+        CREDENTIALS,
+        "this machine's address needs a reverse DNS name (think of IPv6), which the service checks",
+    ),
+    ("legacy common name", CREDENTIALS, "the certificate needs a subject alternative name (SAN)"),
+    ("certificate is valid for", CREDENTIALS, "the reverse DNS name of this machine is not in the certificate"),
+    ("expired", CREDENTIALS, "renew the certificate"),
+    ("not active yet", CREDENTIALS, "check this machine's clock and the certificate's first day"),
+    ("crldistributionpoints", CREDENTIALS, "the certificate needs a CRL URL; ask the CA for another profile"),
+    ("revoked", CREDENTIALS, "get a new certificate"),
+    ("service-type was not found", CONFIGURATION, "check `auth_url` of the target"),
+    ("not yet supported", CONFIGURATION, "check `auth_url` of the target"),
+    (
+        "host was not found",
+        CONFIGURATION,
+        "`service_host` must be the name that the service is registered under, no alias",
+    ),
+    ("auth method was not found", CONFIGURATION, "ask the operators of the service"),
+    (
+        "binding was not found",
+        CREDENTIALS,
+        "register this host in GOCDB (service type gLite-APEL for jobs) with exactly this host DN; it takes up to 4 hours",
+    ),
+)
+
+_TOKEN: Final = re.compile(r"[!-~]{1,1024}")
+
+
+def token_of(answer: Answer) -> str:
+    """The token in an answer of authn, or an empty string when there is none that could be sent as a header."""
+    document = parsed(answer.body)
+    token = document.get("token") if isinstance(document, dict) else None
+    return token if isinstance(token, str) and _TOKEN.fullmatch(token) else ""
+
+
+def token_verdict(answer: Answer | RequestFailure) -> Decision:
+    """What to do after asking authn for the token."""
+    if isinstance(answer, RequestFailure):
+        # Asking is harmless to repeat: there is no doubt to carry.
+        return _silence(answer, doubt_matters=False)
+    if 200 <= answer.status < 300:
+        return _token_given(answer)
+    if answer.status in _PASSING or answer.status >= 500:
+        return _retry(f"authn answered {quoted(answer)}", asked=answer.headers.get("retry-after", ""))
+    if 300 <= answer.status < 400:
+        return _redirect("authn", "auth_url", answer)
+    said = envelope_message(answer)
+    for words, exit_status, advice in _AUTHN_REFUSALS:
+        if said and words in said.lower():
+            return _stop(exit_status, f"authn answered {quoted(answer)}: {advice}")
+    if answer.status == 404 and not said:
+        return _stop(CONFIGURATION, f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target")
+    return _stop(CREDENTIALS, f"authn answered {quoted(answer)}")
+
+
+def _token_given(answer: Answer) -> Decision:
+    """A success. Nothing of its body is quoted: whatever is wrong with it, the token may be in there."""
+    if not answer.complete:
+        return _retry(f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes")
+    if answer.status == 200 and token_of(answer):
+        return Decision(action=Action.ACCEPTED)
+    return _stop(
+        REFUSED, f"authn answered {answer.status} without a token; is `auth_url` of the target the right service?"
+    )
+
+
+def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) -> Decision:
+    """What to do after handing over one message of this many base64 characters."""
+    if isinstance(answer, RequestFailure):
+        return _silence(answer)
+    status, said = answer.status, envelope_message(answer).lower()
+    if status == 200:
+        return _accepted(answer)
+    if status == 500 and said == "backend error" and sent_base64_length > BIG:
+        reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters, which may be too many"
+        return Decision(action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
+    if status == 413:
+        return Decision(action=Action.SPLIT, exit_status=REFUSED, reason=f"{quoted(answer)}: too large for the service")
+    if status in _PASSING or status >= 500 or 200 < status < 300:
+        doubt = _PASSING.get(status, True)
+        return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.headers.get("retry-after", ""))
+    if 300 <= status < 400:
+        return _redirect("AMS", "url", answer)
+    return _refusal(answer, said)
+
+
+def _refusal(answer: Answer, said: str) -> Decision:
+    status, reason = answer.status, f"AMS answered {quoted(answer)}"
+    if status == 401:
+        return Decision(action=Action.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
+    if status == 403:
+        return _stop(
+            CREDENTIALS, f"{reason}: authenticated, but this user may not publish to the topic (not in its ACL)"
+        )
+    if status == 404:
+        default = "no such address; check `url` of the target: it must be AMS itself, not its token service"
+        return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(said, default)}")
+    if status == 400 and said.startswith(_AMS_BAD_NAMES):
+        return _stop(CONFIGURATION, f"{reason}: check `project` and `topic` of the target")
+    if status == 400 and said == "invalid request body":  # the upload broke, the message was not judged
+        return _retry(reason)
+    if status == 400:
+        # The body is well formed JSON by construction, so this may as well be about the topic (a schema) or about AMS itself;
+        # and without an envelope it is the balancer's word. Only messages that got through before tell.
+        return Decision(action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
+    return _stop(REFUSED, f"{reason}, which is no answer of AMS; ask its operators")
+
+
+def _accepted(answer: Answer) -> Decision:
+    document = parsed(answer.body) if answer.complete else None
+    ids = document.get("messageIds") if isinstance(document, dict) else None
+    # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client library turns HTML into 200.
+    if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
+        return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
+    return _retry(f"AMS answered {quoted(answer)}, which is no receipt for one message", doubt=True)
+
+
+def _redirect(service: str, key: str, answer: Answer) -> Decision:
+    where = answer.headers.get("location", "")[:120]
+    return _stop(
+        CONFIGURATION,
+        f"{service} answered {answer.status} and points to {where or 'nowhere'}; redirects are not followed, "
+        f"for they would carry the token elsewhere; check `{key}` of the target",
+    )
+
+
+def _silence(answer: RequestFailure, *, doubt_matters: bool = True) -> Decision:
+    decision = _SILENCE[answer.failure]
+    return Decision(
+        action=decision.action,
+        exit_status=decision.exit_status,
+        reason=answer.reason,
+        doubt=decision.doubt and doubt_matters,
+    )

@@ -1,0 +1,310 @@
+"""A look at certificate and key, question by question, before any service does: for `doctor`.
+
+Spec: RFC 5280 (key usage 4.2.1.3, extended key usage 4.2.1.12, CRL distribution points 4.2.1.13), RFC 3820 (proxies).
+
+A look at those whom we trust: the CAs, whether our own is among them, and the age of their lists of revoked certificates.
+
+Spec: the directory of IGTF's distribution and fetch-crl: `<hash>.<n>` are certificates, `<hash>.r<n>` CRLs, PEM or DER.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from publisher.model.errors import CredentialError
+from publisher.transports.ams.responses import CREDENTIALS
+from publisher.transports.base import Credentials, Step
+from publisher.transports.credentials.host_certificate import (
+    AS_THE_SERVICE,
+    authn_dn,
+    certificates,
+    issued,
+    load_certificate,
+    load_key,
+    may_be_open,
+    slash_dn,
+    validity,
+)
+from publisher.transports.http.tls import trusting_context
+from publisher.transports.sgas.dn import in_domain, spellings
+
+Kind = TypeVar("Kind", bound=x509.ExtensionType)
+
+SOON: Final = timedelta(days=30)
+URGENT: Final = timedelta(days=14)
+TOO_LATE: Final = timedelta(days=3)
+_RENEW: Final = "get a new certificate from your CA, and put certificate and key in place together"
+_PROFILE: Final = "ask the CA for a certificate of the profile for grid hosts, and put it in place with its key"
+_PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
+_SMALLEST_RSA: Final = 2048
+_CLIENTS: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+
+
+def certificate_ends(credentials: Credentials) -> datetime | None:
+    """When the certificate ends, aware UTC; None when it cannot be read."""
+    try:
+        return validity(load_certificate(credentials.certificate))[1]
+    except CredentialError:
+        return None
+
+
+def foreign_machines(credentials: Credentials, machines: Iterable[str]) -> tuple[str, list[str]]:
+    """The host that the certificate is for, and every MachineName for which SGAS does not let it insert by that alone.
+
+    Raises: CredentialError.
+    """
+    host = spellings(load_certificate(credentials.certificate).subject).host
+    return host, sorted(name for name in machines if not in_domain(name, host))
+
+
+def not_here(credentials: Credentials) -> Step | None:
+    """What to say of a key that only the service gets to see; None for any other."""
+    if not str(credentials.key).startswith("$"):
+        return None
+    advice = f"ask as the service does: `{AS_THE_SERVICE} doctor`"
+    return Step(name="key", answer=f"{credentials.key} is there for the service only", advice=advice)
+
+
+def check_credentials(
+    credentials: Credentials, now: datetime, environment: Mapping[str, str], *, allow_open_key: bool
+) -> tuple[Step, ...]:
+    """Certificate, its dates, purpose and subject, and the key. Only the key, when the certificate cannot be read."""
+    try:
+        certificate = load_certificate(credentials.certificate)
+    except CredentialError as error:
+        return (_refused("certificate", error),)
+    subject = slash_dn(certificate.subject)
+    try:
+        of_extensions: tuple[Step, ...] = (_purpose(certificate), _profile(certificate))
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        answer = f"its extensions cannot be read: {error}"
+        of_extensions = (Step(name="certificate purpose", answer=answer, exit_status=CREDENTIALS, advice=_PROFILE),)
+    return (
+        Step(name="certificate", answer=f"{credentials.certificate}: {subject}, by {slash_dn(certificate.issuer)}"),
+        _dates(certificate, now),
+        *of_extensions,
+        _subject(certificate),
+        not_here(credentials) or _key(credentials, certificate, environment, allow_open=allow_open_key),
+    )
+
+
+def _refused(name: str, error: CredentialError) -> Step:
+    found, _, advice = str(error).partition("; ")
+    return Step(name=name, answer=found, exit_status=CREDENTIALS, advice=advice or _RENEW)
+
+
+def _dates(certificate: x509.Certificate, now: datetime) -> Step:
+    name = "certificate dates"
+    begins, ends = validity(certificate)
+    left, until = ends - now, f"{ends:%Y-%m-%d %H:%M} UTC"
+    if now < begins:
+        found = f"not valid before {begins:%Y-%m-%d %H:%M} UTC"
+        advice = "see that this host's clock is right, else wait until then, or put the earlier certificate back"
+        return Step(name=name, answer=found, exit_status=CREDENTIALS, advice=advice)
+    if left <= timedelta(0):
+        return Step(name=name, answer=f"expired on {until}", exit_status=CREDENTIALS, advice=_RENEW)
+    answer = f"good until {until}, {left.days} days from now"
+    if left < TOO_LATE:
+        return Step(name=name, answer=answer, exit_status=CREDENTIALS, advice=f"today: {_RENEW}")
+    if left < URGENT:
+        return Step(name=name, answer=answer, advice=f"this week: {_RENEW}")
+    if left < SOON:
+        return Step(name=name, answer=answer, advice=f"in good time: {_RENEW}")
+    return Step(name=name, answer=answer)
+
+
+def _purpose(certificate: x509.Certificate) -> Step:
+    """Whether services may take it for a client's, and its signature for one of a message."""
+    usage = _extension(certificate, x509.KeyUsage)
+    extended = _extension(certificate, x509.ExtendedKeyUsage)
+    basic = _extension(certificate, x509.BasicConstraints)
+    wrong = []
+    if basic is not None and basic.ca:
+        wrong.append("it is the certificate of a CA, not of a host")
+    if any(extension.oid == _PROXY for extension in certificate.extensions):
+        wrong.append("it is a proxy, not the certificate of a host")
+    if usage is not None and not usage.digital_signature:
+        wrong.append("its key usage lacks digitalSignature, so that it may not sign messages")
+    if extended is not None and not _CLIENTS & set(extended):
+        wrong.append("its extended key usage lacks clientAuth, so that services take it for no client's")
+    if wrong:
+        return Step(name="certificate purpose", answer="; ".join(wrong), exit_status=CREDENTIALS, advice=_PROFILE)
+    return Step(name="certificate purpose", answer="may sign, and be shown by a client")
+
+
+def _profile(certificate: x509.Certificate) -> Step:
+    """What some receivers insist on and others do not: a warning."""
+    name = "certificate profile"
+    odd = []
+    public = certificate.public_key()
+    if isinstance(public, rsa.RSAPublicKey) and public.key_size < _SMALLEST_RSA:
+        odd.append(f"its key has {public.key_size} bits, and TLS libraries of today want {_SMALLEST_RSA}")
+    algorithm = certificate.signature_hash_algorithm
+    if algorithm is not None and algorithm.name in ("md5", "sha1"):
+        odd.append(f"it is signed with {algorithm.name.upper()}, which services of today refuse")
+    if _extension(certificate, x509.CRLDistributionPoints) is None:
+        odd.append("it names no CRL, and the service that gives out AMS tokens may refuse it for that")
+    if _extension(certificate, x509.SubjectAlternativeName) is None:
+        odd.append("it has no subject alternative name, and that service may refuse it for that")
+    if odd:
+        return Step(name=name, answer="; ".join(odd), advice=_PROFILE)
+    return Step(name=name, answer="key, signature, names and CRL address as services want them")
+
+
+def _subject(certificate: x509.Certificate) -> Step:
+    """The DN in the spellings that people have to paste."""
+    subject, sgas = certificate.subject, spellings(certificate.subject)
+    slash = slash_dn(subject)
+    found = f'GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: "{sgas.comma}" or "{sgas.slash}"'
+    if slash != " ".join(slash.split()) or not slash.isascii():
+        advice = "GOCDB and SGAS compare it letter by letter: copy the DN from here, with every blank and every letter"
+        return Step(
+            name="subject", answer=f"{found}; it holds blanks at an edge, or letters beyond ASCII", advice=advice
+        )
+    return Step(name="subject", answer=found)
+
+
+def _key(
+    credentials: Credentials, certificate: x509.Certificate, environment: Mapping[str, str], *, allow_open: bool
+) -> Step:
+    handed_over = may_be_open(credentials.key, environment)
+    try:
+        load_key(credentials.key, certificate, allow_open=allow_open or handed_over)
+        mode = stat.S_IMODE(credentials.key.stat().st_mode)
+    except CredentialError as error:
+        return _refused("key", error)
+    except OSError as error:
+        return _refused("key", CredentialError(f"{credentials.key}: {error.strerror}; run again"))
+    answer = f"{credentials.key}, mode {mode:04o}, belongs to the certificate"
+    if mode & 0o077 and not handed_over:
+        advice = f"`chmod 0400 {credentials.key}`, and take `allow_open_key` out of the configuration"
+        return Step(name="key", answer=f"{answer}; others on this host can read it", advice=advice)
+    return Step(name="key", answer=answer)
+
+
+def _extension(certificate: x509.Certificate, kind: type[Kind]) -> Kind | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+_CERTIFICATE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+_CRL: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
+_MOST_BYTES: Final = 64 << 20  # the longest CRLs of the field have some megabytes
+_OLD: Final = timedelta(days=7)  # for a CRL that does not say when the next one comes
+_SHOWN: Final = 3
+_INSTALL: Final = (
+    "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), or set `credentials: ca` to a bundle "
+    "file or to `system`"
+)
+_FETCH: Final = "run `fetch-crl`, and enable its timer or cron job, so that it stays so"
+
+
+def check_trust(credentials: Credentials, now: datetime) -> tuple[Step, ...]:
+    """The CAs, our own among them, and the CRLs of a directory."""
+    try:
+        trusting_context(credentials)
+    except CredentialError as error:
+        found, _, advice = str(error).partition("; ")
+        return (Step(name="CAs", answer=found, exit_status=CREDENTIALS, advice=advice or _INSTALL),)
+    if credentials.ca is None:
+        return (Step(name="CAs", answer="the system's store"),)
+    names = _entries(credentials.ca, _CERTIFICATE) if credentials.ca.is_dir() else [credentials.ca]
+    cas, unreadable = _load(names)
+    steps = [_counted(credentials.ca, cas, unreadable, now), _issuer(credentials, cas)]
+    if credentials.ca.is_dir():
+        steps.append(_lists(credentials.ca, now))
+    return tuple(steps)
+
+
+def _entries(directory: Path, pattern: re.Pattern[str]) -> list[Path]:
+    return sorted(entry for entry in directory.iterdir() if pattern.fullmatch(entry.name))
+
+
+def _load(paths: list[Path]) -> tuple[list[x509.Certificate], list[str]]:
+    """The certificates of files, and the names of those that hold none that can be read (a dangling link, say)."""
+    found: list[x509.Certificate] = []
+    unreadable = []
+    for path in paths:
+        try:
+            found += certificates(path.read_bytes())
+        except (OSError, ValueError):
+            unreadable.append(path.name)
+    return found, unreadable
+
+
+def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: datetime) -> Step:
+    expired = [slash_dn(each.subject) for each in cas if validity(each)[1] <= now]
+    answer = f"{len(cas)} in {ca}"
+    if not cas:
+        return Step(name="CAs", answer=f"no readable CA in {ca}", exit_status=CREDENTIALS, advice=_INSTALL)
+    if unreadable:
+        answer = f"{answer}; {len(unreadable)} files cannot be read: {', '.join(unreadable[:_SHOWN])}"
+        return Step(name="CAs", answer=answer, advice="install the package of CAs again; links must lead somewhere")
+    if len(expired) == len(cas):
+        answer = f"{answer}, all of them expired"
+        return Step(name="CAs", answer=answer, exit_status=CREDENTIALS, advice="update the package of CAs")
+    if expired:
+        answer = f"{answer}, {len(expired)} expired: {', '.join(expired[:_SHOWN])}"
+        return Step(name="CAs", answer=answer, advice="update the package of CAs")
+    return Step(name="CAs", answer=answer)
+
+
+def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
+    """Whether our own certificate leads to one of the CAs. If not here, then perhaps not there either."""
+    try:
+        chain = certificates(credentials.certificate.read_bytes())
+    except (OSError, ValueError):
+        return Step(name="our CA", answer="not asked: the certificate cannot be read")
+    own = chain[0]
+    if any(issued(own, ca) or any(issued(link, ca) for link in chain[1:]) for ca in cas):
+        return Step(name="our CA", answer=f"{slash_dn(own.issuer)} is among the CAs")
+    return Step(
+        name="our CA",
+        answer=f"{slash_dn(own.issuer)}, which issued our certificate, is not among the CAs in {credentials.ca}",
+        advice="get the certificate from a CA that the services know (IGTF); if it is one, update the package of CAs",
+    )
+
+
+def _lists(directory: Path, now: datetime) -> Step:
+    """The CRLs: nothing here depends on them, and the same directory serves the rest of the host."""
+    paths = _entries(directory, _CRL)
+    if not paths:
+        return Step(name="CRLs", answer=f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
+    old = list(_stale(paths, now))
+    if old:
+        answer = f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
+        return Step(name="CRLs", answer=answer, advice=_FETCH)
+    return Step(name="CRLs", answer=f"{len(paths)}, all of them up to date")
+
+
+def _stale(paths: list[Path], now: datetime) -> Iterator[str]:
+    for path in paths:
+        try:
+            if path.stat().st_size > _MOST_BYTES or _next_update(path) <= now:
+                yield path.name
+        except (OSError, ValueError):
+            yield path.name
+
+
+def _next_update(path: Path) -> datetime:
+    """Raises: OSError, ValueError."""
+    content = path.read_bytes()
+    pem = content.lstrip().startswith(b"-----BEGIN")
+    found = x509.load_pem_x509_crl(content) if pem else x509.load_der_x509_crl(content)
+    aware: datetime | None = getattr(found, "next_update_utc", None)  # since cryptography 42
+    if aware is not None:
+        return aware
+    if hasattr(found, "next_update_utc") or found.next_update is None:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC) + _OLD
+    return found.next_update.replace(tzinfo=UTC)

@@ -1,0 +1,281 @@
+"""The host certificate and its key as files: load, judge, and spell the subject in both ways the field uses."""
+
+from __future__ import annotations
+
+import re
+import stat
+from base64 import b64decode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import cryptography
+from cryptography import x509
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from publisher.model.errors import CredentialError
+
+WARN_BEFORE: Final = timedelta(days=30)
+# How to run a command with the key that only the service is handed; the command follows.
+AS_THE_SERVICE: Final = (
+    "systemd-run --pipe --wait --uid=publisher "
+    "--property=LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem -- publisher"
+)
+
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+SigningKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+# Short names of OpenSSL, which both GOCDB's and the receiver's lists of DNs are made with.
+_SHORT: Final = {
+    "0.9.2342.19200300.100.1.25": "DC",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "1.2.840.113549.1.9.1": "emailAddress",
+    "2.5.4.3": "CN",
+    "2.5.4.4": "SN",
+    "2.5.4.5": "serialNumber",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "street",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "2.5.4.12": "title",
+    "2.5.4.15": "businessCategory",
+    "2.5.4.17": "postalCode",
+    "2.5.4.42": "GN",
+    "2.5.4.43": "initials",
+    "2.5.4.46": "dnQualifier",
+    "2.5.4.65": "pseudonym",
+    "2.5.4.97": "organizationIdentifier",
+    "1.3.6.1.4.1.311.60.2.1.1": "jurisdictionL",
+    "1.3.6.1.4.1.311.60.2.1.2": "jurisdictionST",
+    "1.3.6.1.4.1.311.60.2.1.3": "jurisdictionC",
+}
+# The order in which authn joins the parts; types that are not here, it drops (argo-api-authn eb23120, measured).
+_AUTHN: Final = (
+    ("E", "1.2.840.113549.1.9.1"),
+    ("SERIALNUMBER", "2.5.4.5"),
+    ("CN", "2.5.4.3"),
+    ("OU", "2.5.4.11"),
+    ("O", "2.5.4.10"),
+    ("POSTALCODE", "2.5.4.17"),
+    ("STREET", "2.5.4.9"),
+    ("L", "2.5.4.7"),
+    ("ST", "2.5.4.8"),
+    ("C", "2.5.4.6"),
+    ("DC", "0.9.2342.19200300.100.1.25"),
+)
+_LAST_ONLY: Final = ("SERIALNUMBER", "CN")
+_UNESCAPED: Final = ("E", "DC")
+_RSA_PSS: Final = bytes.fromhex("06092a864886f70d01010a")  # object id 1.2.840.113549.1.1.10, DER
+# To prove an RSA key's primes costs 35 ms of every start; a signature that its own certificate verifies, 1.5 (`_try_out`).
+_UNPROVED: Final[Mapping[str, bool]] = (
+    {"unsafe_skip_rsa_key_validation": True} if int(cryptography.__version__.partition(".")[0]) >= 39 else {}
+)
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """The first certificate of a PEM file: the host's own. A chain behind it is for TLS, never for the signature.
+
+    Raises: CredentialError
+    """
+    content = _read(path, "certificate")
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise CredentialError(
+            f"{path} holds no PEM certificate; `credentials: certificate` must name a PEM file (convert DER with "
+            "`openssl x509 -inform DER`, PKCS#12 with `openssl pkcs12 -nokeys`)"
+        )
+    try:
+        return x509.load_pem_x509_certificate(content)
+    except ValueError as error:
+        raise CredentialError(f"the certificate in {path} is damaged ({error}); install it again") from error
+
+
+def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = False) -> SigningKey:
+    """The private key of the certificate. Raises: CredentialError, also for a key that group or others may read."""
+    content = _read(path, "key")
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise CredentialError(f"cannot look at the key {path}: {error.strerror}") from error
+    if mode & 0o077 and not allow_open:
+        raise CredentialError(
+            f"the key {path} is open to others (mode {mode:04o}); chmod 0400 it, or set `allow_open_key: true` on the target "
+            "if this is meant"
+        )
+    key = _parse_key(path, content)
+    ours = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != ours:
+        raise CredentialError(
+            f"the key {path} does not belong to the certificate of {slash_dn(certificate.subject)}; "
+            "check `credentials: certificate` and `key`, and whether only one of the two was renewed"
+        )
+    _try_out(path, key)
+    return key
+
+
+def may_be_open(key: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a key's mode is none of our business, because systemd handed it over.
+
+    LoadCredential gives the service's user access through an ACL, which shows as a group-readable mode; the directory around
+    it is closed to everybody else.
+    """
+    directory = environment.get("CREDENTIALS_DIRECTORY", "")
+    return bool(directory and key.is_relative_to(Path(directory)))
+
+
+def validity(certificate: x509.Certificate) -> tuple[datetime, datetime]:
+    """First and last moment of a certificate, aware UTC."""
+    return _moment(certificate, "not_valid_before"), _moment(certificate, "not_valid_after")
+
+
+def slash_dn(name: x509.Name) -> str:
+    """A name in slash form, in the certificate's order, several values of one part flattened, nothing escaped."""
+    return "".join(f"/{_SHORT.get(part.oid.dotted_string, part.oid.dotted_string)}={_text(part)}" for part in name)
+
+
+def authn_dn(name: x509.Name) -> str:
+    """A name as authn builds it: fixed order, several of a type joined with `+`, of CN the last one only."""
+    parts = []
+    for label, oid in _AUTHN:
+        values = [_text(part) for part in name if part.oid.dotted_string == oid]
+        if label in _LAST_ONLY:
+            values = values[-1:]
+        if label not in _UNESCAPED:
+            values = [_go_escape(value) for value in values]
+        if values:
+            parts.append("+".join(f"{label}={value}" for value in values))
+    return ",".join(parts)
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        if str(path).startswith("$"):
+            raise CredentialError(
+                f"the {what} {path} is there for the service only; run the command as the service does: "
+                f"`{AS_THE_SERVICE} COMMAND`, or write the full path of a file as `credentials: {what}`"
+            ) from error
+        raise CredentialError(
+            f"the {what} {path} does not exist; put it there or correct `credentials: {what}`"
+        ) from error
+    except PermissionError as error:
+        raise CredentialError(
+            f"no permission to read the {what} {path}; run as a user that may, or hand it over with systemd's LoadCredential"
+        ) from error
+    except OSError as error:
+        raise CredentialError(f"cannot read the {what} {path}: {error.strerror or error}") from error
+
+
+def _parse_key(path: Path, content: bytes) -> SigningKey:
+    if b"PRIVATE KEY-----" not in content:
+        raise CredentialError(f"{path} holds no PEM private key; `credentials: key` must name one")
+    try:
+        key = load_pem_private_key(content, password=None, **_UNPROVED)
+    except TypeError as error:  # what the library raises when a password is missing
+        raise CredentialError(
+            f"the key {path} is encrypted, and nobody is here to type its password; store it unencrypted with mode 0400"
+        ) from error
+    except UnsupportedAlgorithm as error:
+        raise CredentialError(f"the key {path} is of an unknown kind ({error}); use RSA or EC") from error
+    except ValueError as error:
+        raise CredentialError(f"the key in {path} is damaged; install it again") from error
+    if isinstance(key, rsa.RSAPrivateKey) and not _is_pss(content):
+        return key
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key
+    kind = "RSA-PSS" if isinstance(key, rsa.RSAPrivateKey) else type(key).__name__.strip("_").removesuffix("PrivateKey")
+    raise CredentialError(
+        f"the key {path} is of the kind {kind}, which S/MIME receivers cannot verify; use an RSA or EC key"
+    )
+
+
+def _try_out(path: Path, key: SigningKey) -> None:
+    """Whether its signatures hold: the public part may be whole in a file whose secret part is damaged."""
+    trial = b"."
+    try:
+        if isinstance(key, rsa.RSAPrivateKey):
+            signature = key.sign(trial, padding.PKCS1v15(), hashes.SHA256())
+            key.public_key().verify(signature, trial, padding.PKCS1v15(), hashes.SHA256())
+        else:
+            key.public_key().verify(key.sign(trial, ec.ECDSA(hashes.SHA256())), trial, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, InternalError, ValueError) as error:
+        raise CredentialError(f"the key in {path} is damaged; install it again") from error
+
+
+def _is_pss(content: bytes) -> bool:
+    """Whether a key is bound to PSS. The library does not tell; the object id stands within the first line of its PKCS#8."""
+    _, found, rest = content.partition(b"-----BEGIN PRIVATE KEY-----")
+    return bool(found) and _RSA_PSS in b64decode(b"".join(rest.split(maxsplit=1)[:1]))
+
+
+def certificates(content: bytes) -> list[x509.Certificate]:
+    """All certificates of a PEM file. Raises: ValueError, also when there is none.
+
+    `load_pem_x509_certificates` does it only since cryptography 39; Debian 12 has 38.
+    """
+    blocks = _BLOCK.findall(content)
+    if not blocks:
+        raise ValueError("no certificate")
+    return [x509.load_pem_x509_certificate(block) for block in blocks]
+
+
+def issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    """Whether that CA signed this certificate: `verify_directly_issued_by`, which is there only since cryptography 40."""
+    if certificate.issuer != ca.subject:
+        return False
+    key, hashed = ca.public_key(), certificate.signature_hash_algorithm
+    signature, content = certificate.signature, certificate.tbs_certificate_bytes
+    try:
+        if hasattr(certificate, "verify_directly_issued_by"):
+            certificate.verify_directly_issued_by(ca)
+        elif isinstance(key, rsa.RSAPublicKey) and hashed is not None:
+            key.verify(signature, content, padding.PKCS1v15(), hashed)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and hashed is not None:
+            key.verify(signature, content, ec.ECDSA(hashed))
+        else:
+            return False
+    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
+        return False
+    return True
+
+
+def _moment(certificate: x509.Certificate, which: str) -> datetime:
+    """`not_valid_after` and its like, which are aware (and called `_utc`) only since cryptography 42."""
+    aware: datetime | None = getattr(certificate, f"{which}_utc", None)
+    if aware is not None:
+        return aware
+    naive: datetime = getattr(certificate, which)
+    return naive.replace(tzinfo=UTC)
+
+
+def _text(part: x509.NameAttribute[str | bytes]) -> str:
+    return part.value if isinstance(part.value, str) else part.value.hex()
+
+
+def _go_escape(value: str) -> str:
+    """A value as Go's pkix.Name prints it: a backslash before separators, an edge space, a leading number sign."""
+    text = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
+    if value.startswith((" ", "#")):
+        text = f"\\{text}"
+    if len(value) > 1 and value.endswith(" "):
+        text = f"{text[:-1]}\\ "
+    return text
+
+
+def ends_soon(path: Path, subject: str, ends: datetime, now: datetime) -> tuple[str, ...]:
+    """A warning for a certificate that ends within 30 days; none for one that has longer."""
+    left = ends - now
+    if left >= WARN_BEFORE:
+        return ()
+    days = max(0, left.days)
+    return (
+        f"the certificate {path} ({subject}) expires in {days} day{'' if days == 1 else 's'}, "
+        f"on {ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected",
+    )

@@ -1,0 +1,157 @@
+"""Signing as APEL's receiver wants it: clear-signed S/MIME with the signer's certificate alone, made in-process.
+
+The signature is a DER PKCS#7 from `cryptography`; the text around it is put together here, because the library's own S/MIME
+writer goes through Python's e-mail classes (12 ms for 1 MB where this takes 1, and `openssl` as a child process 6).
+
+Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured on SSM 4.0.0 with OpenSSL.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import datetime
+from hashlib import sha256
+from typing import Final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
+
+from publisher.model.errors import CredentialError
+from publisher.transports.base import Credentials
+from publisher.transports.credentials.host_certificate import (
+    authn_dn,
+    ends_soon,
+    load_certificate,
+    load_key,
+    slash_dn,
+    validity,
+)
+
+# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0, measured).
+TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
+# Begins with bytes that have no case, so that the search is quick.
+_THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
+
+_PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
+_OPTIONS: Final = (pkcs7.PKCS7Options.DetachedSignature, pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCapabilities)
+# The header block that `openssl smime -sign -text` puts inside the signed part; without it the receiver finds no body.
+_INNER: Final = b"Content-Type: text/plain\n\n"
+# An EC signature is a few bytes shorter or longer each time: two integers of up to 66 bytes, each with up to 3 leading
+# bytes of play, in base64 and with its line ends.
+_PLAY: Final = 24
+
+
+class UnsafePayload(ValueError):
+    """A payload that must not leave."""
+
+
+def unsafe_reason(payload: bytes) -> str:
+    """Why a payload must never leave, or an empty string: what would stop or blind APEL's receiver, for everybody."""
+    if not payload or payload.isspace():
+        return "the payload is empty, and an empty message stops the receiver"
+    if not payload.isascii():
+        return "the payload is not plain ASCII, and one such byte stops the receiver for all sites"
+    if strange := payload.translate(None, _PLAIN):
+        return f"the payload holds the control character 0x{strange[0]:02x}"
+    if b"\r" in payload and b"\r" in payload.replace(b"\r\n", b"\n"):
+        return "the payload holds a carriage return that does not end a line"
+    # Rare, and for 700 kB this takes 0.2 ms where to lower a copy and look there takes 0.4.
+    if _THEIR_END.search(payload):
+        lowered = payload.lower()
+        for words in TAKEN_FOR_ENCRYPTED:
+            if words in lowered:
+                return (
+                    f"the payload holds the words {words.decode()}, which the receiver takes for an encrypted message"
+                )
+    return ""
+
+
+class Signer:
+    """The host certificate and its key, loaded and checked once."""
+
+    def __init__(self, credentials: Credentials, now: datetime, *, allow_open_key: bool = False) -> None:
+        """Load and try the credentials.
+
+        Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not yet or no longer valid,
+            of a kind that S/MIME cannot use, of another pair, or (unless allowed) a key that others can read.
+        """
+        self._path = credentials.certificate
+        self._certificate = load_certificate(credentials.certificate)
+        self._key = load_key(credentials.key, self._certificate, allow_open=allow_open_key)
+        self._begins, self._ends = validity(self._certificate)
+        self.check(now)
+        trial = b"."
+        self._around = len(self.sign(trial)) - len(trial) + _PLAY
+
+    def check(self, now: datetime) -> None:
+        """Raises: CredentialError when the certificate is not valid at this time."""
+        if now >= self._ends:
+            raise CredentialError(
+                f"the certificate {self._path} ({self.subject_slash()}) expired on {self._ends:%Y-%m-%d %H:%M} UTC; "
+                "get a new one from your CA and put it in place, nothing was sent"
+            )
+        if now < self._begins:
+            raise CredentialError(
+                f"the certificate {self._path} ({self.subject_slash()}) is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; "
+                "check this machine's clock, nothing was sent"
+            )
+
+    def warnings(self, now: datetime) -> tuple[str, ...]:
+        """What to tell the administrator in good time: an expiry less than 30 days away."""
+        return ends_soon(self._path, self.subject_slash(), self._ends, now)
+
+    def subject_slash(self) -> str:
+        """The subject as GOCDB and APEL's list of senders spell it: /DC=org/O=site/CN=host."""
+        return slash_dn(self._certificate.subject)
+
+    def subject_authn(self) -> str:
+        """The subject as the AMS authentication service looks it up: CN=host,O=site,DC=org."""
+        return authn_dn(self._certificate.subject)
+
+    def describe(self) -> str:
+        """File, subject, issuer and end of the certificate, for error messages."""
+        issuer = slash_dn(self._certificate.issuer)
+        return f"{self._path}: {self.subject_slash()}, issued by {issuer}, valid until {self._ends:%Y-%m-%d %H:%M} UTC"
+
+    def sign(self, payload: bytes) -> bytes:
+        """The payload as a signed message, pure ASCII.
+
+        What is signed has CRLF line ends (RFC 8551 section 3.1.1). What is sent has LF, as every SSM sender's text has: the
+        receiver's OpenSSL restores them (measured), it is shorter, and its length does not depend on the number of lines.
+
+        Raises: Poison for a payload that `objection` objects to.
+        """
+        if why := unsafe_reason(payload):
+            raise UnsafePayload(why)
+        # To look for one byte costs nothing; to replace what is not there, as much as signing.
+        body = _INNER + (payload.replace(b"\r\n", b"\n") if b"\r" in payload else payload)
+        signature = self._signature(body.replace(b"\n", b"\r\n"))
+        digest = sha256(signature).hexdigest().upper().encode()
+        boundary = b"----" + digest[:32]
+        while boundary in body:  # as likely as finding a collision, but a wrong guess here would lose a message
+            digest = sha256(digest).hexdigest().upper().encode()
+            boundary = b"----" + digest[:32]
+        return b"".join(
+            (
+                b'MIME-Version: 1.0\nContent-Type: multipart/signed; protocol="application/x-pkcs7-signature"; '
+                b'micalg="sha-256"; boundary="'
+                + boundary
+                + b'"\n\nThis is an S/MIME signed message\n\n--'
+                + boundary
+                + b"\n",
+                body,
+                b"\n--" + boundary + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
+                b'Content-Transfer-Encoding: base64\nContent-Disposition: attachment; filename="smime.p7s"\n\n',
+                base64.encodebytes(signature),
+                b"\n--" + boundary + b"--\n",
+            )
+        )
+
+    def signed_size(self, payload_length: int) -> int:
+        """The length of the signed message at most: exact for RSA, a few bytes more for EC."""
+        return payload_length + self._around
+
+    def _signature(self, content: bytes) -> bytes:
+        builder = pkcs7.PKCS7SignatureBuilder().set_data(content)
+        return builder.add_signer(self._certificate, self._key, hashes.SHA256()).sign(Encoding.DER, list(_OPTIONS))

@@ -1,0 +1,1 @@
+"""HTTP over TLS with a client certificate: sessions, connections, errors, retry."""

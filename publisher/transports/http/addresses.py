@@ -1,0 +1,64 @@
+"""Addresses of services and proxies, as the configuration and the environment give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from urllib.parse import urlsplit
+
+from publisher.model.errors import ConfigError
+
+
+def https_url(url: str, key: str) -> str:
+    """The URL of a service as https://HOST[:PORT]. Raises: ConfigError, naming the key, for anything with more or less."""
+    if "@" in url:  # not quoted: it may hold a password
+        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"`{key}`: {url!r} is no URL ({error})") from error
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"`{key}`: {url!r} must be of the form https://HOST or https://HOST:PORT")
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"https://{host}" if port in (None, 443) else f"https://{host}:{port}"
+
+
+def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
+    """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares the host, else an empty string.
+
+    Raises: ConfigError for a proxy that is no http:// URL.
+    """
+    found, name = option, "`proxy`"
+    if not found:
+        found, name = environment.get("https_proxy") or environment.get("HTTPS_PROXY") or "", "HTTPS_PROXY"
+        spared = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+        if not found or _is_spared(url, spared):
+            return ""
+    full = found if "://" in found else f"http://{found}"
+    try:
+        parts = urlsplit(full)
+        usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:  # not quoted: it may hold a password
+        raise ConfigError(f"{name}: a proxy is given as http://HOST:PORT, other kinds are not supported")
+    return full
+
+
+def _is_spared(url: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY names the host: `*`, a name or a domain (a leading dot or not), HOST:PORT, or a network."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    for entry in no_proxy.lower().replace(",", " ").split():
+        name = entry.removeprefix("*").removeprefix(".")
+        if entry == "*" or name in (host, f"{host}:{parts.port or 443}") or (name and host.endswith(f".{name}")):
+            return True
+        try:
+            if ip_address(host) in ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False

@@ -1,0 +1,211 @@
+"""A look at a service from this host, step by step: its name, a connection, TLS, its clock. Nothing is asked of it but `/`."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from publisher.transports.ams.responses import CONFIGURATION, CREDENTIALS, LATER
+from publisher.transports.base import Credentials, Endpoint, Step
+from publisher.transports.http.answers import Answer, Failure, plain
+from publisher.transports.http.session import session_to
+from publisher.transports.http.tls import trust_described, trusting_context
+
+# Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is as old as the answer.
+CLOCK_WARNING: Final = timedelta(seconds=30)
+CLOCK_FAILURE: Final = timedelta(minutes=5)
+_THEIRS_ENDS_SOON: Final = timedelta(days=7)
+
+# OpenSSL's numbers of verification errors (x509_vfy.h): what to do about each.
+_DATES = (
+    "their certificate is out of date, which its operators must mend; first see that the clock of this host is right"
+)
+_ISSUER = (
+    "the CA that issued their certificate is not among those that are trusted here: install or update the CA bundle "
+    "(IGTF), name another with `credentials: ca`, or write `ca: system`"
+)
+_NAME = "`{key}` of the target must name the host as its certificate does, not an alias or an address"
+_VERIFY_ADVICE: Final = {
+    9: _DATES,
+    10: _DATES,
+    18: _ISSUER,
+    19: _ISSUER,
+    20: _ISSUER,
+    21: _ISSUER,
+    62: _NAME,
+    64: _NAME,
+}
+_CONNECT_ADVICE: Final = {
+    errno.ECONNREFUSED: "nothing listens there: see that the port in `{key}` is right, or wait until the service is up again",
+    errno.ENETUNREACH: "this host has no route there: look at its network, or give `proxy`",
+    errno.EHOSTUNREACH: "this host has no route there: look at its network, or give `proxy`",
+}
+_FIREWALL: Final = "a firewall swallows it: let this host open TCP connections to {place}, or give `proxy`"
+_KEYS: Final = {"authn": "auth_url"}  # the other services are named by `url`
+Address = tuple[Any, ...]  # of the socket module: family, type, protocol, canonical name, address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One service, whom we trust to speak for it, and the time."""
+
+    endpoint: Endpoint
+    credentials: Credentials
+    context: ssl.SSLContext
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.endpoint.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.endpoint.url).port or 443
+
+    def say(self, advice: str) -> str:
+        return advice.format(key=_KEYS.get(self.endpoint.name, "url"), place=f"{self.host} port {self.port}")
+
+
+def reach(
+    endpoint: Endpoint, credentials: Credentials, now: Callable[[], datetime], clock: Callable[[], float]
+) -> tuple[Step, ...]:
+    """The steps on the way to a service, up to the first that fails. Our own certificate is not shown.
+
+    Behind a proxy there is one step in place of the first three. Raises: CredentialError when no CAs can be trusted.
+    """
+    context = trusting_context(credentials)
+    look = _Look(endpoint=endpoint, credentials=credentials, context=context, now=now, clock=clock)
+    if endpoint.proxy:
+        return _asked(look)
+    addresses = _resolved(look)
+    if isinstance(addresses, Step):
+        return (addresses,)
+    shown = ", ".join(dict.fromkeys(str(address[4][0]) for address in addresses))
+    steps = [Step(name="name", answer=f"{look.host} is {shown}")]
+    connected = _connected(look, addresses)
+    steps.append(connected[1])
+    if connected[0] is None:
+        return tuple(steps)
+    with connected[0] as connection:
+        steps.append(_shaken(look, connection))
+    return tuple(steps) if steps[-1].exit_status else (*steps, *_asked(look))
+
+
+def _resolved(look: _Look) -> Sequence[Address] | Step:
+    try:
+        return socket.getaddrinfo(look.host, look.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Step(
+            name="name",
+            answer=plain(f"{look.host} does not resolve: {getattr(error, 'strerror', None) or error}"),
+            exit_status=LATER,
+            advice=look.say(
+                "look for a slip in `{key}` of the target; `getent hosts "
+                f"{look.host}` must print its address, so else mend /etc/resolv.conf"
+            ),
+        )
+
+
+def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket | None, Step]:
+    """A connection to the first address that takes one. Addresses that swallow us cost every run their time-out."""
+    swallowed: list[str] = []
+    trouble: OSError = OSError("no address")
+    for family, kind, protocol, _, address in addresses:
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(look.endpoint.connect_s)
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            trouble = error
+            if isinstance(error, TimeoutError):
+                swallowed.append(str(address[0]))
+            continue
+        answer = f"{address[0]} port {look.port} takes connections"
+        if not swallowed:
+            return connection, Step(name="connection", answer=answer)
+        answer = f"{answer}, but {', '.join(swallowed)} does not answer"
+        advice = look.say(f"{_FIREWALL}; or take the dead address out of the name's entry")
+        return connection, Step(name="connection", answer=answer, advice=advice)
+    timed_out = isinstance(trouble, TimeoutError)
+    advice = _FIREWALL if timed_out else _CONNECT_ADVICE.get(trouble.errno or 0, _FIREWALL)
+    why = "timed out" if timed_out else trouble.strerror or str(trouble)
+    answer = f"no connection to {look.host} port {look.port}: {why}"
+    return None, Step(name="connection", answer=plain(answer), exit_status=LATER, advice=look.say(advice))
+
+
+def _shaken(look: _Look, connection: socket.socket) -> Step:
+    """The TLS handshake: is it the service that we mean, by somebody whom we trust?"""
+    try:
+        connection.settimeout(look.endpoint.connect_s)
+        with look.context.wrap_socket(connection, server_hostname=look.host) as secured:
+            ends = _end_of(secured.getpeercert())
+            answer = f"{secured.version()}, certificate good until {ends:%Y-%m-%d %H:%M} UTC"
+    except ssl.SSLCertVerificationError as error:
+        said = f"their certificate is not accepted: {error.verify_message}; trusted are {trust_described(look.credentials)}"
+        advice = look.say(_VERIFY_ADVICE.get(error.verify_code, _ISSUER))
+        return Step(name="TLS", answer=plain(said), exit_status=CREDENTIALS, advice=advice)
+    except OSError as error:  # ssl.SSLError is one
+        why = getattr(error, "reason", None) or error.strerror or error
+        advice = look.say(
+            "is this port of `{key}` one that speaks HTTPS (TLS 1.2 or newer)? If it is, something in between ends TLS: ask "
+            "those who run the network"
+        )
+        return Step(name="TLS", answer=plain(f"the handshake failed: {why}"), exit_status=CONFIGURATION, advice=advice)
+    if ends - look.now() < _THEIRS_ENDS_SOON:
+        return Step(name="TLS", answer=answer, advice="tell the operators of the service that it ends soon")
+    return Step(name="TLS", answer=answer)
+
+
+def _asked(look: _Look) -> tuple[Step, ...]:
+    """One harmless request: whether HTTP comes through, and what time it is there."""
+    trust = trust_described(look.credentials)
+    session = session_to(look.endpoint, look.context, trust=trust, clock=look.clock)
+    try:
+        began = look.now()
+        answer = session.exchange("GET", "/")
+        middle = began + (look.now() - began) / 2
+    finally:
+        session.close()
+    if not isinstance(answer, Answer):
+        if answer.failure is Failure.OUR_CERTIFICATE:  # it insists on one in the handshake; delivery shows it
+            return (Step(name="clock", answer="not told to those who show no certificate"),)
+        status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
+        advice = look.say(_ISSUER if status == CREDENTIALS else _FIREWALL)
+        if look.endpoint.proxy and status != CREDENTIALS:
+            advice = "ask who runs the proxy to let this host through, or correct `proxy`, HTTPS_PROXY and NO_PROXY"
+        return (Step(name="connection", answer=answer.reason, exit_status=status, advice=advice),)
+    steps = () if not look.endpoint.proxy else (Step(name="connection", answer="the proxy leads there"),)
+    return (*steps, _clock(answer.headers.get("date", ""), middle))
+
+
+def _clock(date: str, ours: datetime) -> Step:
+    try:
+        theirs = parsedate_to_datetime(date)
+    except ValueError:
+        return Step(name="clock", answer="the service does not tell its time")
+    if theirs.tzinfo is None:  # "-0000" is read as no zone
+        theirs = theirs.replace(tzinfo=UTC)
+    off = ours - theirs
+    size = abs(off)
+    if size < CLOCK_WARNING:
+        return Step(name="clock", answer=f"the same as there, give or take {max(1, round(size.total_seconds()))} s")
+    way = "ahead of" if off > timedelta(0) else "behind"
+    return Step(
+        name="clock",
+        answer=f"this host is {round(size.total_seconds())} s {way} the service",
+        exit_status=CONFIGURATION if size >= CLOCK_FAILURE else 0,
+        advice="set the clock by NTP: `timedatectl` must say that it is synchronised; chronyd or systemd-timesyncd does it",
+    )
+
+
+def _end_of(certificate: Any) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)

@@ -1,0 +1,134 @@
+"""The TLS side of a session: our certificate, whom we trust, and sockets that know when to give up."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from publisher.model.errors import CredentialError
+from publisher.transports.base import Credentials
+
+_HASHED: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+# Sent at once. A large write would otherwise have to pass within one timeout, 950 kB in 60 s, and early answers be seen late.
+_PIECE: Final = 65_536
+# How long to wait for the answer after an upload broke: it is on its way already, or there is none.
+_LAST_WORDS_S: Final = 5.0
+
+
+class DeadlineError(TimeoutError):
+    """The attempt has used up its time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One request under way: its time limits by a monotonic clock, and how far it came.
+
+    `connected` says that it opened a connection of its own; `sending`, that its first byte may have left.
+    """
+
+    clock: Callable[[], float]
+    io_timeout_s: float
+    deadline: float
+    connected: bool = False
+    sending: bool = False
+    timed_out: bool = False
+    upload_error: OSError | None = None
+
+    def left_s(self) -> float:
+        """Seconds for the next read or write. Raises: DeadlineError."""
+        left = self.deadline - self.clock()
+        if left <= 0:
+            raise DeadlineError("no complete answer within the time for one attempt")
+        return min(left, self.io_timeout_s if self.upload_error is None else _LAST_WORDS_S)
+
+
+class BoundedSocket(ssl.SSLSocket):
+    """A TLS socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it for ever.
+
+    OpenSSL's own calls (a handshake, a record) each end within the timeout set before them.
+    """
+
+    attempt: Attempt | None = None
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """What is there; a reset connection is closed. Python 3.11's ssl leaves one open that broke before TLS."""
+        try:
+            return super().recv(buflen, flags)
+        except ConnectionResetError:
+            self.close()
+            raise
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """Read what is there, within the time left."""
+        if self.attempt is not None:
+            self.settimeout(self.attempt.left_s())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Send a piece, within the time left; `sendall` comes back for the rest."""
+        if self.attempt is not None:
+            self.settimeout(self.attempt.left_s())
+        with memoryview(data) as view, view.cast("B") as octets:
+            return super().send(octets[:_PIECE], flags)
+
+
+def client_context(credentials: Credentials) -> ssl.SSLContext:
+    """TLS 1.2 or newer, names checked, our certificate shown, and trust in exactly what `ca` names.
+
+    Not `ssl.create_default_context`, which from Python 3.13 on is strict about X.509 profiles that older grid CAs miss.
+
+    Raises: CredentialError
+    """
+    context = trusting_context(credentials)
+    try:
+        context.load_cert_chain(credentials.certificate, credentials.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise CredentialError(
+            f"cannot use the certificate {credentials.certificate} with the key {credentials.key} for TLS: {error}; "
+            "both must be readable PEM, unencrypted, and a pair"
+        ) from error
+    return context
+
+
+def trusting_context(credentials: Credentials) -> ssl.SSLContext:
+    """As `client_context`, but showing no certificate: for a look at a service alone. Raises: CredentialError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.sslsocket_class = BoundedSocket
+    _trust(context, credentials)
+    return context
+
+
+def trust_described(credentials: Credentials) -> str:
+    """What `ca` names, for messages."""
+    return "the system's CA store" if credentials.ca is None else str(credentials.ca)
+
+
+def _trust(context: ssl.SSLContext, credentials: Credentials) -> None:
+    if credentials.ca is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        if credentials.ca.is_dir():
+            # OpenSSL takes any directory and finds nothing in it later; an empty one is worth a word now.
+            if not any(_HASHED.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
+                raise CredentialError(
+                    f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); install the IGTF bundle, "
+                    "or set `credentials: ca` to a bundle file or to `system`"
+                )
+            context.load_verify_locations(capath=credentials.ca)
+        else:
+            context.load_verify_locations(cafile=credentials.ca)
+    except OSError as error:  # ssl.SSLError is one
+        raise CredentialError(
+            f"cannot read the trusted CAs in {credentials.ca}: {error.strerror or error}; correct `credentials: ca` "
+            "(a hashed directory, a bundle file, or `system`)"
+        ) from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")  # OpenSSL would ask on the terminal

@@ -1,0 +1,77 @@
+"""A directory in place of a service: the options of such a target. Its files are for another sender, or for people.
+
+SSM's sender (`ssmsend`) signs what it finds by itself, and APEL refuses a message that is signed twice: for it, `sign` is
+false. What anything else sends, or keeps, is signed here.
+
+Spec: the plain directory and the dirq queue of SSM 4.0.0's sender; python-dirq 1.8, QueueSimple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from publisher.model.errors import ConfigError
+from publisher.transports.base import Credentials, Endpoint, Environment
+
+if TYPE_CHECKING:
+    from publisher.transports.spool.transport import SpoolTransport
+
+_BATCH_BYTES: Final = range(16_384, 64_000_001)
+
+
+class Layout(StrEnum):
+    """One directory with a file for each message, or a dirq queue."""
+
+    FLAT = "flat"
+    DIRQ = "dirq"
+
+
+def _check_batch_bytes(size: int) -> str | None:
+    return None if size in _BATCH_BYTES else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a target of the type `spool` can be told. `sign` None is true, and warned about where it cannot be meant."""
+
+    path: Path = field(metadata={"help": "the directory that files are put into"})
+    layout: Layout = field(default=Layout.FLAT, metadata={"help": "flat, or dirq"})
+    sign: bool | None = field(
+        default=None, metadata={"help": "sign messages; false for ssmsend, which signs them itself"}
+    )
+    batch_bytes: int = field(
+        default=950_000,
+        metadata={"help": "most characters of a message, signed and in base64", "check": _check_batch_bytes},
+    )
+    allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+
+def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """None: the files stay here."""
+    return ()
+
+
+def create(options: object, credentials: Credentials, circumstances: Environment) -> SpoolTransport:
+    """A transport into a directory; nothing is made there before the first message.
+
+    Raises: ConfigError for options that cannot work; CredentialError for certificate or key that cannot sign.
+    """
+    if not isinstance(options, Options):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    if complaint := _check_batch_bytes(options.batch_bytes):
+        raise ConfigError(f"`batch_bytes`: {complaint}")
+    from publisher.transports.credentials.host_certificate import (
+        may_be_open,  # `status` must start without cryptography
+    )
+    from publisher.transports.credentials.smime import Signer
+    from publisher.transports.spool.transport import SpoolTransport
+
+    signer = None
+    if options.sign is not False:
+        allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+        signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
+    return SpoolTransport(options, signer)

@@ -1,0 +1,168 @@
+"""Messages as files: each appears whole and for good, or not at all, under a name that its id decides.
+
+So a message that is handed over again, because a crash came before its receipt was written down, is the same file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import LedgerError, Rejected
+from publisher.model.message import Message
+from publisher.transports.base import Receipt, Step, Verdict
+from publisher.transports.credentials.smime import Signer, unsafe_reason
+from publisher.transports.http.answers import plain
+from publisher.transports.spool import Layout, Options
+
+# Usage records are UTF-8, which no S/MIME text to APEL may be, and SGAS takes no signatures: they stay as they are.
+NEVER_SIGNED: Final = frozenset({"ogf-ur"})
+
+_SET_ASIDE: Final = 65
+_SIGNATURE_BYTES: Final = 8_192  # room for the one that somebody else will make
+_DIRQ_GRANULARITY_S: Final = 60
+_DIRQ_NAMES: Final = 16
+_ATTEMPTS: Final = 3
+
+
+class SpoolTransport:
+    """A `Transport` into a directory on this machine."""
+
+    def __init__(self, options: Options, signer: Signer | None) -> None:
+        self._options = options
+        self._signer = signer
+        flat = options.layout is Layout.FLAT
+        # ssmsend takes whatever stands in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
+        self._staging = options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
+
+    def payload_limit(self) -> int:
+        """The largest payload whose signed form, in base64, fits AMS, where such files go in the end."""
+        around = self._signer.signed_size(0) if self._signer else _SIGNATURE_BYTES
+        return max(0, self._options.batch_bytes // 4 * 3 - around)
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        """Write one message. Raises: CredentialError before anything is written, when the certificate has ended."""
+        bare = message.format in NEVER_SIGNED
+        if self._signer and not bare:
+            self._signer.check(now)
+        if not bare and (why := unsafe_reason(message.payload)):
+            return Receipt(verdict=Verdict.REFUSED, reason=plain(why), exit_status=_SET_ASIDE, attempts=0)
+        if len(message.payload) > self.payload_limit():
+            reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
+            return Receipt(verdict=Verdict.TOO_LARGE, reason=reason, exit_status=Rejected.exit_status, attempts=0)
+        content = self._signer.sign(message.payload) if self._signer and not bare else message.payload
+        try:
+            name = self._put(message, content)
+        except OSError as error:
+            reason = plain(
+                f"{error.filename or self._options.path}: {error.strerror or error}; nothing is lost: make room, or let this "
+                f"user write into {self._options.path} and {self._staging}, and publish again"
+            )
+            return Receipt(verdict=Verdict.RETRY_LATER, reason=reason, exit_status=LedgerError.exit_status)
+        return Receipt(verdict=Verdict.DELIVERED, remote_id=name, bytes_sent=len(content))
+
+    def preflight(self) -> tuple[Step, ...]:
+        """Whether files could be put there, found out without making one."""
+        for path in (self._options.path, self._staging):
+            there = path.exists()
+            if there and not path.is_dir():
+                return (_no(f"{path} is not a directory"),)
+            if not there and not path.parent.is_dir() and path.parent != self._options.path:
+                return (_no(f"{path} cannot be made: {path.parent} does not exist"),)
+            deciding = path if there else path.parent
+            if deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK):
+                return (_no(f"this user may not write into {deciding}"),)
+        return (Step(name="directory", answer=plain(f"files can be put into {self._options.path}")),)
+
+    def warnings(self, now: datetime) -> list[str]:
+        """An expiry of the certificate within 30 days, and signatures that ssmsend would sign once more."""
+        found = list(self._signer.warnings(now)) if self._signer else []
+        if self._options.layout is Layout.DIRQ and self._options.sign is None:
+            found.append(
+                "messages are signed, and ssmsend, which reads dirq queues, would sign them again so that APEL refuses them: "
+                "say `sign: false` if it is ssmsend that sends them, else `sign: true`"
+            )
+        return found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _put(self, message: Message, content: bytes) -> str:
+        """The file's name below the directory. Raises: OSError."""
+        root = self._options.path
+        _make_directory(root)
+        if root.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "everybody may write there (chmod o-w)", str(root))
+        body = message.payload.replace(b"\r\n", b"\n")
+        for name in self._names(message):
+            path = root / name
+            there = _content(path)
+            if there is not None and body in there.replace(b"\r\n", b"\n"):
+                _sync_directory(path.parent)  # it may have come just before the power went
+                return name
+            if there is None or self._options.layout is Layout.FLAT:
+                self._write(path, content, message.target)
+                return name
+        raise FileExistsError(None, "every name for this message is taken", str(root))
+
+    def _write(self, path: Path, content: bytes, target: str) -> None:
+        _make_directory(self._staging)
+        new = self._staging / f"{target}.tmp"  # one publisher at a time works on a target
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        for attempt in range(_ATTEMPTS):
+            _make_directory(path.parent)
+            try:
+                os.replace(new, path)  # a rename, and nothing that looks after the two ends
+                break
+            except FileNotFoundError:  # its readers clear empty directories of a queue away
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        _sync_directory(path.parent)
+
+    def _names(self, message: Message) -> Iterator[str]:
+        """Names for a message, the first that is free counts; of a flat directory only one, because it cannot be another's."""
+        if self._options.layout is Layout.FLAT:
+            yield re.sub(r"[^A-Za-z0-9_-]", "-", message.id)
+            return
+        seconds = int(message.made_at.timestamp())
+        digest = int(sha256(message.id.encode()).hexdigest()[:6], 16)
+        for step in range(_DIRQ_NAMES):
+            yield f"{seconds - seconds % _DIRQ_GRANULARITY_S:08x}/{seconds:08x}{(digest + step) & 0xFFFFFF:06x}"
+
+
+def _no(answer: str) -> Step:
+    return Step(name="directory", answer=plain(answer), exit_status=LedgerError.exit_status)
+
+
+def _make_directory(path: Path) -> None:
+    """One directory, closed to others, when it is not there. Raises: OSError, also when the one above it is missing."""
+    if path.is_dir():
+        return
+    path.mkdir(mode=0o700, exist_ok=True)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
