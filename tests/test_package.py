@@ -207,3 +207,21 @@ def test_other_shells_take_the_script(shell: str, tmp_path: Path) -> None:
     script.write_text(completions.script(shell))
     done = subprocess.run([program(shell), "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_manual_is_built_without_the_libraries_of_a_round(tmp_path: Path) -> None:
+    """As in an isolated build, which has what builds the package and nothing else."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "for name in ('cryptography', 'requests', 'urllib3', 'lxml', 'yaml', 'apscheduler', 'rich', 'jinja2',"
+        " 'matplotlib', 'prometheus_client'):\n"
+        "    sys.modules[name] = None\n"
+        "from package import completions, pages\n"
+        "print(len(list(pages.write(Path(sys.argv[1])))), len(list(completions.write(Path(sys.argv[1])))))\n"
+    )
+    built = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert int(built.stdout.split()[0]) > 20

@@ -26,7 +26,7 @@ from publisher.config.yaml.schema import (
     read_block,
     read_keys,
 )
-from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock, read_tree
+from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock
 from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
@@ -171,6 +171,8 @@ def load(
     Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
     """
     problems = Problems(str(path))
+    from publisher.config.yaml.loader import read_tree  # the manual is built where there is no YAML library
+
     tree = read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())

@@ -9,8 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
@@ -38,6 +36,8 @@ def show(settings: Settings) -> str:
         **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
+    import yaml  # the manual is built where there is no YAML library
+
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from publisher import doctor
 from publisher.cli import nagios, progress
 from publisher.cli.commands import Context
 from publisher.cli.nagios import nagios_line, performance
 from publisher.cli.output import Json, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
-from publisher.doctor import Diagnosis, Finding, PerfData, State
+from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
+from publisher.doctor.host import Host
 from publisher.model.errors import ConfigError, PublisherError
 
 # Where it looks for what starts the rounds.
@@ -63,18 +63,20 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
     """What doctor finds; a configuration that does not load is a finding too."""
+    from publisher.doctor.examination import examine  # the manual is built where there is no cryptography
+
     try:
         site = context.load()
     except ConfigError as error:
-        return doctor.broken_configuration(error)
-    host = doctor.Host(
+        return broken_configuration(error)
+    host = Host(
         arc_conf=arguments.arc_conf,
         units=UNIT_FOLDERS,
         cron=CRON_FOLDERS,
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
     with progress.stages(quiet=arguments.quiet or arguments.json or arguments.nagios) as stages:
-        return doctor.examine(site, site.settings, host, targets=arguments.target, begins=stages.begins)
+        return examine(site, site.settings, host, targets=arguments.target, begins=stages.begins)
 
 
 def _as_json(diagnosis: Diagnosis) -> Json:

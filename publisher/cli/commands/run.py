@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from publisher.cli import outcomes, progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log, log_trouble
-from publisher.pipeline.daemon.daemon import Daemon, DaemonCommand
 from publisher.pipeline.daemon.systemd import ServiceManager
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 
 if TYPE_CHECKING:
+    from publisher.pipeline.daemon.daemon import DaemonCommand
     from publisher.reporting.metrics.exporter import MetricsEndpoint
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -35,6 +35,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     Raises: ConfigError, LedgerError when it cannot begin.
     """
+    from publisher.pipeline.daemon.daemon import Daemon  # the manual is built where there is no APScheduler
+
     with _signals_wait():
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
@@ -82,6 +84,8 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _next_wish(seconds: float) -> DaemonCommand | None:
+    from publisher.pipeline.daemon.daemon import DaemonCommand
+
     asked = signal.sigtimedwait(_SIGNALS, seconds)
     if asked is None:
         return None

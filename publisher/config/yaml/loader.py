@@ -1,0 +1,162 @@
+"""Bytes of YAML as a tree whose nodes know their places, with bounds on size and depth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock
+
+MAX_BYTES: Final = 1024 * 1024
+
+
+_MAX_DEPTH: Final = 20  # a configuration needs six; a thousand would exhaust the stack
+
+
+_TAG: Final = "tag:yaml.org,2002:"
+
+
+_KNOWN_TAGS: Final = frozenset(
+    _TAG + name for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
+)
+
+
+def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
+    """The file as a tree; None, with the reason among the problems, when there is no tree to go on with."""
+    whole = Place(line=0, path="")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        problems.add(whole, "no such file; `publisher config example` prints one to start from")
+    except PermissionError:
+        problems.add(whole, "this user may not read it; run as the service's user, or give it the right to read")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        problems.add(whole, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    else:
+        return parse_tree(content, problems)
+    return None
+
+
+def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
+    """As `read_tree`, for bytes that are already here."""
+    if len(content) > MAX_BYTES:
+        problems.add(Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is no configuration")
+        return None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problems.add(Place(line=line, path=""), f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8")
+        return None
+    root = _compose(text, problems)
+    if root is None:
+        return None
+    top = _Converter(problems).node(root, Place(line=root.start_mark.line + 1, path=""))
+    if not isinstance(top, YamlBlock):
+        problems.add(top.place, "not a mapping; it must consist of `key: value` lines such as `site: EXAMPLE-SITE`")
+        return None
+    return top
+
+
+def _compose(text: str, problems: Problems) -> yaml.Node | None:
+    """The document's nodes. A syntax error ends the reading: what follows it cannot be told apart."""
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problems.add(Place(line=line, path=""), f"character U+{ord(text[error.position]):04X} is not allowed in YAML")
+    except _Refused as refused:
+        problems.add(Place(line=refused.line, path=""), str(refused))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        problems.add(Place(line=line, path=""), f"not valid YAML: {error.problem or error.context}")
+    else:
+        if root is None:
+            problems.add(Place(line=0, path=""), "empty; `publisher config example` prints one to start from")
+        return root
+    return None
+
+
+class _Refused(yaml.YAMLError):
+    """YAML that is valid and still not taken."""
+
+    def __init__(self, what: str, event: yaml.Event) -> None:
+        self.line = event.start_mark.line + 1 if event.start_mark else 0
+        super().__init__(what)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, bounded: no aliases (a few lines of them unfold to gigabytes) and no deep nesting."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused("aliases (*name) are not used here; write the value out", event)
+        if self.depth >= _MAX_DEPTH:
+            raise _Refused(f"nested more than {_MAX_DEPTH} levels deep; a configuration needs six", event)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)  # type: ignore[arg-type]  # int for lists, a node for mappings
+        finally:
+            self.depth -= 1
+
+
+class _Converter:
+    """From the library's nodes to ours."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+
+    def node(self, node: yaml.Node, place: Place) -> Node:
+        if node.tag not in _KNOWN_TAGS:
+            self.problems.add(place, f"the tag {node.tag.removeprefix(_TAG)!r} is not used here; write the plain value")
+        if isinstance(node, yaml.MappingNode):
+            return self._block(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            entries = enumerate(node.value, start=1)
+            return Listing(
+                place=place,
+                entries=tuple(
+                    self.node(entry, Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]"))
+                    for number, entry in entries
+                ),
+            )
+        self._check(node.value, place)
+        return Text(place=place, text=node.value, null=node.tag == _TAG + "null")
+
+    def _block(self, node: yaml.MappingNode, place: Place) -> YamlBlock:
+        keys: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.add(Place(line=line, path=place.path), "a key must be a plain word")
+                continue
+            here = place.under(key.value if key.value.isprintable() else ascii(key.value)[1:-1], line)
+            if key.value in lines:
+                self.problems.add(here, f"given twice; it is already on line {lines[key.value]}")
+                continue
+            lines[key.value] = line
+            if self._check(key.value, here):
+                keys[key.value] = self.node(value, here)
+        return YamlBlock(place=place, keys=keys)
+
+    def _check(self, text: str, place: Place) -> bool:
+        wrong = next((letter for letter in text if not letter.isprintable()), None)
+        if wrong is not None:
+            self.problems.add(
+                place,
+                f"holds the character U+{ord(wrong):04X}, which cannot be seen; type it again, on one line",
+                hopeless=True,
+            )
+        return wrong is None
