@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_a_library_lives_in_one_place(path: Path) -> None:
         homes = LIBRARIES.get(name)
         at_home = homes is None or any(name_of(path) == home or name_of(path).startswith(f"{home}/") for home in homes)
         assert at_home, f"{name_of(path)} imports {name}, which lives in {homes}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_comments_name_modules_that_there_are(path: Path) -> None:
+    """By their path from the repository, the package, the package of the module, or its own folder."""
+    for name in re.findall(r"(?<![\w/.-])[a-z_][a-z_/]*\.py\b", path.read_text()):
+        places = [ROOT / name, PACKAGE / name, PACKAGE / name_of(path).split("/")[0] / name, path.parent / name]
+        assert any(place.exists() for place in places), f"{name_of(path)} names {name}"
 
 
 def test_a_class_name_stands_for_one_thing() -> None:

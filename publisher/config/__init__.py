@@ -2,7 +2,7 @@
 
 `load` reads a file, `show` writes the effective configuration, `example` returns the sample. What keys there are, and what they
 may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys`, `TargetKeys`, `RecordSettings` and in the
-`Options` of each plug-in; `shapes.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
+`Options` of each plug-in; `yaml/schema.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
 the sample and a paragraph in publisher.yaml(5).
 """
 

@@ -22,7 +22,7 @@ class State(StrEnum):
 class Finding:
     """One question and its answer. `part` is the target or the part of the host; `advice` is '' when all is well.
 
-    `exit_status` (errors.py) is that of a failure.
+    `exit_status` (model/errors.py) is that of a failure.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """The publishing database: what was sent, to whom, what is in doubt, what was set aside.
 
-`base.py` is the contract, in the words of the pipeline. `sqlite.py` keeps it in one SQLite file and holds all SQL;
-`schema.py` is that file's schema and its history. `membership.py` packs the delivered jobs, 22 bytes each, and knows no
-SQL. `lock.py` lets one publisher work on a target at a time.
+`contract.py` is the contract, in the words of the pipeline; `books.py` what is kept beside it. `sql/` holds the statements,
+`sqlite/` what only SQLite knows: the file, its schema, its locks, and how delivered jobs are packed.
 
 What a crash leaves behind: a message is written down with its records and its payload before it is sent, and settled after
 the receipt. Between the two it is *outstanding*, and the next round sends it first, the same bytes under the same id. How

@@ -119,7 +119,7 @@ NOT_GIVEN: Final = frozenset(("", "none", "null"))
 
 
 # SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a record of a text message
-# (apel facts, 2.4 and section 3). XML defuses them by character references (formats/xml.py), text cannot.
+# (apel facts, 2.4 and section 3). XML defuses them by character references (formats/xml/text.py), text cannot.
 FORBIDDEN_IN_TEXT: Final = re.compile(r"application/(?:x-)?pkcs7-mime|%%", re.IGNORECASE)
 
 

@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 class Receipt:
     """What a transport says after handing over one message. `reason` is for people, at most 500 characters, no secrets.
 
-    `exit_status` is the class of trouble (errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
+    `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
     attempt may have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the
     message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
@@ -53,7 +53,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One question of a pre-flight check and its answer for people; `exit_status` (errors.py) is 0 when all is well.
+    """One question of a pre-flight check and its answer for people; `exit_status` (model/errors.py) is 0 when all is well.
 
     `advice` is the thing to do, where the answer does not say it; with an `exit_status` of 0 it makes the answer a warning.
     """

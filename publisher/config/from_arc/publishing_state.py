@@ -4,7 +4,8 @@ ARC keeps one row a target in `publishing.db`: the latest end time of what it pu
 (LastReport). It takes the jobs with EndTime > LastEndTime, and stores the latest end it saw. So of the jobs up to LastEndTime
 
 - those are published that were in the accounting database, complete, when their run came;
-- those are lost that were written there later: jobs of the very same second, and late rows (`lost.py` looks for them).
+- those are lost that were written there later: jobs of the very same second, and late rows
+  (see `pipeline/takeover/lost_jobs.py`).
 
 Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
 because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by

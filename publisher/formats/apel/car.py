@@ -1,6 +1,6 @@
 """EMI Compute Accounting Record 1.2, as its schema orders it and as APEL reads it.
 
-`FIELDS` is the record in the schema's order, from which the renderer is made (formats/fields.py): 160,000 records/s on one
+`FIELDS` is the record in the schema's order, from which the renderer is made (xml/template.py): 160,000 records/s on one
 core with the quality rules where users, places and outcomes repeat, 100,000 where hardly two jobs share them (20,000 jobs on
 Python 3.11); an element tree makes 16,000.
 
@@ -113,7 +113,7 @@ def _kind(applied: AppliedBenchmark) -> str:
     return applied.benchmarks[0].kind
 
 
-# What writers yield (formats/form.py), and less than that where the server asks for more than the schema.
+# What writers yield (xml/pattern.py), and less than that where the server asks for more than the schema.
 _LOOKS: Final[Looks] = {
     escape_ascii: TEXT,
     _key: TEXT,

@@ -197,7 +197,7 @@ WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
 
 
 def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
-    """A job's own benchmark that cannot be read, by what is wrong with it (model/benchmark.py)."""
+    """A job's own benchmark that cannot be read, by what is wrong with it (model/rates.py)."""
     return Rule(
         name=rule,
         receiver="apel",

@@ -31,7 +31,7 @@ from publisher.model.policy import Placement, PublishedJob, UserIdentity
 _UPLOAD: Final = "upload"
 _CACHED: Final = "cached"
 
-# What the writers below yield (formats/form.py).
+# What the writers below yield (xml/pattern.py).
 _VO: Final = (
     f'<vo:VO vo:type="voms"><vo:Name>{at_most(1000)}</vo:Name>(?:<vo:Issuer>{at_most(1000)}</vo:Issuer>)?'
     f"(?:<vo:Attribute><vo:Group>{at_most(100)}</vo:Group>(?:<vo:Role>{at_most(100)}</vo:Role>)?</vo:Attribute>)*+</vo:VO>"
@@ -132,7 +132,7 @@ def _time(moment: int | None) -> str:
     return "" if moment is None else instant(moment)
 
 
-# What writers yield (formats/form.py), and less than that where the server's columns are narrower.
+# What writers yield (xml/pattern.py), and less than that where the server's columns are narrower.
 _LOOKS: Final[Looks] = {
     escape_unicode: at_most(1000),
     str: NUMBER,

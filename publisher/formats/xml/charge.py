@@ -10,7 +10,7 @@ from publisher.model.rates import Charge, Tariff
 
 
 def charge_looks(prefix: str) -> str:
-    """What `charge_element` yields (formats/form.py)."""
+    """What `charge_element` yields (pattern.py)."""
     said = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")])
     return f"<Charge{said}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
 

@@ -55,7 +55,7 @@ class Field:
     varied: bool = False  # what it hangs on has more values than go well together with those of others, such as hosts
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `TemplateCompiler.plans` makes a plan without it
-    looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (form.py)
+    looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
 
 
 Taker = Callable[[PublishedJob], Any]

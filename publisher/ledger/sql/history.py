@@ -22,7 +22,7 @@ from publisher.model.time import Durations, Window
 from publisher.model.totals.summary import month_number
 
 _DAY_S: Final = 86_400
-_SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as schema.py lists them
+_SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as sqlite/schema.py lists them
 
 _TARGETS = "SELECT name, id FROM target"
 # All of them, 0.5 µs each: an index on the time would cost every message something, for ever.

@@ -1,7 +1,4 @@
-"""The ledger in SQLite: its moves. Each is one transaction.
-
-The ledger in SQLite: its questions. The moves that change it are in `moves.py`.
-"""
+"""The ledger in SQLite: what changes it, each in one transaction. What only reads it is in `reads.py`."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = ?"
 _SET_DOUBT = "UPDATE message SET state = ?, reason = ? WHERE id = ?"
-_REJECTED = 3  # a number of `message.state`, as schema.py lists them
+_REJECTED = 3  # a number of `message.state`, as sqlite/schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET

@@ -190,7 +190,7 @@ def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
-_SENT = 2  # a number of `message.state`, as schema.py lists them
+_SENT = 2  # a number of `message.state`, as sqlite/schema.py lists them
 _ENTER_MESSAGE = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
 VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
@@ -244,7 +244,7 @@ def enter(
     place: float | None,
     narrowing: bool,
 ) -> int:
-    """A message in the outbox, with its records as outbox_text.py writes them; gives its number."""
+    """A message in the outbox, with its records as they are written here; gives its number."""
     cursor = connection.execute(
         _ENTER_MESSAGE,
         {

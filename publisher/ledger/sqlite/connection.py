@@ -17,7 +17,7 @@ from typing import Final
 from publisher.ledger.sqlite import schema
 from publisher.model.errors import LedgerError
 
-# Several targets share the file (abreast.py): the longest transaction is a merge of the stretches of ten million jobs.
+# Several targets share the file (pipeline/parallel.py): the longest transaction merges the stretches of ten million jobs.
 _WAIT_S: Final = 120.0
 _HEADER_BYTES: Final = 100
 _DAMAGED: Final = (

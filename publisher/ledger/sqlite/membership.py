@@ -2,7 +2,7 @@
 
 An entry is the run's key (11 bytes: 64 bits of the JobID's digest, 24 of the LocalJobID's), the number of the message that
 carried it (4), the end time that was sent (4) and the fingerprint of the values (3). Entries of one run sort by message, so
-the last one is the latest. Pure functions over bytes; who keeps the leaves is `sqlite.py`'s business.
+the last one is the latest. Pure functions over bytes; who keeps the leaves is `stretches.py`'s business.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ CREATE TABLE message (
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
-    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them (row_ids.py)
+    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them (sql/messages.py)
     reason     TEXT                         -- of doubt or rejection, in the other side's words
 );
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
@@ -188,7 +188,7 @@ CREATE TABLE month (
     accepted_hosts  TEXT,
     accepted_at     INTEGER,
     accepted_format TEXT,
-    -- Groups (month_text.py). Behind all others, because SQLite reads through whatever stands before a column:
+    -- Groups (sql/months.py). Behind all others, because SQLite reads through whatever stands before a column:
     counted         BLOB NOT NULL,          -- of all jobs counted so far
     sending         BLOB,                   -- what the outstanding messages say
     accepted        BLOB,                   -- what the receiver has

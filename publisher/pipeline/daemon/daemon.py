@@ -1,9 +1,7 @@
-"""The daemon: rounds on the targets' own timetables. The only room that knows APScheduler.
+"""The daemon: one regular round after the other for each target, on its own timetable, until it is told to stop.
 
-`cron.py` reads crontab's notation; `timetable.py` says when a target's next round is, from what the ledger knows;
-`clockwork.py` is APScheduler as we use it; `daemon.py` joins them with signals and systemd, whose protocol is `systemd.py`.
-
-The daemon: one regular round after the other for each target, until it is told to stop.
+`config/cron.py` reads crontab's notation; `timetable.py` says when a target's next round is, from what the ledger knows, and
+drives APScheduler; `systemd.py` is systemd's protocol.
 
 One loop on the main thread plans and listens, once a second; rounds run beside it, each in a thread of its own. Whatever a
 round comes to, the loop goes on.

@@ -1,6 +1,6 @@
 """`republish`: a window of end times again, whatever was delivered before, beside the regular rounds.
 
-Planned first (planning.py), so that an administrator sees what it means, and carried out in portions: between two of them the
+Planned first (plan.py), so that an administrator sees what it means, and carried out in portions: between two of them the
 target's lock is free for a regular round, and after each one the ledger knows how far the errand has come.
 """
 

@@ -16,7 +16,7 @@ from publisher.transports.base import Receipt, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in errors.py."""
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in model/errors.py."""
 
     target: str
     outcome: str

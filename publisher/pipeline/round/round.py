@@ -1,9 +1,7 @@
-"""Where a round's fit jobs go: on as single records, or into the totals of their months.
+"""The journey, and nothing else: pages of job records, decided on, taken, written down, sent; progress noted behind them.
 
-The journey, and nothing else: pages of job records, judged, taken, written down, sent; progress noted behind them.
-
-One `Round` works on one target. What a job needs is decided in `judge.py`; it goes on as a single record (`batching.py`) or
-as part of its month (`summing.py`); what becomes of a message is `dispatch.py`'s business.
+One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a single record
+(`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the business of `sender.py`.
 """
 
 from __future__ import annotations

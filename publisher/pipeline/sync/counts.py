@@ -2,7 +2,7 @@
 
 What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
 eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. Whether it
-is all so is asked by checking.py.
+is all so is asked by check.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`sync --check` of a shadow: row by row, what we would have at the receiver beside what jura-ng has there of the same jobs.
 
 jura-ng keeps nothing of what it sent, and no portal shows rows by their keys. But what it sends follows from the accounting
-data (takeover/jura.py), so both are worked out from the same rows of it. Equal keys with equal numbers replace each other when
+data (jura.py), so both are worked out from the same rows of it. Equal keys with equal numbers replace each other when
 `shadow` is taken away; a key that only one of the two has would count beside the other's.
 """
 

@@ -1,7 +1,7 @@
 """Which jobs ARC's publisher has passed over: what its time watermark lost, as far as the database can tell.
 
 A run of it took the jobs with EndTime > LastEndTime and stored the latest end it saw. A job is lost when its row was written
-after a run had seen a later end. When rows were written is not stored, but their order is (`sources/arex_order.py`):
+after a run had seen a later end. When rows were written is not stored, but their order is (`sources/arex/write_order.py`):
 
 - **Certainly lost**: written after a job that ended later than the final LastEndTime. No run saw that job, or LastEndTime
   would be later; so none came after it either. (Unless someone has republished by hand.)

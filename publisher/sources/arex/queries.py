@@ -14,7 +14,7 @@ from typing import Final
 IMPORTED: Final = 3
 LAYOUTS: Final = (1, 2, IMPORTED)
 
-# What one row of AAR is, in this order, for every layout. arex_rows.py unpacks it.
+# What one row of AAR is, in this order, for every layout. rows.py unpacks it.
 _COLUMNS: Final = (
     "RecordID",
     "JobID",
@@ -55,8 +55,8 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: a `BareRun`, when it was submitted, and what makes its kind (arex_alike.py unpacks
-# it). A column that is read costs 0.05 µs a row.
+# What one row is for those who only count: a `BareRun`, when it was submitted, and what makes its kind (counting/alike.py
+# unpacks it). A column that is read costs 0.05 µs a row.
 _COUNTED: Final = (
     *(
         "RecordID",
@@ -175,7 +175,7 @@ def events(which: str) -> str:
 
 
 # For those who only count: what stands beside a stretch of rows and matters to all that is said of them in sums. A start
-# before 1971 is none (`model/quality.py` tells of it): NULL says that there is one, and `EARLY` of whom.
+# before 1971 is none (`formats/rules.py` tells of it): NULL says that there is one, and `EARLY` of whom.
 FINISHED_OR_EARLY: Final = f"""
     SELECT CASE EventKey WHEN 'FINISHED' THEN RecordID END FROM JobEvents
     WHERE {BETWEEN} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))

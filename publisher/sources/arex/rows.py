@@ -218,7 +218,7 @@ class ReadOptions:
     first_seen: Mapping[int, Epoch] = field(default_factory=dict)
     remembers: bool = True
     done_with: DoneWith | None = None
-    alike: bool = False  # jobs are only counted (arex_alike.py)
+    alike: bool = False  # jobs are only counted (counting/alike.py)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
 from publisher.sources.statistics import CountedJob, JobFilter
 
-# The first thirteen stand where arex_sql has them, for `NameTables`; arex_count.py unpacks the row.
+# The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
     *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),

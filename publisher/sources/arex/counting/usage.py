@@ -5,7 +5,7 @@ as long again.
 
 A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
 
-As for counting (arex_alike.py), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows come
+As for counting (alike.py), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows come
 by end time, and jobs that are not complete yet count too: their usage is. 11 µs a job, where whole records take 19 and what is
 made of them as much again.
 """
@@ -33,7 +33,7 @@ from publisher.sources.arex.values import LocalTime, local_zone, positive, text_
 from publisher.sources.sqlite_reader import CopyShelf
 from publisher.sources.statistics import UsageGroup, UsagePage
 
-# The first thirteen stand where arex_sql has them, for `NameTables`; arex_usage.py unpacks the row.
+# The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
     *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount", "UsedWalltime"),
