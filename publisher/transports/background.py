@@ -15,6 +15,10 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
+# Python runs signal handlers on the main thread, and a signal that the kernel hands to another thread does not wake it: a wait
+# without an end would hear SIGTERM when the work is done.
+_LOOK_EVERY_S: Final = 0.5
+
 
 class BackgroundTask(Generic[Result]):
     """One piece of work that has begun.
@@ -33,7 +37,8 @@ class BackgroundTask(Generic[Result]):
 
     def result(self) -> Result:
         """What came of it, when it is done. Raises: whatever the work raised."""
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_EVERY_S)
         if self._error is not None:
             raise self._error
         return self._results[0]
