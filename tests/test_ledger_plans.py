@@ -40,7 +40,7 @@ FEW = frozenset(
 
 def statements() -> Iterator[str]:
     """Every SQL text in the room: its constants as they are put together, and what is written where it is used."""
-    for module in pkgutil.iter_modules(ledger.__path__, f"{ledger.__name__}."):
+    for module in pkgutil.walk_packages(ledger.__path__, f"{ledger.__name__}."):
         loaded = importlib.import_module(module.name)
         texts = {value for value in vars(loaded).values() if isinstance(value, str)}
         tree = ast.parse(Path(str(loaded.__file__)).read_text())

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from publisher import sources
+from publisher.sources import arex, sqlite_reader
 from publisher.sources.arex import queries, write_order
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
@@ -31,13 +31,13 @@ ALL_LAYOUTS: Final = frozenset(LAYOUTS)
 # Arguments for functions that make questions.
 WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
-    "arex_sql.side": [(table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES],
-    "arex_sql.events": list(WHICH),
-    "arex_sql.fqans_beside": list(WHICH),
-    "arex_sql.benchmarks_beside": list(WHICH),
-    "arex_sql.names": [(column,) for column in queries.NAMES],
-    "arex_sql.finished_among": [(2,)],
-    "arex_count_sql.standing_among": [(2,)],
+    "queries.side": [(table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES],
+    "queries.events": list(WHICH),
+    "queries.fqans_beside": list(WHICH),
+    "queries.benchmarks_beside": list(WHICH),
+    "queries.names": [(column,) for column in queries.NAMES],
+    "queries.finished_among": [(2,)],
+    "count.standing_among": [(2,)],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -56,9 +56,10 @@ SORTED: Final = {queries.EVENTFUL, *WHOLE}
 
 def questions() -> Iterator[tuple[str, frozenset[int], str]]:
     """Name, layouts, and text of every question in the room."""
-    for found in pkgutil.iter_modules(sources.__path__, f"{sources.__name__}."):
-        module = importlib.import_module(found.name)
-        short = found.name.rpartition(".")[2]
+    below = [found.name for found in pkgutil.walk_packages(arex.__path__, f"{arex.__name__}.")]
+    for path in (*below, sqlite_reader.__name__):
+        module = importlib.import_module(path)
+        short = path.rpartition(".")[2]
         for name, value in vars(module).items():
             if isinstance(value, str) and _asks(value):
                 yield f"{short}.{name}", ALL_LAYOUTS, value
