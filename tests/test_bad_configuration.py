@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential
+from tests.ports import closed_port
 from tests.sites import Run, SiteUnderTest, told, truth
 from tests.strict_apel import read_car
 
@@ -539,12 +539,6 @@ def two_targets(site: SiteUnderTest, **other: Any) -> None:
     site.config["targets"]["egi"] |= {"attempts": 1}
     site.config["targets"]["other"] = {**site.config["targets"]["egi"], "topic": "other", **other}
     site.fake.allow(site.user, "other")
-
-
-def closed_port() -> int:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_a_service_that_is_away_is_75_and_everything_waits(site: SiteUnderTest) -> None:

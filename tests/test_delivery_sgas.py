@@ -24,6 +24,7 @@ from tests.fake_sgas.documents import document, global_id, numbered, record, rec
 from tests.fake_sgas.failures import Generation, Twisted, nginx_page
 from tests.patience import FOR_EVER_S
 from tests.pki import PKI, Credential, parse_slash_dn
+from tests.ports import reserved_port
 
 NOW = datetime.now(UTC)
 
@@ -123,7 +124,7 @@ def generation(request: pytest.FixtureRequest) -> Generation:
 
 @pytest.fixture
 def world(pki: PKI, host: Credential, generation: Generation) -> Iterator[SgasWorld]:
-    with FakeSGAS(pki, generation=generation) as fake:
+    with reserved_port() as port, FakeSGAS(pki, port=port, generation=generation) as fake:
         alive = SgasWorld(fake, pki, host)
         yield alive
         alive.transport.close()

@@ -30,6 +30,7 @@ from tests.fake_ams.service import FakeAMS
 from tests.fake_sgas import FakeSGAS
 from tests.patience import PATIENCE_S
 from tests.pki import PKI, Credential, subject_hash, validity
+from tests.ports import closed_port
 from tests.sgas_sites import SgasSite
 from tests.sites import ConfiguredSite, Run, SiteUnderTest
 
@@ -1098,11 +1099,6 @@ def issued(clinic: Clinic, changed: x509.ExtensionType) -> Credential:
     path = clinic.root / "issued.pem"
     path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return replace(good, certificate=path, x509=certificate)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +19,7 @@ from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS
 from tests.pki import PKI
+from tests.ports import closed_port
 from tests.sgas_sites import SgasSite
 from tests.sites import SITE, Run, SiteUnderTest
 from tests.strict_apel import read_car
@@ -55,9 +55,7 @@ def _not_registered(site: SiteUnderTest) -> Callable[[], None]:
 
 def _nobody_listens(site: SiteUnderTest) -> Callable[[], None]:
     target = site.config["targets"]["egi"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        before, target["url"] = target["url"], f"https://127.0.0.1:{free.getsockname()[1]}"
+    before, target["url"] = target["url"], f"https://127.0.0.1:{closed_port()}"
     target["attempts"] = 1
 
     def mend() -> None:

@@ -26,6 +26,7 @@ from publisher.transports.http.tls import client_context, trust_described
 from tests.fake_ams import CONNECT, FakeAMS, Fault
 from tests.patience import FOR_EVER_S, PATIENCE_S
 from tests.pki import PKI, Credential
+from tests.ports import closed_port
 
 SECRET = "5ecret" * 10
 PATIENT = Limits(connect_s=60, read_s=60, attempt_s=120)
@@ -343,8 +344,7 @@ def test_doubt_survives_a_service_that_went_away(fake_ams: FakeAMS, to_ams: Sess
 
 
 def test_nothing_listens(host: Credential, pki: PKI) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = closed_port()
     with session(f"https://localhost:{port}", host, pki.bundle) as nobody:
         failure, reason = failed(post(nobody))
     assert failure is Failure.NOT_SENT
@@ -475,8 +475,7 @@ def proxy_port(url: str) -> str:
 
 
 def test_a_proxy_that_is_away_is_named(host: Credential, pki: PKI) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = closed_port()
     with session("https://localhost:9", host, pki.bundle, proxy=f"http://127.0.0.1:{port}") as through:
         failure, reason = failed(post(through))
     assert failure is Failure.NOT_SENT

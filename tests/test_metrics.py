@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -26,17 +27,26 @@ from tests.fake_ams.service import FakeAMS
 from tests.metrics_site import Samples, WatchedSite, samples
 from tests.patience import PATIENCE_S
 from tests.pki import PKI
+from tests.ports import reserved_port
 from tests.sites import ConfiguredSite, SiteUnderTest
 
 STEP = timedelta(hours=3)
 DAY = timedelta(hours=24)
 
 
-def test_a_day_without_the_service_is_seen_and_is_over_after_it(tmp_path: Path, pki: PKI) -> None:
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    with reserved_port() as first, reserved_port() as second:
+        yield first, second
+
+
+def test_a_day_without_the_service_is_seen_and_is_over_after_it(
+    tmp_path: Path, pki: PKI, ports: tuple[int, int]
+) -> None:
     """OK, WARNING within a day, CRITICAL where that is asked for, OK again; and the metrics say why."""
-    with FakeAMS(pki) as fake:
+    port, auth_port = ports
+    with FakeAMS(pki, port=port, auth_port=auth_port) as fake:
         under_test = SiteUnderTest(tmp_path, pki, fake)
-        port, auth_port = fake.port, fake.auth_port
         under_test.config["targets"]["egi"] |= {"every": "2h", "attempts": 2, "sync": True}
         site = WatchedSite(under_test)
         site.finish_jobs(3)
@@ -324,12 +334,6 @@ def test_a_missing_library_is_told_by_name_and_only_where_metrics_are_wanted(
 # The endpoint
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def asked(port: int) -> Samples:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:  # loopback
         assert answer.headers["Content-Type"].startswith("text/plain")
@@ -340,8 +344,8 @@ def told_of_a_round(port: int, target: str) -> bool:
     return asked(port).get(("publisher_rounds_total", target, "ok")) == 1
 
 
-def test_the_endpoint_follows_the_configuration(spooling: WatchedSite) -> None:
-    first, second = free_port(), free_port()
+def test_the_endpoint_follows_the_configuration(spooling: WatchedSite, ports: tuple[int, int]) -> None:
+    first, second = ports
     with closing(MetricsEndpoint()) as endpoint:
         endpoint.follow(spooling.live())  # says nothing of a port: nothing listens
         spooling.site.config["metrics"]["listen"] = f"127.0.0.1:{first}"
@@ -364,8 +368,8 @@ def test_the_endpoint_follows_the_configuration(spooling: WatchedSite) -> None:
         asked(second)
 
 
-def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite) -> None:
-    port = free_port()
+def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite, ports: tuple[int, int]) -> None:
+    port, _ = ports
     spooling.site.config["metrics"] = {"listen": str(port)}
     with RunningDaemon(spooling.site) as daemon:
         daemon.manager.wait_for("READY=1")

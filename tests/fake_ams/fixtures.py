@@ -7,6 +7,7 @@ import pytest
 from tests.fake_ams.raw import Caller
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI
+from tests.ports import reserved_port
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +18,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> PKI:
 
 @pytest.fixture
 def fake_ams(pki: PKI) -> Iterator[FakeAMS]:
-    """A running stand-in in its default state."""
-    with FakeAMS(pki) as fake:
+    """A running stand-in in its default state. Once it is closed, its ports refuse."""
+    with (
+        reserved_port() as port,
+        reserved_port() as auth_port,
+        FakeAMS(pki, port=port, auth_port=auth_port) as fake,
+    ):
         yield fake
 
 

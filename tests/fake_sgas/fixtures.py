@@ -6,10 +6,11 @@ import pytest
 
 from tests.fake_sgas.service import FakeSGAS
 from tests.pki import PKI
+from tests.ports import reserved_port
 
 
 @pytest.fixture
 def fake_sgas(pki: PKI) -> Iterator[FakeSGAS]:
-    """A running stand-in in its default state: the head of development, nobody allowed."""
-    with FakeSGAS(pki) as fake:
+    """A running stand-in in its default state: the head of development, nobody allowed. Once it is closed, its port refuses."""
+    with reserved_port() as port, FakeSGAS(pki, port=port) as fake:
         yield fake
