@@ -135,6 +135,37 @@ def test_a_set_aside_job_is_not_told_and_shows_in_the_check(site: SiteUnderTest)
     assert "quarantine list" in different["repairs"][0]
 
 
+@pytest.mark.parametrize("months", ["12", "all"])
+@pytest.mark.parametrize(
+    ("damage", "month"),
+    [
+        ("UsedWalltime = -1", "2026-09"),
+        ("JobID = ''", "2026-09"),
+        ("EndTime = 'soon'", "unknown"),
+        ("EndTime = 1 << 40", "unknown"),
+    ],
+)
+def test_a_row_that_cannot_be_read_shows_in_the_check_and_the_line_adds_up(
+    site: SiteUnderTest, damage: str, month: str, months: str
+) -> None:
+    fill(site, jobs_of(SEPTEMBER, OCTOBER, 6))
+    connection = sqlite3.connect(site.database())
+    with closing(connection), connection:
+        connection.execute(f"UPDATE AAR SET {damage} WHERE RecordID = 3")
+    waiting = 5 if "soon" in damage else 6  # no window has a row without an end time: the first round finds it
+    assert sum(row["pending"] for row in check(site, "--months", months).json["rows"]) == waiting
+    assert site.publish().status == 65
+    run = check(site, "--months", months)
+    assert run.status == 65
+    (aside,) = [row for row in run.json["rows"] if row["quarantined"]]
+    assert (aside["month"], aside["quarantined"], aside["pending"]) == (month, 1, 0)
+    assert aside["repairs"] == ["1 set aside: publisher quarantine list --target egi"]
+    assert sum(row["database"] for row in run.json["rows"]) == 6
+    for row in run.json["rows"]:
+        assert row["database"] == row["delivered"] + row["before"] + row["quarantined"] + row["pending"]
+    assert month in site.run("sync", "--check", "--months", months).out
+
+
 def test_a_planted_difference_of_one_job_is_found_named_and_mended(site: SiteUnderTest) -> None:
     jobs = jobs_of(SEPTEMBER, OCTOBER, 30)
     fill(site, jobs[1:])

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from publisher.formats import is_summary_format
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, TargetState
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord
+from publisher.model.job import Epoch, JobRecord, SkippedJob
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
@@ -26,6 +27,8 @@ from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.sources.base import Source
+
+UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Compared:
 
     @property
     def month_name(self) -> str:
-        return month_name(self.month)
+        return "unknown" if self.month == UNKNOWN_MONTH else month_name(self.month)
 
 
 @dataclass(slots=True)
@@ -74,6 +77,10 @@ class _Seen:
     quarantined: int = 0
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
+
+    def set_aside(self, held: Quarantined) -> None:
+        self.quarantined += 1
+        self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
 
 
 def _quietly(jobs: int) -> None:
@@ -115,13 +122,17 @@ def _check(
     by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
     rows = []
     trouble = _of_months(target, state, ledger, first)
-    places = {at for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})} if at[0] >= first}
+    places = {
+        at
+        for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})}
+        if _is_asked(at[0], first)
+    }
     places |= {(month, "") for month in trouble if all(month != at[0] for at in places)}
     start = (state.start or 0) if state else 0
     for at in sorted(places):
         found = seen.get(at, _Seen())
         delivered = counts.delivered.get(at, 0)
-        before_us = (month_window(at[0]).end or 0) <= start
+        before_us = at[0] != UNKNOWN_MONTH and (month_window(at[0]).end or 0) <= start
         if delivered and before_us:  # by a republish: who else would deliver the rest of it?
             found = replace(found, pending=found.pending + found.before, before=0)
         compared = Compared(
@@ -144,6 +155,10 @@ def _check(
     yield from rows
     if portal is not None and by_host is None:
         yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
+
+
+def _is_asked(month: int, first: int) -> bool:
+    return month >= first or month == UNKNOWN_MONTH
 
 
 def _of_months(target: Target, state: TargetState | None, ledger: Ledger, first: int) -> dict[int, Sequence[str]]:
@@ -223,12 +238,13 @@ def _seen_in_the_database(
     first: int,
     jobs_seen: Callable[[int], None],
 ) -> dict[HostMonth, _Seen]:
-    """Every wanted job of the months, and what the ledger says of each."""
+    """Every wanted job of the months, and what the ledger says of each; rows that cannot be read have no submit host."""
     decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = state.start if state and state.start is not None else None
-    seen: dict[HostMonth, _Seen] = {}
+    seen = _without_end_time(target, ledger)
     for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now):
         jobs_seen(len(page.jobs))
+        _see_unreadable(target, page.skipped, start, ledger, seen)
         keys = [job.key for job in page.jobs]
         known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
         earlier = ledger.other_runs(target.name, keys)
@@ -245,20 +261,60 @@ def _seen_in_the_database(
                 month = month_number(known[key].ended_at if stays else job.ended_at)
                 at = (month, sync_host(target.policy.place(job).receiver_host))
             except Unfit:
-                continue
+                at = (UNKNOWN_MONTH, "")
             here = seen.setdefault(at, _Seen())
             here.database += not unwanted
             if key in known and known[key].fingerprint != REMOVED:
                 here.delivered += known[key].settled
                 here.pending += not known[key].settled
             elif key in held:
-                here.quarantined += 1
-                here.held += held[key].hold is not Hold.DROPPED  # of those an administrator said: never
+                here.set_aside(held[key])
             elif start is not None and job.ended_at < start:
                 here.before += 1
             else:
                 here.pending += 1
     return seen
+
+
+def _without_end_time(target: Target, ledger: Ledger) -> dict[HostMonth, _Seen]:
+    """Rows that no window has."""
+    seen: dict[HostMonth, _Seen] = {}
+    for held in ledger.quarantine(target.name):
+        # A month of totals that is set aside has no end time either, but it is no row of a database.
+        if held.job.ended_at is None and held.job.row.database:
+            here = seen.setdefault((UNKNOWN_MONTH, ""), _Seen())
+            here.database += 1
+            here.set_aside(held)
+    return seen
+
+
+def _see_unreadable(
+    target: Target,
+    skipped: Sequence[SkippedJob],
+    start: Epoch | None,
+    ledger: Ledger,
+    seen: dict[HostMonth, _Seen],
+) -> None:
+    """Rows of a page that are no job: set aside, or about to be."""
+    keys = [row.key for row in skipped]
+    known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+    for row, key in zip(skipped, keys, strict=True):
+        is_ours = key not in known and (start is None or (row.ended_at or 0) >= start)
+        if row.ended_at is None or not (key in held or is_ours):
+            continue
+        here = seen.setdefault((_month(row.ended_at), ""), _Seen())
+        here.database += 1
+        if key in held:
+            here.set_aside(held[key])
+        else:
+            here.pending += 1
+
+
+def _month(ended_at: Epoch) -> int:
+    try:
+        return month_number(ended_at)
+    except Unfit:
+        return UNKNOWN_MONTH
 
 
 def _places(target: Target, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
