@@ -50,6 +50,10 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
 
 
+def month_of(end_time: int) -> str:
+    return f"{datetime.fromtimestamp(end_time, UTC):%Y-%m}"
+
+
 def a_day_passes(site: SgasSite) -> None:
     """So that all rows are looked at."""
     with closing(sqlite3.connect(site.state)) as connection, connection:
@@ -525,6 +529,43 @@ def test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame(s
     assert site.publish().status == 65
     assert_rows(site, batch[60:])
     assert set(set_aside(site)) == {job.job_id for job in foreign}
+
+
+@pytest.mark.parametrize(
+    "machines", [(FOREIGN,), (FOREIGN, "ce8.elsewhere.net", "ce9.example.com")], ids=["one", "three"]
+)
+def test_however_many_jobs_of_foreign_machines_come_first(site: SgasSite, machines: tuple[str, ...]) -> None:
+    """Nothing of their machines can tell who is to blame, so a job of another one is looked for behind them."""
+    batch = jobs(1260)
+    foreign = [elsewhere(job, machines[at * len(machines) // 1250]) for at, job in enumerate(batch[:1250])]
+    site.fill(*foreign, *batch[1250:])
+    run = site.publish()
+    assert run.status == 65, run.err
+    assert (site.outcome(run)["records"], site.outcome(run)["quarantined"]) == (10, 1250)
+    assert_rows(site, batch[1250:])
+    assert set(set_aside(site)) == {job.job_id for job in foreign}
+    assert sum(request.status == 406 for request in site.fake.requests) <= 1 + len(machines)
+    assert site.outcome(site.publish())["outcome"] == "nothing"
+
+
+def test_foreign_jobs_come_first_in_a_window(site: SgasSite) -> None:
+    batch = sorted(jobs(460), key=lambda job: job.end_time)
+    site.fill(*[elsewhere(job) for job in batch[:450]], *batch[450:])
+    window = [month_of(batch[at].end_time) for at in (0, -1)]
+    run = site.run("republish", "--from", window[0], "--to", window[1], "--target", "nordic")
+    assert run.status == 65, run.err
+    assert_rows(site, batch[450:])
+    assert len(set_aside(site)) == 450
+
+
+def test_no_job_of_many_can_tell_that_it_is_not_the_certificate(site: SgasSite) -> None:
+    batch = [elsewhere(job, f"ce{at // 450}.other.net") for at, job in enumerate(jobs(1350))]
+    site.fill(*batch)
+    run = site.publish()
+    assert (run.status, site.outcome(run)["outcome"]) == (77, "rejected")
+    assert "jobinsert" in site.outcome(run)["reason"]
+    assert set_aside(site) == {}
+    assert len(site.fake.requests) == 3, "one question a machine"
 
 
 def test_when_every_machine_is_refused_it_is_the_certificate(tmp_path: Path, pki: PKI, generation: Generation) -> None:

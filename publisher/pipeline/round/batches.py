@@ -159,18 +159,10 @@ class JobBatches:
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
         """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
-        published = fit.published
         if self._totals and (held := self._totals.get(month_number(fit.entry.ended_at))):
             self._held[held.month] = held
             return
-        record = Rendered(
-            published.job,
-            self._format.render(published, now),
-            fit.entry,
-            fit.known is None,
-            said(published.where.receiver_host),
-            None if self._keys is None else self._keys.of(published),
-        )
+        record = self.rendered(fit, now)
         if self._guard is not None and self._keys is not None and fit.known is not None:
             self._changed[fit.entry.key] = record
             if len(self._changed) >= _CHANGED:
@@ -178,6 +170,18 @@ class JobBatches:
             return
         for batch in self._packed(record, place):
             self._send(batch)
+
+    def rendered(self, fit: Publish, now: datetime) -> Rendered:
+        """Raises: Unfit."""
+        published = fit.published
+        return Rendered(
+            published.job,
+            self._format.render(published, now),
+            fit.entry,
+            fit.known is None,
+            said(published.where.receiver_host),
+            None if self._keys is None else self._keys.of(published),
+        )
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
         """Pack the changed runs of every month in which none of them was the last of its row at the receiver."""

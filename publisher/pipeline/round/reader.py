@@ -25,6 +25,10 @@ class JobReader(Protocol):
     repeats: bool
 
     def pages(self, now: datetime) -> Iterator[Read]: ...
+    def once_more(self) -> JobReader:
+        """The same from the beginning, as far as the ledger has come."""
+        ...
+
     def after(self, job: JobRecord) -> Progress | None:
         """How far it has come with this job of the page; None where only a page's end is a place to go on from."""
         ...
@@ -46,6 +50,7 @@ class IncrementalReader:
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
+        self.repeats = True
         yield from self._open_rows(now)
         yield from self._quarantined(now)
         self.repeats = False
@@ -55,6 +60,9 @@ class IncrementalReader:
             alike = self.alike and done_with is None
             for page in self.source.since(cursor, database, self.needs, now, done_with, alike=alike):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def once_more(self) -> IncrementalReader:
+        return replace(self, repeats=True)
 
     def after(self, job: JobRecord) -> None:
         return None
@@ -109,6 +117,9 @@ class WindowReader:
     most_pages: int
     finished: bool = False
     repeats: bool = False
+
+    def once_more(self) -> WindowReader:
+        return replace(self, finished=False)
 
     def after(self, job: JobRecord) -> Progress:
         """What a message carried is behind it even if the page is not: a run that goes on sends nothing of it again."""

@@ -18,11 +18,12 @@ from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Later, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
-from publisher.model.message import Progress, WindowMark
+from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals.months import BlockedMonth, month_window
 from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import Missing, look_for_databases
+from publisher.pipeline.round.batches import JobBatches
 from publisher.pipeline.round.counting import counter_for
 from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
@@ -258,10 +259,36 @@ class Round:
         )
 
     def _travel(self, reading: JobReader, decider: Decider, limit: int | None, now: datetime) -> Receipt | None:
-        """The journey; returns the receipt that ended it early, if one did."""
+        """The journey; returns the receipt that ended it early, if one did.
+
+        A refusal of names, such as a MachineName, is the records' fault if another name is accepted. When nothing but refused
+        names was met, a job of another name goes ahead of them to tell.
+        """
+        receipt = self._travel_once(reading, decider, limit, now)
+        refused: set[str] = set()
+        while receipt is not None and receipt.refused_by:
+            refused.update(receipt.refused_by)
+            witness = self._job_of_another_machine(reading, decider, refused, now)
+            if witness is None:
+                break
+            receipt = self._travel_once(reading, decider, limit, now, witness)
+        return receipt
+
+    def _travel_once(
+        self,
+        reading: JobReader,
+        decider: Decider,
+        limit: int | None,
+        now: datetime,
+        first: Rendered | None = None,
+    ) -> Receipt | None:
+        self._taken = self._sender.tally.records
         with self._sender:
             try:
                 self._sender.send_outstanding()
+                if first is not None:
+                    self._sender.send(Batch(records=(first,), progress=Progress()))
+                    self._sender.finish()
                 sink = self._sink(decider)
                 with collisions(self._live, self._source, self._ledger) as self._collisions:
                     self._read(reading, decider, sink, limit, now)
@@ -271,6 +298,29 @@ class Round:
             except Exception:
                 self._sender.abort(None)
                 raise
+        return None
+
+    def _job_of_another_machine(
+        self, reading: JobReader, decider: Decider, refused: set[str], now: datetime
+    ) -> Rendered | None:
+        """The first job that would go out under none of these MachineNames; its own is added to them."""
+        sink = self._sink(decider)
+        if self._live.policy.machine_name or not isinstance(sink, JobBatches):
+            return None
+        for page, _ in reading.once_more().pages(now):
+            if self._wait(0):
+                return None
+            keys = [job.key for job in page.jobs]
+            known, held = self._ledger.known(self._live.name, keys), self._ledger.held(self._live.name, keys)
+            for job, key in zip(page.jobs, keys, strict=True):
+                fit = decider.decide(job, key, known.get(key), held.get(key))
+                if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
+                    try:
+                        found = sink.rendered(fit, now)
+                    except Unfit:
+                        continue
+                    refused.add(fit.published.where.machine_name)
+                    return found
         return None
 
     def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:

@@ -150,6 +150,8 @@ class MessageSender:
         """Give up what was certainly not stored. A ledger that failed is left alone: then everything is in doubt."""
         if not isinstance(error, LedgerError):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
+            self._suspects.clear()
+            self._behind.clear()
 
     def payload_limit(self) -> int:
         """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
@@ -208,7 +210,9 @@ class MessageSender:
             return
         named = [receipt for _, receipt in self._suspects.values() if receipt.refused_by]
         if named:
-            raise RoundStopped(replace(self._refusal or named[0], verdict=Verdict.STOP_TARGET, refused_by=()))
+            names = {name for receipt in named for name in receipt.refused_by}
+            whole = self._refusal or named[0]
+            raise RoundStopped(replace(whole, verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names))))
         raise RoundStopped(
             Receipt(
                 verdict=Verdict.STOP_TARGET,
