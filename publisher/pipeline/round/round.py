@@ -69,6 +69,7 @@ class Round:
         wait: Callable[[float], bool],
     ) -> None:
         self._live = live
+        self._summed = isinstance(live.format, SummaryFormat)  # asked once: of a Protocol it costs more than a record
         self._source = source
         self._ledger = ledger
         self._observer = observer
@@ -104,9 +105,7 @@ class Round:
                 nearly_all_done=state.swept is not None or state.start is not None,
                 wants=decider.selection.wants,
                 delivered_as_it_is=decider.delivered_as_it_is,
-                alike=isinstance(self._live.format, SummaryFormat)
-                and limit is None
-                and decider.policy.depends_on_row_only,
+                alike=self._summed and limit is None and decider.policy.depends_on_row_only,
             )
             try:
                 receipt = self._travel(reading, decider, limit, now)
@@ -240,7 +239,7 @@ class Round:
 
     def _totals_were_left(self, state: TargetState) -> bool:
         """Whether jobs were counted for totals that never arrived, in a format of before: now they go one by one."""
-        if isinstance(self._live.format, SummaryFormat) or state.checked_digest == self._live.policy_digest:
+        if self._summed or state.checked_digest == self._live.policy_digest:
             return False
         return any(month.digest != month.accepted_digest for month in self._ledger.months(self._live.name))
 
@@ -426,9 +425,9 @@ class Round:
             return set_aside(fit.published.job, unfit)
         self._collisions.taken(fit)
         self._taken += 1
-        job, summed = fit.published.job, isinstance(self._live.format, SummaryFormat)
+        job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
-        self._sender.remark(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=summed))
+        self._sender.remark(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed))
         return None
 
     def _set_aside(
