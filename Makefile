@@ -56,15 +56,15 @@ SYSTEM = PATH=/usr/sbin:/usr/bin:/sbin:/bin
 SOURCES = mkdir -p dist && git ls-files -z | xargs -0 tar cf -
 
 deb:  ## a Debian package, in dist/; what it needs: package/debian/control, Build-Depends
-	rm -rf build/deb && mkdir -p build/deb/publisher
-	$(SOURCES) | tar xf - -C build/deb/publisher
-	cp -r package/debian build/deb/publisher/debian
-	cd build/deb/publisher && $(SYSTEM) dpkg-buildpackage -us -uc -b
-	cp build/deb/publisher_*_all.deb dist/
+	rm -rf build/deb && mkdir -p build/deb/source
+	$(SOURCES) | tar xf - -C build/deb/source
+	cp -r package/debian build/deb/source/debian
+	cd build/deb/source && $(SYSTEM) dpkg-buildpackage -us -uc -b
+	cp build/deb/accounting-publisher_*_all.deb dist/
 
 rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
 	rm -rf build/rpm && mkdir -p build/rpm/SOURCES
-	$(SOURCES) --transform 's,^,publisher-0.1.0/,' | gzip > build/rpm/SOURCES/publisher-0.1.0.tar.gz
+	$(SOURCES) --transform 's,^,accounting-publisher-0.1.0/,' | gzip > build/rpm/SOURCES/accounting-publisher-0.1.0.tar.gz
 	$(SYSTEM) rpmbuild -bb $(RPMFLAGS) --define "_topdir $(CURDIR)/build/rpm" package/publisher.spec
 	cp build/rpm/RPMS/noarch/*.rpm dist/
 

@@ -26,8 +26,11 @@ def _shared() -> list[tuple[str, list[str]]]:
         ),
         ("share/bash-completion/completions", [str(made["publisher"])]),
         ("share/zsh/site-functions", [str(made["_publisher"])]),
-        ("share/doc/publisher", ["README.md"]),  # which units and configuration refer to
-        ("share/doc/publisher/conf", [str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())]),
+        ("share/doc/accounting-publisher", ["README.md"]),  # which units and configuration refer to
+        (
+            "share/doc/accounting-publisher/conf",
+            [str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())],
+        ),
     ]
 
 

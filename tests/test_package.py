@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from package import completions, pages
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
@@ -38,7 +41,11 @@ def program(name: str) -> str:
 
 # Wheel and sdist
 
-SHIPPED = ("publisher", "conf", "man", "package", "tests", "benchmarks", ".ci")
+TOP_LEVEL = (
+    *("setup.py", "MANIFEST.in", "pyproject.toml", "Makefile", ".pre-commit-config.yaml"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "REUSE.toml"),
+)
+SHIPPED = ("publisher", "conf", "man", "package", "tests", "benchmarks", ".ci", "LICENSES")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +55,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     source = folder / "source"
     for name in SHIPPED:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "MANIFEST.in", "pyproject.toml", "README.md", "Makefile"):
+    for name in TOP_LEVEL:
         shutil.copy(ROOT / name, source)
     done = subprocess.run(
         [
@@ -77,7 +84,7 @@ def below(folder: str) -> set[str]:
 def test_the_sdist_holds_all_that_it_takes_to_build_test_and_show(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"setup.py", "pyproject.toml", "README.md", "Makefile"}.union(*map(below, SHIPPED))
+    wanted = {*TOP_LEVEL}.union(*map(below, SHIPPED))
     assert wanted - held == set()
 
 
@@ -97,14 +104,52 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path
         *(f"share/man/man{page[-1]}/{page}" for page in made),
         "share/bash-completion/completions/publisher",
         "share/zsh/site-functions/_publisher",
-        "share/doc/publisher/README.md",
-        *(f"share/doc/publisher/{name}" for name in below("conf")),
+        "share/doc/accounting-publisher/README.md",
+        *(f"share/doc/accounting-publisher/{name}" for name in below("conf")),
     }
     sample = [sys.executable, "-c", "from publisher.cli.main import main; main()", "config", "example"]
     done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, (ROOT / "publisher" / "config" / "example.yaml").read_text()), (
         done.stderr
     )
+
+
+def test_the_wheel_names_its_licence_and_authors(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        (licence,) = (name for name in archive.namelist() if name.endswith("/LICENSE"))
+        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+        lines = archive.read(metadata).decode().splitlines()
+    assert built[1].name.startswith("accounting_publisher-")
+    assert {
+        *("Name: accounting-publisher", "License: Apache-2.0", "Author: the publisher authors"),
+        "Classifier: License :: OSI Approved :: Apache Software License",
+    } <= {*lines}
+
+
+def test_the_licence_of_every_file_is_declared() -> None:
+    """What `reuse lint` checks: one declaration for all files, and the text of the licence that it names."""
+    (declared,) = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
+    assert (declared["path"], declared["SPDX-License-Identifier"]) == ("**", "Apache-2.0")
+    assert (ROOT / "LICENSES" / "Apache-2.0.txt").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert "License: Apache-2.0\n" in (ROOT / "package" / "debian" / "copyright").read_text()
+    assert re.search(r"^License: +Apache-2\.0$", (ROOT / "package" / "publisher.spec").read_text(), re.MULTILINE)
+
+
+def test_hooks_before_a_commit_are_local() -> None:
+    """Nothing is downloaded, and they run what `make lint` runs."""
+    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["entry"].split()[0] for hook in repos[0]["hooks"]} == {
+        f".venv/bin/{tool}" for tool in ("ruff", "mypy", "lint-imports")
+    }
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_lead_to_files(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []
 
 
 # Manual pages

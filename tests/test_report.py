@@ -500,7 +500,7 @@ def test_missing_libraries_are_named_and_the_rest_works(
     run = small.run("report", "-o", str(small.folder / "r.html"))
     assert run.status == 78
     assert missing in run.err
-    assert "pip install 'publisher[report]'" in run.err
+    assert "pip install 'accounting-publisher[report]'" in run.err
     assert not (small.folder / "r.html").exists()
     assert small.run("report", "--format", "terminal", *WINDOW).status == 0
     assert small.run("report", "--csv", str(small.folder / "csv"), *WINDOW).status == 0

@@ -85,7 +85,7 @@ def check_library(_: MetricsSettings) -> str | None:
         return None
     return (
         f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
-        "python3-prometheus_client on EL, publisher[metrics] with pip), or take this block out"
+        "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or take this block out"
     )
 
 

@@ -25,8 +25,9 @@ from publisher.reporting.report import Report
 _MODE = 0o640  # users may be named
 
 _NEEDED = (
-    "the page of a report needs Jinja2 and matplotlib, and {module} is not installed: pip install 'publisher[report]', or "
-    "on Debian apt-get install python3-jinja2 python3-matplotlib; --format terminal and --csv need neither"
+    "the page of a report needs Jinja2 and matplotlib, and {module} is not installed: "
+    "pip install 'accounting-publisher[report]', or on Debian apt-get install python3-jinja2 python3-matplotlib; "
+    "--format terminal and --csv need neither"
 )
 
 
