@@ -25,6 +25,7 @@ from tests.arex_databases import Writer
 from tests.fake_ams.faults import Act
 from tests.fake_ams.service import FakeAMS
 from tests.fake_sgas import FakeSGAS
+from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import SiteUnderTest
 from tests.soak_account import Account
@@ -35,9 +36,6 @@ from tests.walk_services import SUMS_TOPIC
 _PUBLISH: Final = "from publisher.cli.main import main; main()"
 _DAY: Final = [one for one in (*AMS, *AUTHN, *SGAS) if one.make().act is not Act.DRIP]  # drips take their time
 _GOOD: Final = {0, 65, 75, 76, 77, 78}  # what a round may end with on a bad day; never 66, 70 or 74
-# From SIGTERM to the end. The contract's 10 s are held by test_signals.py; here the machine may be overloaded (12.7 s at a load
-# of 20 on two cores, measured).
-_PATIENCE_S: Final = 30.0
 _ENDINGS: Final = {"its own way": 60, "SIGKILL": 25, "SIGTERM": 15}
 _ROUNDS_TO_RECOVER: Final = 6
 
@@ -45,7 +43,7 @@ _ROUNDS_TO_RECOVER: Final = 6
 class Soak:
     """One site on a bad day."""
 
-    def __init__(self, folder: Path, *, seconds: float, seed: int, rate: int) -> None:
+    def __init__(self, folder: Path, *, seconds: int, seed: int, rate: int) -> None:
         self._folder, self._seconds, self._rate = folder, seconds, rate
         self._chance = random.Random(seed)
         self._counts: Counter[str] = Counter()
@@ -68,7 +66,7 @@ class Soak:
                 daemon.kill()
                 if writer.poll() is None:
                     writer.kill()
-                wrote = writer.communicate(timeout=60)[0]
+                wrote = writer.communicate(timeout=PATIENCE_S)[0]
             strange = self._recover(site, sgas)
             return self._told(json.loads(wrote), Account(site, sgas), strange, daemon)
 
@@ -124,7 +122,9 @@ class Soak:
         self._counts["rounds"] += 1
         how = self._chance.choices(list(_ENDINGS), weights=list(_ENDINGS.values()))[0]
         try:
-            _, said = publisher.communicate(timeout=300 if how == "its own way" else self._chance.uniform(0.3, 8))
+            _, said = publisher.communicate(
+                timeout=PATIENCE_S if how == "its own way" else self._chance.uniform(0.3, 8)
+            )
         except subprocess.TimeoutExpired:
             if how == "its own way":
                 publisher.kill()
@@ -133,7 +133,7 @@ class Soak:
             self._counts[how] += 1
             publisher.send_signal(signal.Signals[how])
             asked = time.monotonic()
-            _, said = publisher.communicate(timeout=60)
+            _, said = publisher.communicate(timeout=PATIENCE_S)
             self._slowest_end_s = max(self._slowest_end_s, time.monotonic() - asked)
         self._statuses[publisher.returncode] += 1
         if publisher.returncode >= 0 and publisher.returncode not in _GOOD:
@@ -155,10 +155,8 @@ class Soak:
         self._slowest_end_s = max(self._slowest_end_s, daemon.slowest_end_s)
         if wrote["jobs"] != len(account.jobs):
             strange.append(f"the writer counts {wrote['jobs']} jobs, the databases hold {len(account.jobs)}")
-        if self._slowest_end_s > _PATIENCE_S:
-            strange.append("slow to end")
         return {
-            "seconds": round(self._seconds),
+            "seconds": self._seconds,
             "jobs written": wrote["jobs"],
             "jobs delivered": account.delivered,
             "checkpoints, VACUUMs, rotations": f"{wrote['checkpoints']}, {wrote['vacuums']}, {wrote['rotations']}",
@@ -187,7 +185,7 @@ def befall(chosen: Misfortune, fake: FakeAMS, sgas: FakeSGAS) -> None:
         fake.faults.push(chosen.make(), service="authn" if chosen in AUTHN else "ams", route=chosen.route)
 
 
-def soak(*, seconds: float, seed: int, rate: int) -> dict[str, Any]:
+def soak(*, seconds: int, seed: int, rate: int) -> dict[str, Any]:
     """One soak in a folder of its own, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="publisher-soak-") as folder:
         return Soak(Path(folder), seconds=seconds, seed=seed, rate=rate).run()
@@ -197,7 +195,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak", description="Publish beside a live A-REX on a bad day."
     )
-    parser.add_argument("--seconds", type=float, default=120, help="how long A-REX writes (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=120, help="how long A-REX writes (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="another bad day (%(default)s)")
     parser.add_argument("--rate", type=int, default=200, help="jobs a second (%(default)s)")
     options = parser.parse_args(arguments)

