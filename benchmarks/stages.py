@@ -27,7 +27,8 @@ from publisher.cli.site import LiveSite
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.ledger.dry_run import DryRunLedger
-from publisher.ledger.sql.ledger import open_ledger, open_to_read
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.pipeline.round.round import Round
@@ -82,7 +83,7 @@ class Rehearsed(DryRunLedger):
     """Knows nobody; takes the policy for an old one, unless `check_all`, so that one payload in fifty is checked."""
 
     def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
-        super().__init__(open_to_read(folder / "nothing.db"))
+        super().__init__(open_database_to_read(folder / "nothing.db"))
         self._checked_digest = "" if check_all else policy_digest
 
     def begin_round(
@@ -148,7 +149,7 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
         (lambda: checking(True), lambda _: TakesAll(limit)),
         (lambda: checking(True), lambda _: TakesAll(limit, signer)),
         (lambda: checking(True), lambda real: real),
-        (lambda: open_ledger(folder / "stages.db"), lambda real: real),
+        (lambda: SqlLedger(open_database(folder / "stages.db")), lambda real: real),
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
         live = site.live(target)
@@ -163,7 +164,7 @@ def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[st
     yield SUMMARY_STAGES[0], *_pages(site, jobs, alike=True)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
-    yield SUMMARY_STAGES[2], *_round(site, live, open_ledger(folder / "summary-stages.db"), None)
+    yield SUMMARY_STAGES[2], *_round(site, live, SqlLedger(open_database(folder / "summary-stages.db")), None)
 
 
 def _pages(site: LiveSite, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[str, float]]:

@@ -34,7 +34,7 @@ LIBRARIES = {
     "jinja2": ("reporting/html",),
     "matplotlib": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),
-    "sqlite3": ("sources", "ledger", "config/from_arc"),
+    "sqlite3": ("sources", "ledger/sqlite", "config/from_arc"),
     "backports": ("sources/importing",),  # zstd
     "psycopg": ("ledger/postgres",),
     "pyarrow": (),

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 
 from publisher.ledger.books import ChargeBook, ChargeRequest, News, RunNumber, RunState
-from publisher.ledger.sql.charges import open_charge_book, open_charge_book_to_read
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, job_key
 from publisher.model.rates import AssessedJob, Tariff
 from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
 from tests.arex_databases.bulk import bulk
+from tests.ledgers import open_charge_book, open_charge_book_to_read
 from tests.patience import PATIENCE_S
 from tests.pki import PKI
 from tests.sites import ConfiguredSite
@@ -360,7 +360,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from publisher.ledger.books import ChargeRequest
-from publisher.ledger.sql.charges import open_charge_book
+from tests.ledgers import open_charge_book
 from publisher.model.target import Window
 
 book = open_charge_book(Path(sys.argv[1]))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from publisher.ledger.sql.ledger import SqliteLedger
+from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, MessageId, message_id
 from publisher.transports.base import Credentials, Environment, Transport, Verdict
@@ -365,7 +365,7 @@ def test_a_record_that_was_settled_by_nobody_is_written_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteLedger, "sent", crash)
+        patch.setattr(SqlLedger, "sent", crash)
         assert site.publish().status == 130
     assert len(everything(site.folder / "outgoing")) == 1
     assert site.publish().json["targets"]["hand_over"]["records"] == 5

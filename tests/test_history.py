@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from publisher.ledger.books import Delivered, TargetHistory
-from publisher.ledger.sql.history import SqliteHistory
+from publisher.ledger.books import DailyDelivery, TargetHistory
+from publisher.ledger.sql.history import SqlHistory
 from publisher.ledger.sqlite import stretches
 from publisher.ledger.sqlite.absence import Absence
-from publisher.ledger.sqlite.connection import open_ledger_file
+from publisher.ledger.sqlite.connection import SqliteDatabase, open_database_to_read, open_ledger_file
 from publisher.ledger.sqlite.membership import pack
 from publisher.model.job import Epoch, job_key
 from publisher.model.message import Entry
@@ -53,11 +52,11 @@ class TargetPast:
     def settle(self) -> None:
         """Make a stretch of what is fresh."""
         self.connection.execute("BEGIN")
-        stretches.settle_fresh(self.connection, 1, Absence())
+        stretches.settle_fresh(SqliteDatabase(self.connection, self.path), 1, Absence())
         self.connection.execute("COMMIT")
 
     def told(self) -> TargetHistory:
-        with closing(SqliteHistory(sqlite3.connect(self.path, isolation_level=None), self.path)) as history:
+        with closing(SqlHistory(open_database_to_read(self.path))) as history:
             return history.targets(["egi", "another"], WINDOW)["egi"]
 
 
@@ -120,12 +119,12 @@ def test_days_by_format_and_rejections(past: TargetPast) -> None:
     past.message(REJECTED, BEGIN, BEGIN - 20, 30)
     told = past.told()
     assert dict(told.days) == {
-        (20_000, "car"): Delivered(messages=2, records=4, bytes=250),
-        (20_001, "apel-sync-0.1"): Delivered(messages=1, records=2, bytes=7),
+        (20_000, "car"): DailyDelivery(messages=2, records=4, bytes=250),
+        (20_001, "apel-sync-0.1"): DailyDelivery(messages=1, records=2, bytes=7),
     }
     assert told.rejected == 1
 
 
 def test_a_target_without_a_round_has_no_past(past: TargetPast) -> None:
-    with closing(SqliteHistory(sqlite3.connect(past.path, isolation_level=None), past.path)) as history:
+    with closing(SqlHistory(open_database_to_read(past.path))) as history:
         assert history.targets(["another"], WINDOW) == {}

@@ -15,8 +15,8 @@ import pytest
 
 from publisher.cli.outcomes import ticket
 from publisher.ledger.contract import Hold, Ledger, impatient
-from publisher.ledger.sql.ledger import SqliteLedger
-from publisher.ledger.sqlite.connection import open_ledger_file
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sqlite.connection import open_database
 from publisher.model import time
 from publisher.model.errors import Busy, UsageError
 from publisher.pipeline import publish
@@ -420,7 +420,7 @@ def test_a_database_that_is_gone_does_not_hold_an_errand_up(world: World) -> Non
 # Others at work, clocks, rehearsals
 
 
-class GrabbedLedger(SqliteLedger):
+class GrabbedLedger(SqlLedger):
     """Another publisher takes the target as soon as its first holder lets go of it."""
 
     takers = 0
@@ -435,7 +435,7 @@ class GrabbedLedger(SqliteLedger):
 class GrabbedSite(WiredSite):
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         path = self.settings.state
-        return GrabbedLedger(open_ledger_file(path), path)
+        return GrabbedLedger(open_database(path))
 
 
 def test_counts_that_cannot_be_told_now_do_not_hide_what_the_round_did(world: World) -> None:

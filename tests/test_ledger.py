@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from publisher.ledger.contract import Hold, MessageState
-from publisher.ledger.sql.ledger import SqliteLedger, open_ledger, open_to_read
+from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite import stretches
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SkippedJob, job_key
 from publisher.model.message import Cursor, Entry, Message, OpenRow, Progress, Rendered, message_id
 from tests.jobs import make_job
+from tests.ledgers import open_ledger, open_to_read
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(path: Path) -> Iterator[SqliteLedger]:
+def ledger(path: Path) -> Iterator[SqlLedger]:
     opened = open_ledger(path)
     begin(opened)
     yield opened
@@ -39,7 +40,7 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
 
 
 def begin(
-    ledger: SqliteLedger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
+    ledger: SqlLedger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
 ) -> None:
     ledger.begin_round(
         target, start_rule=rule, start=None if start is None else Epoch(start), selection_digest=digest, now=NOW
@@ -55,7 +56,7 @@ def job(number: int, local_id: str | None = None) -> JobRecord:
     )
 
 
-def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: SqliteLedger) -> None:
+def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: SqlLedger) -> None:
     """Several targets have it open at once: a stranger who could lock it all would delete the WAL under them."""
     open_ledger(path).close()
     stranger = (
@@ -91,7 +92,7 @@ def message(records: list[Rendered], target: str = "egi", made_at: datetime = NO
     )
 
 
-def deliver(ledger: SqliteLedger, *jobs: JobRecord, target: str = "egi", first_time: bool = True) -> Message:
+def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi", first_time: bool = True) -> Message:
     records = rendered(*jobs, first_time=first_time)
     sent = message(records, target)
     ledger.prepare(sent, records, Progress(), "p")
@@ -99,7 +100,7 @@ def deliver(ledger: SqliteLedger, *jobs: JobRecord, target: str = "egi", first_t
     return sent
 
 
-def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger: SqliteLedger, path: Path) -> None:
+def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger: SqlLedger, path: Path) -> None:
     records = rendered(job(1), job(2))
     prepared = message(records)
     ledger.prepare(prepared, records, Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),)), "p")
@@ -117,7 +118,7 @@ def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger
     again.close()
 
 
-def test_settling_counts_once_and_moves_the_last_end(ledger: SqliteLedger) -> None:
+def test_settling_counts_once_and_moves_the_last_end(ledger: SqlLedger) -> None:
     sent = deliver(ledger, job(1), job(2))
     ledger.sent(sent, remote_id="18", row_ids={}, now=NOW)
     state = ledger.target("egi")
@@ -131,7 +132,7 @@ def test_settling_counts_once_and_moves_the_last_end(ledger: SqliteLedger) -> No
     assert state.delivered == 2
 
 
-def test_doubt_is_a_state(ledger: SqliteLedger) -> None:
+def test_doubt_is_a_state(ledger: SqlLedger) -> None:
     records = rendered(job(1))
     ledger.prepare(message(records), records, Progress(), "p")
     ledger.in_doubt(message(records), "the connection was lost")
@@ -143,7 +144,7 @@ def test_doubt_is_a_state(ledger: SqliteLedger) -> None:
     assert (state.prepared, state.in_doubt, state.delivered) == (0, 1, 0)
 
 
-def test_halves_take_the_place_of_the_whole(ledger: SqliteLedger) -> None:
+def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
     first, second = rendered(job(1), job(2)), rendered(job(3))
     ledger.prepare(message(first), first, Progress(), "p")
     ledger.prepare(message(second), second, Progress(), "p")
@@ -159,7 +160,7 @@ def test_halves_take_the_place_of_the_whole(ledger: SqliteLedger) -> None:
     assert all(known.settled for known in ledger.known("egi", [job(n).key for n in (1, 2, 3)]).values())
 
 
-def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: SqliteLedger) -> None:
+def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: SqlLedger) -> None:
     records = rendered(job(1))
     ledger.prepare(message(records), records, Progress(), "p")
     whole = ledger.outstanding("egi")
@@ -176,7 +177,7 @@ def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: 
     assert ledger.outstanding("egi") is None
 
 
-def test_quarantine_is_released_dropped_and_left(ledger: SqliteLedger) -> None:
+def test_quarantine_is_released_dropped_and_left(ledger: SqlLedger) -> None:
     skipped = [
         SkippedJob(
             row=RowRef(database="a.db", record_id=number),
@@ -202,7 +203,7 @@ def test_quarantine_is_released_dropped_and_left(ledger: SqliteLedger) -> None:
     assert state.quarantined == 0
 
 
-def test_open_rows_keep_when_they_were_first_seen_finished(ledger: SqliteLedger) -> None:
+def test_open_rows_keep_when_they_were_first_seen_finished(ledger: SqlLedger) -> None:
     row = RowRef(database="a.db", record_id=7)
     for seen in (None, Epoch(50), Epoch(90)):
         ledger.note("egi", Progress(opened=(OpenRow(row=row, finished_seen_at=seen),)), "p", NOW)
@@ -211,7 +212,7 @@ def test_open_rows_keep_when_they_were_first_seen_finished(ledger: SqliteLedger)
     assert ledger.open_rows("egi") == []
 
 
-def test_a_start_is_fixed_on_first_use(ledger: SqliteLedger) -> None:
+def test_a_start_is_fixed_on_first_use(ledger: SqlLedger) -> None:
     begin(ledger, start=500)
     state = ledger.target("egi")
     assert state is not None
@@ -222,7 +223,7 @@ def test_a_start_is_fixed_on_first_use(ledger: SqliteLedger) -> None:
     assert state.start is None
 
 
-def test_another_selection_makes_a_sweep_due(ledger: SqliteLedger) -> None:
+def test_another_selection_makes_a_sweep_due(ledger: SqlLedger) -> None:
     ledger.end_round("egi", success=True, swept=True, checked="p", now=NOW)
     begin(ledger)
     state = ledger.target("egi")
@@ -235,7 +236,7 @@ def test_another_selection_makes_a_sweep_due(ledger: SqliteLedger) -> None:
     assert state.last_success == NOW
 
 
-def test_trace_finds_every_message_of_every_run(ledger: SqliteLedger) -> None:
+def test_trace_finds_every_message_of_every_run(ledger: SqlLedger) -> None:
     begin(ledger, "other")
     first = deliver(ledger, job(1))
     second = deliver(ledger, job(1, "another"))
@@ -252,7 +253,7 @@ def test_trace_finds_every_message_of_every_run(ledger: SqliteLedger) -> None:
 
 
 def test_membership_stays_exact_through_compaction(
-    ledger: SqliteLedger, path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: SqlLedger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stretches, "FRESH_ENTRIES", 50)
     batches = [[job(start + number) for number in range(20)] for start in range(0, 1000, 20)]
@@ -278,7 +279,7 @@ def test_membership_stays_exact_through_compaction(
     assert state.delivered == 1000
 
 
-def test_state_is_small(ledger: SqliteLedger, path: Path) -> None:
+def test_state_is_small(ledger: SqlLedger, path: Path) -> None:
     """20 to 25 bytes a delivered job in messages of 500, everything that stays counted."""
     total = 150_000
     for start in range(0, total, 500):
@@ -291,14 +292,14 @@ def test_state_is_small(ledger: SqliteLedger, path: Path) -> None:
     assert path.stat().st_size / total < 25
 
 
-def test_files_are_private(ledger: SqliteLedger, path: Path) -> None:
+def test_files_are_private(ledger: SqlLedger, path: Path) -> None:
     deliver(ledger, job(1))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {name: stat.S_IMODE((path.parent / name).stat().st_mode) for name in os.listdir(path.parent)}
     assert modes == {"publishing.db": 0o600, "publishing.db-wal": 0o600, "publishing.db-shm": 0o600}
 
 
-def test_one_publisher_at_a_time(ledger: SqliteLedger, path: Path) -> None:
+def test_one_publisher_at_a_time(ledger: SqlLedger, path: Path) -> None:
     other = open_ledger(path)
     with (
         ledger.working_on("egi"),
@@ -370,7 +371,7 @@ def test_keys_of_rows_without_a_job_id_are_their_own() -> None:
     assert one.key != job_key("", "")
 
 
-def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: SqliteLedger) -> None:
+def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: SqlLedger) -> None:
     skipped = SkippedJob(
         row=RowRef(database="a.db", record_id=1),
         job_id=JobId("job1"),

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-from publisher.ledger.sql.ledger import open_ledger
 from publisher.ledger.sqlite import stretches
 from publisher.model.job import Epoch, JobId, JobKey, job_key
 from publisher.model.message import REMOVED, Progress
 from publisher.reporting import explain
 from tests import spring_2028
 from tests.arex_databases import SampleJob
+from tests.ledgers import open_ledger
 from tests.pki import Credential
 from tests.simulated_months import Totals, World
 from tests.spring_2028 import APRIL, MARCH, NOW, done

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.ledger.sql import messages
-from publisher.ledger.sql.ledger import SqliteLedger, open_ledger
+from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite import stretches
 from publisher.model.job import JobId, JobKey, JobRecord, job_key
 from publisher.model.message import Progress
+from tests.ledgers import open_ledger
 from tests.test_ledger import NOW, begin, job, message, rendered
 
 NUMBERS = st.integers(0, 2**63 - 1).map(str)
@@ -77,7 +78,7 @@ def test_ids_in_disorder_cost_a_few_bytes_each() -> None:
 # In the ledger
 
 
-def deliver(ledger: SqliteLedger, jobs: list[JobRecord], ids: dict[str, str], at: int = 0) -> None:
+def deliver(ledger: SqlLedger, jobs: list[JobRecord], ids: dict[str, str], at: int = 0) -> None:
     records = rendered(*jobs)
     sent = message(records, made_at=NOW + timedelta(seconds=at))
     ledger.prepare(sent, records, Progress(), "p")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from publisher.ledger.sqlite import schema, stretches
 from publisher.ledger.sqlite.absence import Absence
+from publisher.ledger.sqlite.connection import SqliteDatabase
 from publisher.ledger.sqlite.membership import KEY_BYTES, Membership, pack, unpack
 from publisher.model.job import Epoch, JobKey, job_key
 from publisher.model.message import Entry
@@ -27,6 +29,7 @@ class Shelf:
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript(schema.TABLES)
+        self.database = SqliteDatabase(self.connection, Path("none"))
         self.connection.execute("INSERT INTO target (id, name, start_rule, selection_digest) VALUES (1, 'egi', '', '')")
         self.absence = Absence()
         self.latest: dict[JobKey, Membership] = {}
@@ -45,13 +48,13 @@ class Shelf:
         )
         self.connection.execute("INSERT INTO fresh VALUES (?, 1, ?)", (self.messages, b"".join(packed)))
         self.latest |= {JobKey(entry[:KEY_BYTES]): unpack(entry) for entry in packed}
-        self.absence.covers = stretches.settle_fresh(self.connection, TARGET, self.absence)
+        self.absence.covers = stretches.settle_fresh(self.database, TARGET, self.absence)
 
     def close(self) -> None:
         self.connection.close()
 
     def look_up(self, keys: Sequence[JobKey], *, by_absence: bool = True) -> dict[JobKey, Membership]:
-        return stretches.look_up(self.connection, TARGET, keys, self.absence if by_absence else None)
+        return stretches.look_up(self.database, TARGET, keys, self.absence if by_absence else None)
 
 
 @settings(deadline=None, max_examples=60)

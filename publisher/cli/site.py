@@ -20,7 +20,8 @@ from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.formats import frame_of, is_summary_format, job_format, receiver_of, summary_format
 from publisher.ledger.contract import Ledger
-from publisher.ledger.sql.ledger import open_ledger, open_to_read
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
@@ -117,30 +118,30 @@ class LiveSite:
         if dry_run:
             from publisher.ledger.dry_run import DryRunLedger
 
-            return DryRunLedger(open_to_read(self.settings.state))
-        return open_ledger(self.settings.state)
+            return DryRunLedger(open_database_to_read(self.settings.state))
+        return SqlLedger(open_database(self.settings.state))
 
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
-        return open_to_read(self.settings.state)
+        return SqlLedger(open_database_to_read(self.settings.state))
 
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""
-        from publisher.ledger.sql.charges import open_charge_book
+        from publisher.ledger.sql.charges import SqlChargeBook
 
-        return open_charge_book(self.settings.state)
+        return SqlChargeBook(open_database(self.settings.state))
 
     def charge_book_to_read(self) -> ChargeBook:
         """Raises: LedgerError."""
-        from publisher.ledger.sql.charges import open_charge_book_to_read
+        from publisher.ledger.sql.charges import SqlChargeBook
 
-        return open_charge_book_to_read(self.settings.state)
+        return SqlChargeBook(open_database_to_read(self.settings.state))
 
     def history(self) -> History:
         """What was delivered when. Raises: LedgerError."""
-        from publisher.ledger.sql.history import open_history
+        from publisher.ledger.sql.history import SqlHistory
 
-        return open_history(self.settings.state)
+        return SqlHistory(open_database_to_read(self.settings.state))
 
     def usage(self) -> UsageReader:
         """The source, for who sums up what jobs used. Raises: ConfigError."""
@@ -166,15 +167,15 @@ class LiveSite:
 
     def measure_book(self) -> MeasureBook:
         """What was measured of the targets, kept for metrics. Raises: LedgerError."""
-        from publisher.ledger.sql.history import open_measure_book
+        from publisher.ledger.sql.history import SqlMeasureBook
 
-        return open_measure_book(self.settings.state)
+        return SqlMeasureBook(open_database(self.settings.state))
 
     def measure_book_to_read(self) -> MeasureBook:
         """Raises: LedgerError."""
-        from publisher.ledger.sql.history import open_measure_book_to_read
+        from publisher.ledger.sql.history import SqlMeasureBook
 
-        return open_measure_book_to_read(self.settings.state)
+        return SqlMeasureBook(open_database_to_read(self.settings.state))
 
     def importer(self, name: str) -> Importer:
         """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""

@@ -122,7 +122,7 @@ class ChargeBook(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
+class DailyDelivery:
     """What one target accepted on one day in one format. Bytes are those of the payloads, before signing and encoding."""
 
     messages: int
@@ -139,7 +139,7 @@ class TargetHistory:
     `rejected` are messages that were refused in the period.
     """
 
-    days: Mapping[tuple[int, str], Delivered]
+    days: Mapping[tuple[int, str], DailyDelivery]
     rejected: int
     lags: Durations
 

@@ -1,17 +1,8 @@
-"""The ledger's contract: its questions and its moves, in the words of the pipeline.
+"""The ledger's contract: six small parts, and the `Ledger` that has them all.
 
-Questions only read. Every move is one transaction: it happens whole or not at all, and it is on the disk when it returns.
-All of them raise: LedgerError when the publishing database cannot be read or written; "cannot tell" is never "nothing".
-
-The contract of the charges that are kept: runs that compute them, and what each job costs.
-
-Questions only read; every move is one transaction. All of them raise: LedgerError.
-
-The contract of what was delivered when: for those who look back. Questions only read. All raise: LedgerError.
-
-The contract of what was measured of targets, kept between rounds and processes: for metrics.
-
-Questions only read; every move is one transaction. All of them raise: LedgerError.
+A caller takes the part that it needs. What only reads never writes. Every write is one transaction: it happens whole or not at
+all, and it is on the disk when it returns. All methods raise: LedgerError when the publishing database cannot be read or
+written; "cannot tell" is never "nothing".
 """
 
 from __future__ import annotations
@@ -225,84 +216,12 @@ class SyncMessage:
     records: tuple[OutboxRecord, ...]
 
 
-class Ledger(Protocol):
-    """What was sent, to whom, what is in doubt, what was set aside."""
-
-    # Questions
+class Targets(Protocol):
+    """The targets and their rounds."""
 
     def target(self, target: str) -> TargetState | None:
         """None for a target that never had a round."""
         ...
-
-    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
-        """Those of the runs that were delivered or are on their way."""
-        ...
-
-    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        """By each of these runs, the other runs of its job that were delivered: before a restart it had another LocalJobID."""
-        ...
-
-    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
-        """Those of the runs that are in quarantine."""
-        ...
-
-    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
-        """The first message in the queue without a receipt."""
-        ...
-
-    def cursor(self, target: str, database: str) -> Cursor | None: ...
-
-    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
-        """Every accounting database that was found, of one target or of all, by name."""
-        ...
-
-    def window_progress(self, target: str, name: str) -> WindowMark | None:
-        """How far a republish has come that was broken off; None for one that is new or finished."""
-        ...
-
-    def open_rows(self, target: str) -> Sequence[OpenRow]: ...
-
-    def limit(self, target: str) -> LearntLimit | None:
-        """What the service was found to take in one message; None while it took everything."""
-        ...
-
-    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
-        """Every job set aside, in order; read in portions, because there may be very many."""
-        ...
-
-    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
-        """Where a job is set aside."""
-        ...
-
-    def trace(self, job_id: JobId) -> Sequence[Delivery]:
-        """Every message that carried the job, all runs, oldest first."""
-        ...
-
-    def months(self, target: str) -> Sequence[MonthState]: ...
-
-    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups of all jobs counted so far."""
-        ...
-
-    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that the receiver accepted last."""
-        ...
-
-    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group` numbers."""
-        ...
-
-    def counts(self, target: str) -> HostCounts: ...
-
-    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        """The receiver's summary keys that single records of a month made, each with its policy's digest."""
-        ...
-
-    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
-        """Every key change that was accepted, oldest first."""
-        ...
-
-    # Moves
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         """Hold the target's lock. `patience` waits a little and says whether to look again.
@@ -317,62 +236,12 @@ class Ledger(Protocol):
         """Enter the target if it is new. A start is fixed on first use, and anew only when its rule changes."""
         ...
 
-    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        """Write a message down before it is sent, with its records and the progress that it completes."""
-        ...
-
-    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
-        """A round found these files. One that was retired is not any more."""
-        ...
-
-    def retire_database(self, target: str, file: str, now: datetime) -> None:
-        """The file is gone for good; no row of it is looked at again."""
-        ...
-
-    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
-        """Progress that no message carries."""
-        ...
-
-    def count(
-        self,
-        target: str,
-        runs: Mapping[JobKey, Values],
-        contents: Mapping[int, Sequence[SummaryGroup]],
-        *,
-        dirty: Mapping[int, int],
-        clean: Collection[int],
-        by_settings: Collection[int],
-        progress: Progress,
-        basis: str,
-        policy_digest: str,
-        now: datetime,
+    def end_round(
+        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
     ) -> None:
-        """Jobs counted, the months they made, and how far was read.
+        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked.
 
-        `dirty` months must be summed up anew: so many of the runs in their totals were found elsewhere, less those that were
-        found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
-        than a change of the accounting data may have moved jobs.
-        """
-        ...
-
-    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
-        """Eligible jobs of the takeover month that were delivered before the target's start."""
-        ...
-
-    def set_singles(
-        self,
-        target: str,
-        months: Mapping[int, Sequence[KeyTotal]],
-        hosts: Mapping[tuple[int, str], int],
-        policy_digest: str,
-    ) -> None:
-        """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
-        ...
-
-    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
-
-        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
+        `held`: months that are held back.
         """
         ...
 
@@ -380,18 +249,34 @@ class Ledger(Protocol):
         """Until when another publisher's rows were adopted, and its lost jobs looked for."""
         ...
 
-    def adopt(self, target: str, left: InheritedMonth) -> None:
-        """The receiver has these rows of a month from another publisher."""
+    def take_over(self, target: str, until: Epoch) -> None: ...
+
+    def limit(self, target: str) -> LearntLimit | None:
+        """What the service was found to take in one message; None while it took everything."""
         ...
 
-    def take_over(self, target: str, until: Epoch) -> None: ...
+    def learn_limit(self, target: str, limit: LearntLimit) -> None:
+        """Remember what the service takes, in the place of what was known before."""
+        ...
+
+
+class Outbox(Protocol):
+    """Messages: written down before they are sent, settled after the receipt."""
+
+    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+        """Write a message down before it is sent, with its records and the progress that it completes."""
+        ...
+
+    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+        """Write the messages of whole months down, all at once, before the first is sent."""
+        ...
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         """Write messages of counts down before they are sent."""
         ...
 
-    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
-        """Write the messages of whole months down, all at once, before the first is sent."""
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        """The first message in the queue without a receipt."""
         ...
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
@@ -422,26 +307,149 @@ class Ledger(Protocol):
         """Settle a message as rejected and set its records aside."""
         ...
 
-    def learn_limit(self, target: str, limit: LearntLimit) -> None:
-        """Remember what the service takes, in the place of what was known before."""
+    def trace(self, job_id: JobId) -> Sequence[Delivery]:
+        """Every message that carried the job, all runs, oldest first."""
         ...
 
-    def finish_window(self, target: str, name: str) -> None: ...
 
-    def end_round(
-        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
-    ) -> None:
-        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked.
+class Delivered(Protocol):
+    """Which runs of jobs were delivered, or are on their way."""
 
-        `held`: months that are held back.
-        """
+    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
+        """Those of the runs that were delivered or are on their way."""
+        ...
+
+    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+        """By each of these runs, the other runs of its job that were delivered: before a restart it had another LocalJobID."""
+        ...
+
+
+class Quarantine(Protocol):
+    """Jobs that were set aside."""
+
+    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
+        """Those of the runs that are in quarantine."""
+        ...
+
+    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+        """Every job set aside, in order; read in portions, because there may be very many."""
+        ...
+
+    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+        """Where a job is set aside."""
         ...
 
     def release(self, numbers: Iterable[int]) -> int: ...
 
     def drop(self, numbers: Iterable[int]) -> int: ...
 
+
+class Positions(Protocol):
+    """How far the accounting databases were read."""
+
+    def cursor(self, target: str, database: str) -> Cursor | None: ...
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]: ...
+
+    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
+        """Progress that no message carries."""
+        ...
+
+    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        """Every accounting database that was found, of one target or of all, by name."""
+        ...
+
+    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        """A round found these files. One that was retired is not any more."""
+        ...
+
+    def retire_database(self, target: str, file: str, now: datetime) -> None:
+        """The file is gone for good; no row of it is looked at again."""
+        ...
+
+    def window_progress(self, target: str, name: str) -> WindowMark | None:
+        """How far a republish has come that was broken off; None for one that is new or finished."""
+        ...
+
+    def finish_window(self, target: str, name: str) -> None: ...
+
+
+class Months(Protocol):
+    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or told to it."""
+
+    def months(self, target: str) -> Sequence[MonthState]: ...
+
+    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups of all jobs counted so far."""
+        ...
+
+    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that the receiver accepted last."""
+        ...
+
+    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group` numbers."""
+        ...
+
+    def count(
+        self,
+        target: str,
+        runs: Mapping[JobKey, Values],
+        contents: Mapping[int, Sequence[SummaryGroup]],
+        *,
+        dirty: Mapping[int, int],
+        clean: Collection[int],
+        by_settings: Collection[int],
+        progress: Progress,
+        basis: str,
+        policy_digest: str,
+        now: datetime,
+    ) -> None:
+        """Jobs counted, the months they made, and how far was read.
+
+        `dirty` months must be summed up anew: so many of the runs in their totals were found elsewhere, less those that were
+        found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
+        than a change of the accounting data may have moved jobs.
+        """
+        ...
+
+    def counts(self, target: str) -> HostCounts: ...
+
+    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
+        """Eligible jobs of the takeover month that were delivered before the target's start."""
+        ...
+
+    def set_singles(
+        self,
+        target: str,
+        months: Mapping[int, Sequence[KeyTotal]],
+        hosts: Mapping[tuple[int, str], int],
+        policy_digest: str,
+    ) -> None:
+        """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
+        ...
+
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        """The receiver's summary keys that single records of a month made, each with its policy's digest."""
+        ...
+
+    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+        """Every key change that was accepted, oldest first."""
+        ...
+
+    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
+
+        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
+        """
+        ...
+
+    def adopt(self, target: str, left: InheritedMonth) -> None:
+        """The receiver has these rows of a month from another publisher."""
+        ...
+
+
+class Ledger(Targets, Outbox, Delivered, Quarantine, Positions, Months, Protocol):
+    """What was sent, to whom, what is in doubt, what was set aside."""
+
     def close(self) -> None: ...
-
-
-"""Values by the metric's name and its label, such as a verdict; the label is '' where it has none."""

@@ -1,52 +1,42 @@
-"""The ledger of a rehearsal (`--dry-run`): it answers like the real one and writes nothing down."""
+"""The ledger of a dry run: it answers like the real one and writes nothing down."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 
 from publisher.ledger.contract import (
-    DeliveredRun,
-    Delivery,
-    HostCounts,
-    KnownDatabase,
-    Ledger,
     MessageState,
     MonthMessage,
     MonthState,
     OutboxRecord,
     Outstanding,
-    Quarantined,
     SyncMessage,
     TargetState,
     impatient,
 )
 from publisher.ledger.sql import months as month_text
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.months import joined
-from publisher.model.job import Epoch, JobId, JobKey
-from publisher.model.message import (
-    Cursor,
-    LearntLimit,
-    Message,
-    MessageId,
-    OpenRow,
-    Progress,
-    Rendered,
-    Values,
-    WindowMark,
-)
-from publisher.model.totals.months import AcceptedChange, InheritedMonth
+from publisher.ledger.sql.reads import LedgerReader
+from publisher.model.job import Epoch, JobKey
+from publisher.model.message import Message, MessageId, Progress, Values
+from publisher.model.totals.months import InheritedMonth
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
 
 
-class DryRunLedger:
-    """`Ledger` over another one that is only asked. Remembers the ids of what it "sent", so that nothing goes twice."""
+class DryRunLedger(LedgerReader):
+    """`Ledger` over a publishing database that is only read.
 
-    def __init__(self, asked: Ledger) -> None:
-        self._asked = asked
+    What a round needs to go on as if it had written is kept in memory: the ids of the messages that it "sent", the months
+    that it counted and adopted, and their messages. All other writes are forgotten.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._sent: set[MessageId] = set()
         self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
         self._dirty: set[tuple[str, int]] = set()
@@ -56,62 +46,26 @@ class DryRunLedger:
         self._adopted: dict[tuple[str, int], InheritedMonth] = {}
         self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}  # of months whose messages are in doubt
 
-    def target(self, target: str) -> TargetState | None:
-        return self._asked.target(target)
+    def _forget(self, *_: object, **__: object) -> None:
+        """A write of which nothing is asked later."""
 
-    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
-        return self._asked.known(target, keys)
+    note = found_databases = retire_database = finish_window = learn_limit = take_over = end_round = _forget
+    set_before = set_singles = accept_change = _forget
+    prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
 
-    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        return self._asked.other_runs(target, keys)
+    def release(self, numbers: Iterable[int]) -> int:
+        return 0
 
-    def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
-        return self._asked.held(target, keys)
+    drop = release
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         passed = {*besides, *self._sent}
         waiting = (one for one in self._waiting if one.message.target == target and one.message.id not in passed)
-        return self._asked.outstanding(target, passed) or next(waiting, None)
-
-    def cursor(self, target: str, database: str) -> Cursor | None:
-        return self._asked.cursor(target, database)
-
-    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
-        return self._asked.known_databases(target)
-
-    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
-        pass
-
-    def retire_database(self, target: str, file: str, now: datetime) -> None:
-        pass
-
-    def window_progress(self, target: str, name: str) -> WindowMark | None:
-        return self._asked.window_progress(target, name)
-
-    def finish_window(self, target: str, name: str) -> None:
-        pass
-
-    def open_rows(self, target: str) -> Sequence[OpenRow]:
-        return self._asked.open_rows(target)
-
-    def limit(self, target: str) -> LearntLimit | None:
-        return self._asked.limit(target)
-
-    def learn_limit(self, target: str, limit: LearntLimit) -> None:
-        pass
-
-    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
-        return self._asked.quarantine(target)
-
-    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
-        return self._asked.quarantined(job_id)
-
-    def trace(self, job_id: JobId) -> Sequence[Delivery]:
-        return self._asked.trace(job_id)
+        return super().outstanding(target, passed) or next(waiting, None)
 
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
-        states = {state.month: self._with_arrived(target, state) for state in self._asked.months(target)}
+        states = {state.month: self._with_arrived(target, state) for state in super().months(target)}
         for month, (groups, basis) in counted.items():
             text = month_text.encode(groups)
             before = states.get(month, _nothing_of(month))
@@ -151,19 +105,22 @@ class DryRunLedger:
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})
-        return counted[month][0] if month in counted else self._asked.counted(target, month)
+        return counted[month][0] if month in counted else super().counted(target, month)
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         left = self._adopted.get((target, month))
         if left is not None:
             return left.groups
-        accepted = self._asked.accepted(target, month)
+        accepted = super().accepted(target, month)
         places = {record.group - 1 for record in self._arrived.get((target, month), ())}
-        new = [group for place, group in enumerate(self._asked.sending(target, month)) if place in places]
+        new = [group for place, group in enumerate(super().sending(target, month)) if place in places]
         return joined(accepted, new)
 
-    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        return self._asked.sending(target, month)
+    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
+        left = self._adopted.get((target, month))
+        if left is not None:
+            return [(total, "jura-ng") for total in left.singles]
+        return super().summary_keys(target, month)
 
     def count(
         self,
@@ -186,46 +143,13 @@ class DryRunLedger:
         self._by_settings |= {(target, month) for month in by_settings}
         self._moved.update({(target, month): moved for month, moved in dirty.items() if moved > 0})
         # A changed job may have moved to a month in which nothing was counted yet.
-        for month in set(dirty) - {state.month for state in self._asked.months(target)}:
+        for month in set(dirty) - {state.month for state in super().months(target)}:
             self._counted[target].setdefault(month, ((), basis))
         self._dirty |= {(target, month) for month in dirty}
         self._dirty -= {(target, month) for month in clean}
 
-    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        left = self._adopted.get((target, month))
-        if left is not None:
-            return [(total, "jura-ng") for total in left.singles]
-        return self._asked.summary_keys(target, month)
-
-    def set_singles(
-        self,
-        target: str,
-        months: Mapping[int, Sequence[KeyTotal]],
-        hosts: Mapping[tuple[int, str], int],
-        policy_digest: str,
-    ) -> None:
-        pass
-
-    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
-        pass
-
-    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
-        return self._asked.accepted_changes(target)
-
-    def counts(self, target: str) -> HostCounts:
-        return self._asked.counts(target)
-
-    def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
-        pass
-
-    def took_over(self, target: str) -> Epoch | None:
-        return self._asked.took_over(target)
-
     def adopt(self, target: str, left: InheritedMonth) -> None:
         self._adopted[target, left.month] = left
-
-    def take_over(self, target: str, until: Epoch) -> None:
-        pass
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         self._await(messages)
@@ -247,7 +171,7 @@ class DryRunLedger:
     def begin_round(
         self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
     ) -> TargetState:
-        state = self._asked.target(target)
+        state = super().target(target)
         if state is not None and state.start_rule == start_rule:
             return state
         return TargetState(
@@ -268,51 +192,14 @@ class DryRunLedger:
             held=(),
         )
 
-    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        pass
-
-    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
-        pass
-
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
-        first = self._asked.outstanding(message.target, self._sent)
+        first = super().outstanding(message.target, self._sent)
         if first is not None and first.message.id == message.id:
             for record in first.records:
                 if record.group:
                     at = message.target, month_number(record.ended_at)
                     self._arrived.setdefault(at, []).append(record)
         self._sent.add(message.id)
-
-    def in_doubt(self, message: Message, reason: str) -> None:
-        pass
-
-    def leave_in_doubt(self, target: str) -> None:
-        pass
-
-    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
-        pass
-
-    def split(
-        self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
-    ) -> None:
-        pass
-
-    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
-        pass
-
-    def end_round(
-        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
-    ) -> None:
-        pass
-
-    def release(self, numbers: Iterable[int]) -> int:
-        return 0
-
-    def drop(self, numbers: Iterable[int]) -> int:
-        return 0
-
-    def close(self) -> None:
-        self._asked.close()
 
 
 def _nothing_of(month: int) -> MonthState:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from publisher.ledger.books import ChargedSum, TargetHistory
-from publisher.ledger.contract import Hold, HostCounts, Ledger, TargetState
+from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.job import Epoch
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch, month_of
@@ -116,7 +116,7 @@ def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | 
     return None if begin is None else epoch(begin)
 
 
-def _set_aside(ledger: Ledger, target: str) -> Mapping[str, int]:
+def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
     return Counter(held.job.rule for held in ledger.quarantine(target) if held.hold is not Hold.DROPPED)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 from publisher.ledger.books import ChargedSum, ChargeRequest, ChargeRun, Counts, KeptCharge, News, RunNumber, RunState
-from publisher.ledger.sqlite import connection as sqlite_file
-from publisher.ledger.sqlite.locks import ChargeLocks
+from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError, PublisherError
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.rates import AssessedJob, Tariff
@@ -52,7 +49,7 @@ _LISTED = (
     _KEPT
     + """
 WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR charge.key > :key)
-      AND (:project IS NULL OR project = :project) AND (:group IS NULL OR job_group = :group)
+      AND (CAST(:project AS TEXT) IS NULL OR project = :project) AND (CAST(:group AS TEXT) IS NULL OR job_group = :group)
 ORDER BY ended_at, charge.key LIMIT :limit"""
 )
 _AMOUNTS = """
@@ -73,19 +70,18 @@ _BEFORE_ALL: Final = -(2**63)
 _AFTER_ALL: Final = 2**63 - 1
 
 
-class SqliteChargeBook:
-    """`ChargeBook` in one SQLite file. Not for use by several threads at once."""
+class SqlChargeBook:
+    """`ChargeBook` in a publishing database."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
-        self._locks = ChargeLocks(path)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._locks = database.charge_locks()
         self._tariffs: dict[Tariff, int] = {}
         self._failed: frozenset[int] = frozenset()
 
     def runs(self) -> Sequence[ChargeRun]:
-        with sqlite_file.translated(self._path):
-            rows = self._connection.execute(_RUNS).fetchall()
+        with self._database.reading():
+            rows = self._database.execute(_RUNS).fetchall()
         return [self._as_it_is(_run(row)) for row in rows]
 
     def charges(self, request: ChargeRequest) -> Iterator[KeptCharge]:
@@ -97,8 +93,8 @@ class SqliteChargeBook:
             "limit": _PORTION,
         }
         while True:
-            with sqlite_file.translated(self._path):
-                rows = self._connection.execute(_LISTED, asked | {"start": start, "key": key}).fetchall()
+            with self._database.reading():
+                rows = self._database.execute(_LISTED, asked | {"start": start, "key": key}).fetchall()
             yield from map(_kept, rows)
             if len(rows) < _PORTION:
                 return
@@ -111,8 +107,8 @@ class SqliteChargeBook:
         amounts: dict[tuple[str, str, str], Decimal] = {}
         while True:
             asked = {"start": start, "end": end, "key": key, "limit": _PORTION}
-            with sqlite_file.translated(self._path):
-                rows = self._connection.execute(_AMOUNTS, asked).fetchall()
+            with self._database.reading():
+                rows = self._database.execute(_AMOUNTS, asked).fetchall()
             for *_, project, group, unit, amount in rows:
                 payer = project, group, unit
                 jobs[payer] += 1
@@ -132,12 +128,12 @@ class SqliteChargeBook:
         number = self._enter(request, clock())
         try:
             self._locks.work(patience)
-            with self._atomic():
+            with self._database.atomic():
                 self._fail_abandoned_runs(number, clock())
-                self._connection.execute(_BEGIN, {"id": number, "now": _epoch(clock())})
+                self._database.execute(_BEGIN, {"id": number, "now": _epoch(clock())})
             yield number
-            with self._atomic():
-                self._connection.execute(_FINISH, {"id": number, "now": _epoch(clock())})
+            with self._database.atomic():
+                self._database.execute(_FINISH, {"id": number, "now": _epoch(clock())})
         except BaseException as error:
             reason = str(error) if isinstance(error, PublisherError) else f"interrupted ({type(error).__name__})"
             with suppress(LedgerError):  # where it cannot be written, the lock that is let go of tells the same
@@ -148,11 +144,11 @@ class SqliteChargeBook:
 
     def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
         counted = {"jobs": len(jobs), "unreadable": unreadable}
-        with self._atomic():
+        with self._database.atomic():
             pairs = [(job, self._of(job.key)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
-            self._connection.executemany(
+            self._database.execute_many(
                 _KEEP,
                 [
                     self._row(one)
@@ -167,11 +163,11 @@ class SqliteChargeBook:
                 "first": news.count(News.FIRST),
                 "changed": news.count(News.CHANGED),
             }
-            self._connection.execute(_NOTE, counted | {"id": number, "now": _epoch(now)})
+            self._database.execute(_NOTE, counted | {"id": number, "now": _epoch(now)})
 
     def close(self) -> None:
         self._locks.close()
-        self._connection.close()
+        self._database.close()
 
     def _enter(self, request: ChargeRequest, now: datetime) -> RunNumber:
         asked = {
@@ -181,21 +177,21 @@ class SqliteChargeBook:
             "group": request.group,
             "now": _epoch(now),
         }
-        with self._atomic():
-            number = RunNumber(self._connection.execute(_ENTER, asked).lastrowid or 0)
+        with self._database.atomic():
+            number = RunNumber(self._database.insert_returning_id(_ENTER, asked))
             self._locks.hold(number)  # before anybody can see the run: it must not look dead
         return number
 
     def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
         """Runs without a process have failed. Their news are told by the next run that comes across them."""
-        for (other,) in self._connection.execute(_UNENDED).fetchall():
+        for (other,) in self._database.execute(_UNENDED).fetchall():
             if other != number and not self._locks.is_alive(other):
-                self._connection.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
-        self._failed = frozenset(other for (other,) in self._connection.execute(_FAILED))
+                self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
+        self._failed = frozenset(other for (other,) in self._database.execute(_FAILED))
 
     def _fail(self, number: RunNumber, reason: str, now: datetime) -> None:
-        with self._atomic():
-            self._connection.execute(_FAIL, {"id": number, "reason": reason, "now": _epoch(now)})
+        with self._database.atomic():
+            self._database.execute(_FAIL, {"id": number, "reason": reason, "now": _epoch(now)})
 
     def _as_it_is(self, run: ChargeRun) -> ChargeRun:
         if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(run.number):
@@ -203,7 +199,7 @@ class SqliteChargeBook:
         return run
 
     def _of(self, key: JobKey) -> KeptCharge | None:
-        row = self._connection.execute(_OF_JOB, {"key": key}).fetchone()
+        row = self._database.execute(_OF_JOB, {"key": key}).fetchone()
         return None if row is None else _kept(row)
 
     def _merged(self, number: RunNumber, job: AssessedJob, before: KeptCharge | None) -> KeptCharge | None:
@@ -246,23 +242,9 @@ class SqliteChargeBook:
             return None
         if tariff not in self._tariffs:
             texts = {"unit": tariff.unit, "formula": tariff.formula, "description": tariff.description}
-            found = self._connection.execute(_TARIFF, texts).fetchone()
-            number = found[0] if found else self._connection.execute(_NEW_TARIFF, texts).lastrowid
-            self._tariffs[tariff] = int(number or 0)
+            found = self._database.execute(_TARIFF, texts).fetchone()
+            self._tariffs[tariff] = found[0] if found else self._database.insert_returning_id(_NEW_TARIFF, texts)
         return self._tariffs[tariff]
-
-    def _atomic(self) -> AbstractContextManager[None]:
-        return sqlite_file.atomic(self._connection, self._path)
-
-
-def open_charge_book(path: Path) -> SqliteChargeBook:
-    """The charges in the publishing database at `path`, made when it is not there. Raises: LedgerError."""
-    return SqliteChargeBook(sqlite_file.open_ledger_file(path), path)
-
-
-def open_charge_book_to_read(path: Path) -> SqliteChargeBook:
-    """Only to ask; an empty one in memory when there is none yet. Raises: LedgerError."""
-    return SqliteChargeBook(sqlite_file.open_file_to_read(path), path)
 
 
 def _said(job: AssessedJob) -> tuple[object, ...]:

@@ -6,17 +6,14 @@ What was measured of targets, in the publishing database.
 from __future__ import annotations
 
 import heapq
-import sqlite3
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from publisher.ledger.books import Delivered, Measures, StoredMetric, TargetHistory
-from publisher.ledger.sqlite import connection as sqlite_file
+from publisher.ledger.books import DailyDelivery, Measures, StoredMetric, TargetHistory
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sqlite.membership import ENTRY_BYTES, KEY_BYTES, LATEST_END, entries, message_and_end
 from publisher.model.time import Durations, Window
 from publisher.model.totals.summary import month_number
@@ -47,16 +44,15 @@ class _TargetPast:
     lags: Durations = field(default_factory=Durations)
 
 
-class SqliteHistory:
-    """`History` in one SQLite file."""
+class SqlHistory:
+    """`History` of a publishing database."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
-        with self._at_one_moment():
-            numbers = {name: number for name, number in self._connection.execute(_TARGETS) if name in names}
+        with self._database.snapshot():
+            numbers = {name: number for name, number in self._database.execute(_TARGETS) if name in names}
             found = {number: _TargetPast() for number in numbers.values()}
             self._read_messages(found, window)
             for number, past in found.items():
@@ -64,20 +60,10 @@ class SqliteHistory:
         return {name: _history(found[number]) for name, number in numbers.items()}
 
     def close(self) -> None:
-        self._connection.close()
-
-    @contextmanager
-    def _at_one_moment(self) -> Iterator[None]:
-        """One read transaction, so that no merge of stretches comes between. It keeps no writer waiting."""
-        with sqlite_file.translated(self._path):
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("ROLLBACK")
+        self._database.close()
 
     def _read_messages(self, found: Mapping[int, _TargetPast], window: Window) -> None:
-        for number, target, state, name, records, size, settled_at in self._connection.execute(_MESSAGES):
+        for number, target, state, name, records, size, settled_at in self._database.execute(_MESSAGES):
             past = found.get(target)
             if past is None or settled_at is None:
                 continue
@@ -117,21 +103,19 @@ class SqliteHistory:
     def _months(self, target: int) -> dict[int, list[tuple[int, int]]]:
         """Numbers of the messages with each month's totals, in order, and when they were accepted."""
         months: dict[int, list[tuple[int, int]]] = {}
-        for month, number, settled_at in self._connection.execute(_MONTHS, {"target": target}):
+        for month, number, settled_at in self._database.execute(_MONTHS, {"target": target}):
             months.setdefault(month, []).append((number, settled_at))
         return {month: sorted(times) for month, times in months.items()}
 
     def _in_order(self, target: int) -> Iterator[bytes]:
         """All entries of a target, those of one run together, in the order of messages."""
-        fresh = [
-            entry for (packed,) in self._connection.execute(_FRESH, {"target": target}) for entry in entries(packed)
-        ]
+        fresh = [entry for (packed,) in self._database.execute(_FRESH, {"target": target}) for entry in entries(packed)]
         fresh.sort()
-        stretches = [number for (number,) in self._connection.execute(_STRETCHES, {"target": target})]
+        stretches = [number for (number,) in self._database.execute(_STRETCHES, {"target": target})]
         return heapq.merge(fresh, *map(self._stretch, stretches))
 
     def _stretch(self, number: int) -> Iterator[bytes]:
-        for (packed,) in self._connection.execute(_LEAVES, {"stretch": number}):
+        for (packed,) in self._database.execute(_LEAVES, {"stretch": number}):
             for at in range(0, len(packed), ENTRY_BYTES):
                 yield packed[at : at + ENTRY_BYTES]
 
@@ -151,15 +135,10 @@ def _first_after(messages: Sequence[tuple[int, int]], counted: int) -> int | Non
 
 def _history(past: _TargetPast) -> TargetHistory:
     days = {
-        at: Delivered(messages=sums["messages"], records=sums["records"], bytes=sums["bytes"])
+        at: DailyDelivery(messages=sums["messages"], records=sums["records"], bytes=sums["bytes"])
         for at, sums in sorted(past.days.items())
     }
     return TargetHistory(days=days, rejected=past.rejected, lags=past.lags)
-
-
-def open_history(path: Path) -> SqliteHistory:
-    """What was delivered, from the publishing database at `path`; of nothing when there is none yet. Raises: LedgerError."""
-    return SqliteHistory(sqlite_file.open_file_to_read(path), path)
 
 
 _MEASURES: Final = "SELECT target, name, label, value FROM measure ORDER BY target, name, label"
@@ -170,36 +149,35 @@ INSERT INTO measure (target, name, label, value) VALUES (:target, :name, :label,
 ON CONFLICT (target, name, label) DO UPDATE SET value = excluded.value"""
 _ADD: Final = """
 INSERT INTO measure (target, name, label, value) VALUES (:target, :name, :label, :value)
-ON CONFLICT (target, name, label) DO UPDATE SET value = value + excluded.value"""
+ON CONFLICT (target, name, label) DO UPDATE SET value = measure.value + excluded.value"""
 
 
-class SqliteMeasureBook:
-    """`MeasureBook` in one SQLite file."""
+class SqlMeasureBook:
+    """`MeasureBook` in a publishing database."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def measures(self) -> Sequence[StoredMetric]:
-        with sqlite_file.translated(self._path):
+        with self._database.reading():
             return [
                 StoredMetric(target=target, name=name, label=label, value=value)
-                for target, name, label, value in self._connection.execute(_MEASURES)
+                for target, name, label, value in self._database.execute(_MEASURES)
             ]
 
     def delivered(self, target: str) -> tuple[int, int]:
-        with sqlite_file.translated(self._path):
-            found = self._connection.execute(_DELIVERED, {"target": target}).fetchone()
+        with self._database.reading():
+            found = self._database.execute(_DELIVERED, {"target": target}).fetchone()
             return (0, 0) if found is None else (found[0], found[1])
 
     def note(self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]) -> None:
-        with sqlite_file.atomic(self._connection, self._path):
-            self._connection.executemany(_FORGET, [{"target": target, "name": name} for name in unknown])
-            self._connection.executemany(_SET, _rows(target, set_to))
-            self._connection.executemany(_ADD, _rows(target, added))
+        with self._database.atomic():
+            self._database.execute_many(_FORGET, [{"target": target, "name": name} for name in unknown])
+            self._database.execute_many(_SET, _rows(target, set_to))
+            self._database.execute_many(_ADD, _rows(target, added))
 
     def close(self) -> None:
-        self._connection.close()
+        self._database.close()
 
 
 def _rows(target: str, values: Measures) -> list[dict[str, str | float]]:
@@ -207,13 +185,3 @@ def _rows(target: str, values: Measures) -> list[dict[str, str | float]]:
         {"target": target, "name": name, "label": label, "value": float(value)}
         for (name, label), value in values.items()
     ]
-
-
-def open_measure_book(path: Path) -> SqliteMeasureBook:
-    """What was measured, in the publishing database at `path`, made when it is not there. Raises: LedgerError."""
-    return SqliteMeasureBook(sqlite_file.open_ledger_file(path), path)
-
-
-def open_measure_book_to_read(path: Path) -> SqliteMeasureBook:
-    """Only to ask; an empty one in memory when there is none yet. Raises: LedgerError."""
-    return SqliteMeasureBook(sqlite_file.open_file_to_read(path), path)

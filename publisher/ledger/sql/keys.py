@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
 from publisher.model.message import Rendered
 from publisher.model.totals.months import AcceptedChange
@@ -18,7 +18,8 @@ _ADD = """
 INSERT INTO summary_key (target, month, digest, said, site, jobs, wall_s, cpu_s, policy)
 VALUES (:target, :month, :digest, :said, :site, :jobs, :wall_s, :cpu_s, :policy)
 ON CONFLICT (target, month, digest) DO UPDATE SET
-    jobs = jobs + excluded.jobs, wall_s = wall_s + excluded.wall_s, cpu_s = cpu_s + excluded.cpu_s,
+    jobs = summary_key.jobs + excluded.jobs, wall_s = summary_key.wall_s + excluded.wall_s,
+    cpu_s = summary_key.cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
 _SAID_BY = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
 _TAKE_AWAY = """
@@ -26,6 +27,7 @@ UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = c
     policy = coalesce(:policy, policy)
 WHERE target = :target AND month = :month AND digest = :digest"""
 _FORGET = "DELETE FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
+_FORGET_MONTH = "DELETE FROM summary_key WHERE target = :target AND month = :month"
 _KEYS = """
 SELECT month, digest, said, jobs, wall_s, cpu_s, policy, site FROM summary_key WHERE target = :target AND month = :month"""
 
@@ -40,21 +42,19 @@ class Addition:
     before: Mapping[bytes, str]
 
 
-def add(connection: sqlite3.Connection, target: int, records: Sequence[Rendered], policy_digest: str) -> Addition:
+def add(database: Database, target: int, records: Sequence[Rendered], policy_digest: str) -> Addition:
     """The keys of a message's records. Only jobs that go out for the first time add to what is under them."""
     before: dict[bytes, str] = {}
     totals = _totals(records)
     for total in totals:
         at = {"target": target, "month": total.key.month, "digest": total.key.digest}
-        if row := connection.execute(_SAID_BY, at).fetchone():
+        if row := database.execute(_SAID_BY, at).fetchone():
             before[total.key.digest] = row[0]
-    _write(connection, target, totals, policy_digest)
+    _write(database, target, totals, policy_digest)
     return Addition(records=records, before=before)
 
 
-def take_away(
-    connection: sqlite3.Connection, target: int, additions: Sequence[Addition], runs: Collection[JobKey]
-) -> None:
+def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
         gone = [record for record in added.records if record.entry.key in runs]
@@ -62,7 +62,7 @@ def take_away(
         for total in _totals(gone):
             digest = total.key.digest
             known = digest in left or digest in added.before
-            connection.execute(
+            database.execute(
                 _TAKE_AWAY if known else _FORGET,
                 {
                     "target": target,
@@ -92,7 +92,7 @@ def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:
     return [KeyTotal(key=said[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()]
 
 
-def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:
+def of_month(database: Database, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:
     """The keys of a month, each with the digest of the policy that said it."""
     return [
         (
@@ -104,11 +104,11 @@ def of_month(connection: sqlite3.Connection, target: int | None, month: int) -> 
             ),
             row[6],
         )
-        for row in connection.execute(_KEYS, {"target": target, "month": month})
+        for row in database.execute(_KEYS, {"target": target, "month": month})
     ]
 
 
-def accepted_changes(connection: sqlite3.Connection, target: int | None) -> list[AcceptedChange]:
+def accepted_changes(database: Database, target: int | None) -> list[AcceptedChange]:
     """What an administrator accepted, oldest first."""
     return [
         AcceptedChange(
@@ -122,29 +122,24 @@ def accepted_changes(connection: sqlite3.Connection, target: int | None) -> list
             ),
             lost_jobs=lost_jobs,
         )
-        for month, accepted_at, stale, lost_jobs in connection.execute(_ACCEPTED, {"target": target})
+        for month, accepted_at, stale, lost_jobs in database.execute(_ACCEPTED, {"target": target})
     ]
 
 
-def forget(connection: sqlite3.Connection, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
+def forget(database: Database, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
     """Keys under which nothing of ours stands any more."""
-    connection.executemany(
-        "DELETE FROM summary_key WHERE target = ? AND month = ? AND digest = ?",
-        [(target, month, total.key.digest) for total in totals],
-    )
+    database.execute_many(_FORGET, [{"target": target, "month": month, "digest": total.key.digest} for total in totals])
 
 
-def replace(
-    connection: sqlite3.Connection, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
-) -> None:
+def replace(database: Database, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str) -> None:
     """A month was sent whole: these are its keys now."""
     for month, totals in months.items():
-        connection.execute("DELETE FROM summary_key WHERE target = ? AND month = ?", (target, month))
-        _write(connection, target, totals, policy_digest)
+        database.execute(_FORGET_MONTH, {"target": target, "month": month})
+        _write(database, target, totals, policy_digest)
 
 
-def _write(connection: sqlite3.Connection, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
-    connection.executemany(
+def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
+    database.execute_many(
         _ADD,
         [
             {

@@ -1,24 +1,22 @@
-"""The ledger in SQLite: what changes it, each in one transaction. What only reads it is in `reads.py`."""
+"""The ledger: what changes it, each in one transaction. What only reads it is in `reads.py`."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
-from pathlib import Path
 
 from publisher.ledger.contract import Hold, MonthMessage, OutboxRecord, Outstanding, SyncMessage, TargetState
 from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.messages import carried_text, rendered_text
 from publisher.ledger.sql.months import forget as forget_months
-from publisher.ledger.sql.reads import LedgerQuestions
+from publisher.ledger.sql.reads import LedgerReader
 from publisher.ledger.sqlite import arrival as arrivals
-from publisher.ledger.sqlite import connection, stretches
+from publisher.ledger.sqlite import stretches
 from publisher.ledger.sqlite.absence import Absence
 from publisher.ledger.sqlite.arrival import Arrival
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
@@ -35,15 +33,15 @@ from publisher.model.message import (
 from publisher.model.totals.months import InheritedMonth
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
 
-_DOUBT = "SELECT state, reason FROM message WHERE id = ?"
-_SET_DOUBT = "UPDATE message SET state = ?, reason = ? WHERE id = ?"
+_DOUBT = "SELECT state, reason FROM message WHERE id = :id"
+_SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
 _REJECTED = 3  # a number of `message.state`, as sqlite/schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET
-    start_at = CASE WHEN start_rule = excluded.start_rule THEN start_at ELSE excluded.start_at END,
-    swept = CASE WHEN selection_digest = excluded.selection_digest AND start_rule = excluded.start_rule
-                 THEN swept END,
+    start_at = CASE WHEN target.start_rule = excluded.start_rule THEN target.start_at ELSE excluded.start_at END,
+    swept = CASE WHEN target.selection_digest = excluded.selection_digest AND target.start_rule = excluded.start_rule
+                 THEN target.swept END,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
 _PREPARED = "SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"
 _LEAVE_IN_DOUBT = """
@@ -51,7 +49,9 @@ UPDATE message SET state = 1, reason = 'the process that sent it ended before th
 WHERE target = :target AND state < 2 AND state = 0"""
 _UNSETTLED = "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
 _DELIVERED = """
-UPDATE target SET delivered = delivered + :records, last_end = max(coalesce(last_end, 0), :last_end) WHERE id = :target"""
+UPDATE target SET delivered = delivered + :records,
+    last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
+WHERE id = :target"""
 _END_ROUND = """
 UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END, held = :held,
@@ -65,18 +65,28 @@ ON CONFLICT (target, file) DO UPDATE SET inode = excluded.inode, seen_at = exclu
 _RETIRE_DATABASE = "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
-INSERT OR REPLACE INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)"""
+INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)
+ON CONFLICT (target) DO UPDATE SET
+    payload_bytes = excluded.payload_bytes, wire = excluded.wire, learnt_at = excluded.learnt_at"""
+_TAKE_OVER = "UPDATE target SET took_over = :until WHERE name = :name"
+_SYNCED = "UPDATE target SET last_sync = :now WHERE id = :id"
+_IN_DOUBT = """
+UPDATE message SET state = 1, reason = :reason WHERE target = :target AND message_id = :id AND state < 2"""
+_PLACE = "SELECT place FROM outbox WHERE message = :message"
+_NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
+_FORGET_MONTHS = "DELETE FROM month_message WHERE message = :message"
+_FORGET_MESSAGE = "DELETE FROM message WHERE id = :message"
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
-class SqliteLedger(LedgerQuestions):
-    """`Ledger` in one SQLite file. Not for use by several threads at once."""
+class SqlLedger(LedgerReader):
+    """`Ledger` in a publishing database. Not for use by several threads at once."""
 
     def begin_round(
         self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
     ) -> TargetState:
-        with self._atomic():
-            self._connection.execute(
+        with self._database.atomic():
+            self._database.execute(
                 _ENTER_TARGET, {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
             )
         self._fresh.pop(self._known_number(target), None)  # another publisher may have written since
@@ -88,13 +98,13 @@ class SqliteLedger(LedgerQuestions):
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
         arrival = arrivals.of_rendered(records)
         target = self._known_number(message.target)
-        with self._atomic():
+        with self._database.atomic():
             text = rendered_text(records)
-            number = rows.enter(self._connection, target, message, text, place=None, narrowing=False)
-            packed = rows.remember(self._connection, target, number, [record.entry for record in records])
-            rows.advance(self._connection, target, progress, policy_digest, message.made_at)
-            added = keys.add(self._connection, target, records, policy_digest)
-            counts.look_before_again(self._connection, target, [ended_at for ended_at, _ in arrival.first])
+            number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
+            packed = rows.remember(self._database, target, number, [record.entry for record in records])
+            rows.advance(self._database, target, progress, policy_digest, message.made_at)
+            added = keys.add(self._database, target, records, policy_digest)
+            counts.look_before_again(self._database, target, [ended_at for ended_at, _ in arrival.first])
         stretches.add_fresh(self._fresh_of(target), packed)
         self._on_its_way = number, message.id, arrival
         self._additions.setdefault(target, []).append(added)
@@ -104,19 +114,19 @@ class SqliteLedger(LedgerQuestions):
         found = [
             {"target": number, "file": file, "inode": inode, "now": rows.epoch(now)} for file, inode in inodes.items()
         ]
-        with self._atomic():
-            self._connection.executemany(_FOUND_DATABASE, found)
+        with self._database.atomic():
+            self._database.execute_many(_FOUND_DATABASE, found)
 
     def retire_database(self, target: str, file: str, now: datetime) -> None:
         retired = {"target": self._known_number(target), "file": file}
-        with self._atomic():
-            self._connection.execute(_RETIRE_DATABASE, retired | {"now": rows.epoch(now)})
-            self._connection.execute(_FORGET_OPEN_ROWS, retired)
+        with self._database.atomic():
+            self._database.execute(_RETIRE_DATABASE, retired | {"now": rows.epoch(now)})
+            self._database.execute(_FORGET_OPEN_ROWS, retired)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)
-        with self._atomic():
-            rows.advance(self._connection, number, progress, policy_digest, now)
+        with self._database.atomic():
+            rows.advance(self._database, number, progress, policy_digest, now)
 
     def count(
         self,
@@ -133,31 +143,31 @@ class SqliteLedger(LedgerQuestions):
         now: datetime,
     ) -> None:
         number = self._known_number(target)
-        with self._atomic():
-            months.count(self._connection, number, contents, dirty, clean, by_settings, basis)
-            rows.advance(self._connection, number, progress, policy_digest, now)
-            rows.leave_quarantine(self._connection, number, (key for key, one in runs.items() if one[1] != REMOVED))
+        with self._database.atomic():
+            months.count(self._database, number, contents, dirty, clean, by_settings, basis)
+            rows.advance(self._database, number, progress, policy_digest, now)
+            rows.leave_quarantine(self._database, number, (key for key, one in runs.items() if one[1] != REMOVED))
             packed: Sequence[bytes] = ()
             if runs:
-                packed = rows.remember_counted(self._connection, number, runs, now)
-                counts.look_before_again(self._connection, number, map(itemgetter(0), runs.values()))
+                packed = rows.remember_counted(self._database, number, runs, now)
+                counts.look_before_again(self._database, number, map(itemgetter(0), runs.values()))
         self._add_or_compact(number, packed)
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
         whole = {month for one in messages for month in one.months}
-        with self._atomic():
+        with self._database.atomic():
             for month in whole:
-                months.send(self._connection, number, month)
+                months.send(self._database, number, month)
             places: Counter[int] = Counter()
             for one in messages:
                 text = carried_text(_numbered(one.records, places))
-                entered = rows.enter(self._connection, number, one.message, text, place=None, narrowing=False)
-                months.link(self._connection, number, entered, one.months)
+                entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
+                months.link(self._database, number, entered, one.months)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
-        with self._atomic():
-            counts.set_before(self._connection, self._known_number(target), jobs, basis)
+        with self._database.atomic():
+            counts.set_before(self._database, self._known_number(target), jobs, basis)
 
     def set_singles(
         self,
@@ -167,18 +177,18 @@ class SqliteLedger(LedgerQuestions):
         policy_digest: str,
     ) -> None:
         number = self._known_number(target)
-        with self._atomic():
-            keys.replace(self._connection, number, months, policy_digest)
-            counts.replace(self._connection, number, months, hosts)
-            forget_months(self._connection, number, months)
+        with self._database.atomic():
+            keys.replace(self._database, number, months, policy_digest)
+            counts.replace(self._database, number, months, hosts)
+            forget_months(self._database, number, months)
 
     def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
         number = self._known_number(target)
         said = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in stale]
-        with self._atomic():
-            keys.forget(self._connection, number, month, stale)
-            months.emptied(self._connection, number, month)
-            self._connection.execute(
+        with self._database.atomic():
+            keys.forget(self._database, number, month, stale)
+            months.emptied(self._database, number, month)
+            self._database.execute(
                 _ACCEPT_CHANGE,
                 {
                     "target": number,
@@ -189,148 +199,139 @@ class SqliteLedger(LedgerQuestions):
                 },
             )
 
-    def took_over(self, target: str) -> Epoch | None:
-        with self._reading():
-            row = self._connection.execute("SELECT took_over FROM target WHERE name = ?", (target,)).fetchone()
-        return None if row is None or row[0] is None else Epoch(row[0])
-
     def adopt(self, target: str, left: InheritedMonth) -> None:
         number = self._known_number(target)
-        with self._atomic():
+        with self._database.atomic():
             if left.groups:
-                months.adopt(self._connection, number, left)
-            keys.replace(self._connection, number, {left.month: left.singles}, "jura-ng")
-            counts.adopt(self._connection, number, left.hosts)
+                months.adopt(self._database, number, left)
+            keys.replace(self._database, number, {left.month: left.singles}, "jura-ng")
+            counts.adopt(self._database, number, left.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
-        with self._atomic():
-            self._connection.execute("UPDATE target SET took_over = ? WHERE name = ?", (until, target))
+        with self._database.atomic():
+            self._database.execute(_TAKE_OVER, {"name": target, "until": until})
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)
-        with self._atomic():
+        with self._database.atomic():
             for one in messages:
                 text = carried_text(one.records)
-                entered = rows.enter(self._connection, number, one.message, text, place=None, narrowing=False)
-                counts.tell(self._connection, number, entered, one.counts)
+                entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
+                counts.tell(self._database, number, entered, one.counts)
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
-        with self._atomic():
-            found = self._connection.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
+        with self._database.atomic():
+            found = self._database.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
             if found is None:
                 return
             number = int(found[0])
-            if months.months_of(self._connection, number):
+            if months.months_of(self._database, number):
                 self._months_sent(target, number, remote_id, now)
                 return
             arrival = self._arrival(number, message.id)
-            rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
-            rows.leave_quarantine(self._connection, target, arrival.keys)
-            if counts.heard(self._connection, number, rows.epoch(now)):
-                self._connection.execute("UPDATE target SET last_sync = ? WHERE id = ?", (rows.epoch(now), target))
+            rows.accept(self._database, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
+            rows.leave_quarantine(self._database, target, arrival.keys)
+            if counts.heard(self._database, number, rows.epoch(now)):
+                self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(now)})
                 return
-            counts.add(self._connection, target, arrival.first)
-            self._connection.execute(
+            counts.add(self._database, target, arrival.first)
+            self._database.execute(
                 _DELIVERED, {"target": target, "records": len(arrival.first), "last_end": arrival.last_end}
             )
-            if not self._connection.execute(_PREPARED, {"target": target}).fetchone():
+            if not self._database.execute(_PREPARED, {"target": target}).fetchone():
                 self._additions.pop(target, None)
         self._add_or_compact(target)
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
-        records = rows.outbox_records(self._connection, number)
-        rows.accept(self._connection, number, now, remote_id=remote_id, row_ids=None)
-        whole = months.arrived(self._connection, target, number, records, now)
+        records = rows.outbox_records(self._database, number)
+        rows.accept(self._database, number, now, remote_id=remote_id, row_ids=None)
+        whole = months.arrived(self._database, target, number, records, now)
         # What was sent of them as single records before is part of the totals now.
-        keys.replace(self._connection, target, dict.fromkeys(whole, ()), "")
-        counts.replace(self._connection, target, whole, {})
-        months.count_delivered(self._connection, target)
-        rows.leave_quarantine(self._connection, target, arrivals.of_carried(records).keys)
+        keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
+        counts.replace(self._database, target, whole, {})
+        months.count_delivered(self._database, target)
+        rows.leave_quarantine(self._database, target, arrivals.of_carried(records).keys)
 
     def in_doubt(self, message: Message, reason: str) -> None:
-        with self._atomic():
-            self._connection.execute(
-                "UPDATE message SET state = 1, reason = :reason WHERE target = :target AND message_id = :id AND state < 2",
+        with self._database.atomic():
+            self._database.execute(
+                _IN_DOUBT,
                 {"reason": reason, "target": self._known_number(message.target), "id": message.id},
             )
 
     def leave_in_doubt(self, target: str) -> None:
         found = {"target": self._number(target)}
-        with self._reading():
-            is_any = self._connection.execute(_PREPARED, found).fetchone()
+        with self._database.reading():
+            is_any = self._database.execute(_PREPARED, found).fetchone()
         if is_any:
-            with self._atomic():
-                self._connection.execute(_LEAVE_IN_DOUBT, found)
+            with self._database.atomic():
+                self._database.execute(_LEAVE_IN_DOUBT, found)
 
     def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
         number = self._number(target)
-        with self._reading():
-            prepared = self._connection.execute(_PREPARED, {"target": number}).fetchall()
+        with self._database.reading():
+            prepared = self._database.execute(_PREPARED, {"target": number}).fetchall()
         given_up = [message for message, message_id in prepared if message_id not in besides]
         if number is None or not given_up:
             return
         runs: set[JobKey] = set()
-        with self._atomic():
+        with self._database.atomic():
             for message in given_up:
                 runs |= self._take_back(number, message)
-            keys.take_away(self._connection, number, self._additions.get(number, ()), runs)
-            rows.go_back(self._connection, number, behind)
+            keys.take_away(self._database, number, self._additions.get(number, ()), runs)
+            rows.go_back(self._database, number, behind)
         self._fresh.pop(number, None)
         self._additions.pop(number, None)
 
     def _take_back(self, target: int, message: int) -> set[JobKey]:
         """Undo what writing a message down did; gives its runs."""
-        records = rows.outbox_records(self._connection, message)
-        of_months = months.months_of(self._connection, message)
+        records = rows.outbox_records(self._database, message)
+        of_months = months.months_of(self._database, message)
         self._delete(message)
-        months.take_back(self._connection, target, of_months)
-        counts.take_back(self._connection, message)
-        rows.open_again(self._connection, target, records)
+        months.take_back(self._database, target, of_months)
+        counts.take_back(self._database, message)
+        rows.open_again(self._database, target, records)
         return {job_key(record.job_id, record.local_id) for record in records}
 
     def _delete(self, message: int) -> None:
-        rows.forget(self._connection, message)
-        self._connection.execute("DELETE FROM month_message WHERE message = ?", (message,))
-        self._connection.execute("DELETE FROM message WHERE id = ?", (message,))
+        rows.forget(self._database, message)
+        self._database.execute(_FORGET_MONTHS, {"message": message})
+        self._database.execute(_FORGET_MESSAGE, {"message": message})
 
     def split(
         self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
     ) -> None:
         target = self._known_number(whole.message.target)
-        with self._atomic():
-            (place,) = self._connection.execute(
-                "SELECT place FROM outbox WHERE message = ?", (whole.number,)
-            ).fetchone()
-            (following,) = self._connection.execute(
-                "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place", {"place": place}
-            ).fetchone()
-            of_months = months.months_of(self._connection, whole.number)
-            of_counts = counts.is_sync(self._connection, whole.number)
-            state, reason = self._connection.execute(_DOUBT, (whole.number,)).fetchone()
+        with self._database.atomic():
+            (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
+            (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
+            of_months = months.months_of(self._database, whole.number)
+            of_counts = counts.is_sync(self._database, whole.number)
+            state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
             self._delete(whole.number)
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 text = carried_text(records)
-                number = rows.enter(self._connection, target, message, text, place=where, narrowing=narrowing)
-                self._connection.execute(_SET_DOUBT, (state, reason, number))
+                number = rows.enter(self._database, target, message, text, place=where, narrowing=narrowing)
+                self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
                     hosts = [(month_number(record.ended_at), record.submit_host) for record in records]
-                    counts.move(self._connection, whole.number, number, hosts)
+                    counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
-                    months.link(self._connection, target, number, of_months)
+                    months.link(self._database, target, number, of_months)
                 else:
-                    rows.remember(self._connection, target, number, map(rows.entry_of, records))
+                    rows.remember(self._database, target, number, map(rows.entry_of, records))
         self._fresh.pop(target, None)
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         target = self._known_number(whole.message.target)
-        with self._atomic():
-            rows.forget(self._connection, whole.number)
-            rows.settle(self._connection, whole.number, _REJECTED, now, reason=reason)
-            months.take_back(self._connection, target, months.months_of(self._connection, whole.number))
+        with self._database.atomic():
+            rows.forget(self._database, whole.number)
+            rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
+            months.take_back(self._database, target, months.months_of(self._database, whole.number))
             rows.set_aside(
-                self._connection,
+                self._database,
                 target,
                 [
                     SkippedJob(
@@ -351,20 +352,18 @@ class SqliteLedger(LedgerQuestions):
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": rows.epoch(limit.learnt_at)}
-        with self._atomic():
-            self._connection.execute(_LEARN_LIMIT, {"target": self._known_number(target), **known})
+        with self._database.atomic():
+            self._database.execute(_LEARN_LIMIT, {"target": self._known_number(target), **known})
 
     def finish_window(self, target: str, name: str) -> None:
-        with self._atomic():
-            self._connection.execute(
-                "DELETE FROM errand WHERE target = ? AND name = ?", (self._known_number(target), name)
-            )
+        with self._database.atomic():
+            self._database.execute(rows.FINISH_ERRAND, {"target": self._known_number(target), "name": name})
 
     def end_round(
         self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
     ) -> None:
-        with self._atomic():
-            self._connection.execute(
+        with self._database.atomic():
+            self._database.execute(
                 _END_ROUND,
                 {
                     "target": self._known_number(target),
@@ -383,8 +382,8 @@ class SqliteLedger(LedgerQuestions):
         return self._hold(numbers, Hold.DROPPED)
 
     def _hold(self, numbers: Iterable[int], hold: Hold) -> int:
-        with self._atomic():
-            return sum(self._connection.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
+        with self._database.atomic():
+            return sum(self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
 
     def _add_or_compact(self, target: int, packed: Sequence[bytes] = ()) -> None:
         if len(self._fresh_of(target)) + len(packed) < stretches.FRESH_ENTRIES:
@@ -392,10 +391,10 @@ class SqliteLedger(LedgerQuestions):
             return
         self._fresh.pop(target)
         absence = self._absences.setdefault(target, Absence())
-        with self._atomic():
-            covers = stretches.settle_fresh(self._connection, target, absence)
+        with self._database.atomic():
+            covers = stretches.settle_fresh(self._database, target, absence)
         absence.covers = covers
-        connection.give_back_pages(self._connection)
+        self._database.give_back_space()
 
     def _arrival(self, number: int, message: MessageId) -> Arrival:
         """What is counted of an outstanding message: of one that was prepared just now, or as it is written down."""
@@ -403,16 +402,13 @@ class SqliteLedger(LedgerQuestions):
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
             return arrival
-        return arrivals.of_carried(rows.outbox_records(self._connection, number))
+        return arrivals.of_carried(rows.outbox_records(self._database, number))
 
     def _known_number(self, target: str) -> int:
         number = self._number(target)
         if number is None:
             raise KeyError(target)
         return number
-
-    def _atomic(self) -> AbstractContextManager[None]:
-        return connection.atomic(self._connection, self._path)
 
 
 def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:
@@ -423,16 +419,3 @@ def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[Out
         places[month] += 1
         numbered.append(replace(record, group=places[month]))
     return numbered
-
-
-def open_ledger(path: Path) -> SqliteLedger:
-    """The publishing database at `path`, made when it is not there. Raises: LedgerError."""
-    return SqliteLedger(connection.open_ledger_file(path), path)
-
-
-def open_to_read(path: Path) -> SqliteLedger:
-    """The publishing database, only to ask; an empty one in memory when there is none yet.
-
-    Raises: LedgerError, also from every move.
-    """
-    return SqliteLedger(connection.open_file_to_read(path), path)

@@ -12,13 +12,13 @@ Rows of the publishing database, written inside a move's transaction.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Final
 
 from publisher.ledger.contract import OutboxRecord
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sqlite.membership import pack_all
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Progress, Rendered, Values, WindowMark
@@ -196,7 +196,7 @@ INSERT INTO message (target, message_id, state, format, records, bytes, digest, 
 VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
 _ENTER_COUNTED = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
-VALUES (:target, '', 4, '', :jobs, 0, x'', :now, :now)"""
+VALUES (:target, '', 4, '', :jobs, 0, :no_digest, :now, :now)"""
 _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
 VALUES (:message, :place, :narrowing, :payload, :records)"""
@@ -215,7 +215,7 @@ VALUES (:target, :key, :job_id, :local_id, :file, :record_id, :ended_at, :rule, 
 ON CONFLICT (target, key) DO UPDATE SET
     file = excluded.file, record_id = excluded.record_id, ended_at = excluded.ended_at, rule = excluded.rule,
     reason = excluded.reason, fingerprint = excluded.fingerprint,
-    hold = CASE WHEN hold = 'dropped' THEN hold ELSE 'held' END, policy_digest = excluded.policy_digest"""
+    hold = CASE WHEN quarantine.hold = 'dropped' THEN quarantine.hold ELSE 'held' END, policy_digest = excluded.policy_digest"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
 _READ_TO = """
@@ -230,13 +230,18 @@ ON CONFLICT (target, name) DO UPDATE SET
     ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
 _OPEN_AGAIN = """
 INSERT INTO open_row (target, file, record_id)
-SELECT target, file, :record_id FROM reading WHERE target = :target AND file = :file AND record_id >= :record_id
+SELECT target, file, CAST(:record_id AS BIGINT) FROM reading WHERE target = :target AND file = :file AND record_id >= :record_id
 ON CONFLICT (target, file, record_id) DO NOTHING"""
+_REMEMBER = "INSERT INTO fresh (message, target, entries) VALUES (:message, :target, :entries)"
+_FORGET_RUNS = "DELETE FROM fresh WHERE message = :message"
+_LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
+_RECORDS = "SELECT records FROM outbox WHERE message = :message"
+FINISH_ERRAND = "DELETE FROM errand WHERE target = :target AND name = :name"
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
 def enter(
-    connection: sqlite3.Connection,
+    database: Database,
     target: int,
     message: Message,
     records: str,
@@ -245,7 +250,7 @@ def enter(
     narrowing: bool,
 ) -> int:
     """A message in the outbox, with its records as they are written here; gives its number."""
-    cursor = connection.execute(
+    number = database.insert_returning_id(
         _ENTER_MESSAGE,
         {
             "target": target,
@@ -257,8 +262,7 @@ def enter(
             "made_at": epoch(message.made_at),
         },
     )
-    number = int(cursor.lastrowid or 0)
-    connection.execute(
+    database.execute(
         _ENTER_OUTBOX,
         {
             "message": number,
@@ -271,40 +275,39 @@ def enter(
     return number
 
 
-def remember(connection: sqlite3.Connection, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
+def remember(database: Database, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
     """The runs that a message carries, known from now on; gives them packed."""
     runs = {entry.key: (entry.ended_at, entry.fingerprint) for entry in entries}
-    return _remember(connection, target, number, pack_all(runs, number))
+    return _remember(database, target, number, pack_all(runs, number))
 
 
-def remember_counted(
-    connection: sqlite3.Connection, target: int, runs: Mapping[JobKey, Values], now: datetime
-) -> list[bytes]:
+def remember_counted(database: Database, target: int, runs: Mapping[JobKey, Values], now: datetime) -> list[bytes]:
     """Runs that were counted into months, known from now on under a number of their own; gives them packed."""
-    cursor = connection.execute(_ENTER_COUNTED, {"target": target, "jobs": len(runs), "now": epoch(now)})
-    number = int(cursor.lastrowid or 0)
-    return _remember(connection, target, number, pack_all(runs, number))
+    number = database.insert_returning_id(
+        _ENTER_COUNTED, {"target": target, "jobs": len(runs), "no_digest": b"", "now": epoch(now)}
+    )
+    return _remember(database, target, number, pack_all(runs, number))
 
 
-def _remember(connection: sqlite3.Connection, target: int, number: int, packed: list[bytes]) -> list[bytes]:
+def _remember(database: Database, target: int, number: int, packed: list[bytes]) -> list[bytes]:
     packed.sort()
     blob = b"".join(packed)
-    connection.execute("INSERT INTO fresh (message, target, entries) VALUES (?, ?, ?)", (number, target, blob))
+    database.execute(_REMEMBER, {"message": number, "target": target, "entries": blob})
     return packed
 
 
-def leave_quarantine(connection: sqlite3.Connection, target: int, keys: Iterable[JobKey]) -> None:
+def leave_quarantine(database: Database, target: int, keys: Iterable[JobKey]) -> None:
     """Runs that are no longer held, for whatever reason; dropped ones stay dropped."""
-    if connection.execute(_ANY_HELD, {"target": target}).fetchone()[0]:
-        connection.executemany(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
+    if database.execute(_ANY_HELD, {"target": target}).fetchone()[0]:
+        database.execute_many(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
 
 
 def entry_of(record: OutboxRecord) -> Entry:
     return Entry(key=job_key(record.job_id, record.local_id), ended_at=record.ended_at, fingerprint=record.fingerprint)
 
 
-def advance(connection: sqlite3.Connection, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
-    execute = connection.executemany
+def advance(database: Database, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
+    execute = database.execute_many
     execute(
         _READ_TO,
         [
@@ -326,13 +329,13 @@ def advance(connection: sqlite3.Connection, target: int, progress: Progress, pol
     )
     execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
     if mark := progress.window_mark:
-        _go_on_from(connection, target, mark)
-    leave_quarantine(connection, target, progress.left_quarantine)
-    set_aside(connection, target, progress.skipped, policy_digest, now)
+        _go_on_from(database, target, mark)
+    leave_quarantine(database, target, progress.left_quarantine)
+    set_aside(database, target, progress.skipped, policy_digest, now)
 
 
-def _go_on_from(connection: sqlite3.Connection, target: int, mark: WindowMark) -> None:
-    connection.execute(
+def _go_on_from(database: Database, target: int, mark: WindowMark) -> None:
+    database.execute(
         _ERRAND,
         {
             "target": target,
@@ -344,27 +347,25 @@ def _go_on_from(connection: sqlite3.Connection, target: int, mark: WindowMark) -
     )
 
 
-def go_back(connection: sqlite3.Connection, target: int, behind: Mapping[str, WindowMark | None]) -> None:
+def go_back(database: Database, target: int, behind: Mapping[str, WindowMark | None]) -> None:
     """Errands go on from these places, None for the beginning."""
     for name, mark in behind.items():
         if mark is None:
-            connection.execute("DELETE FROM errand WHERE target = ? AND name = ?", (target, name))
+            database.execute(FINISH_ERRAND, {"target": target, "name": name})
         else:
-            _go_on_from(connection, target, mark)
+            _go_on_from(database, target, mark)
 
 
-def open_again(connection: sqlite3.Connection, target: int, records: Iterable[OutboxRecord]) -> None:
+def open_again(database: Database, target: int, records: Iterable[OutboxRecord]) -> None:
     """Rows that are to be looked at again. Those beyond what was read will be met anyway."""
-    connection.executemany(
+    database.execute_many(
         _OPEN_AGAIN,
         [{"target": target, "file": one.row.database, "record_id": one.row.record_id} for one in records],
     )
 
 
-def set_aside(
-    connection: sqlite3.Connection, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime
-) -> None:
-    connection.executemany(
+def set_aside(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
+    database.execute_many(
         _SET_ASIDE,
         [
             {
@@ -387,7 +388,7 @@ def set_aside(
 
 
 def settle(
-    connection: sqlite3.Connection,
+    database: Database,
     number: int,
     state: int,
     now: datetime,
@@ -396,7 +397,7 @@ def settle(
     row_ids: bytes | None = None,
     reason: str = "",
 ) -> None:
-    connection.execute(
+    database.execute(
         _SETTLE,
         {
             "id": number,
@@ -407,25 +408,23 @@ def settle(
             "reason": reason or None,
         },
     )
-    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+    database.execute(_LEAVE_OUTBOX, {"message": number})
 
 
-def accept(
-    connection: sqlite3.Connection, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None
-) -> None:
+def accept(database: Database, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None) -> None:
     """A message was accepted. Its target counts it, so that nobody has to go through all messages to know how many."""
-    settle(connection, number, _SENT, now, remote_id=remote_id, row_ids=row_ids)
-    connection.execute(_ACCEPTED, {"id": number})
+    settle(database, number, _SENT, now, remote_id=remote_id, row_ids=row_ids)
+    database.execute(_ACCEPTED, {"id": number})
 
 
-def forget(connection: sqlite3.Connection, number: int) -> None:
+def forget(database: Database, number: int) -> None:
     """A message's runs and what was to be sent of it. Its own row stays."""
-    connection.execute("DELETE FROM fresh WHERE message = ?", (number,))
-    connection.execute("DELETE FROM outbox WHERE message = ?", (number,))
+    database.execute(_FORGET_RUNS, {"message": number})
+    database.execute(_LEAVE_OUTBOX, {"message": number})
 
 
-def outbox_records(connection: sqlite3.Connection, number: int) -> tuple[OutboxRecord, ...]:
-    row = connection.execute("SELECT records FROM outbox WHERE message = ?", (number,)).fetchone()
+def outbox_records(database: Database, number: int) -> tuple[OutboxRecord, ...]:
+    row = database.execute(_RECORDS, {"message": number}).fetchone()
     return carried_from(row[0])
 
 

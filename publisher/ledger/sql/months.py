@@ -6,7 +6,6 @@ Months in the ledger: what was counted, what the receiver accepted, and what is 
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +15,7 @@ from decimal import Decimal
 from hashlib import sha256
 
 from publisher.ledger.contract import MonthState, OutboxRecord
+from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch
 from publisher.model.rates import Benchmark
 from publisher.model.totals.months import InheritedMonth
@@ -101,16 +101,17 @@ _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month
 # What was only added to is of the basis of before: it has to be summed up anew under the one of now.
 _COUNT = """
 INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
-VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, 0, :by_settings)
+VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, FALSE, :by_settings)
 ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
     last_end = excluded.last_end, digest = excluded.digest,
-    basis = CASE WHEN :anew THEN excluded.basis ELSE basis END,
-    by_settings = excluded.digest IS NOT accepted_digest AND (by_settings OR excluded.by_settings)"""
+    basis = CASE WHEN :anew THEN excluded.basis ELSE month.basis END,
+    by_settings = (month.accepted_digest IS NULL OR excluded.digest <> month.accepted_digest)
+        AND (month.by_settings OR excluded.by_settings)"""
 _DIRTY = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty, moved)
-VALUES (:target, :month, :nothing, 0, '', :basis, 1, :moved)
-ON CONFLICT (target, month) DO UPDATE SET dirty = 1, moved = moved + excluded.moved"""
-_CLEAN = "UPDATE month SET dirty = 0, moved = 0 WHERE target = :target AND month = :month"
+VALUES (:target, :month, :nothing, 0, '', :basis, TRUE, :moved)
+ON CONFLICT (target, month) DO UPDATE SET dirty = TRUE, moved = month.moved + excluded.moved"""
+_CLEAN = "UPDATE month SET dirty = FALSE, moved = 0 WHERE target = :target AND month = :month"
 _SENDING = """
 UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts,
     sending_end = last_end
@@ -123,7 +124,7 @@ SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_me
 _ACCEPT = """
 UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
     accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
-    sending = NULL, sending_digest = NULL, by_settings = 0
+    sending = NULL, sending_digest = NULL, by_settings = FALSE
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
 _SENDING_NOW = "SELECT sending, accepted, sending_digest FROM month WHERE target = :target AND month = :month"
 _ACCEPT_PART = """
@@ -133,16 +134,18 @@ WHERE target = :target AND month = :month"""
 _ADOPT = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
                    accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
-VALUES (:target, :month, :nothing, 0, '', '', 0, :accepted, :digest, :jobs, :hosts, :format)
+VALUES (:target, :month, :nothing, 0, '', '', FALSE, :accepted, :digest, :jobs, :hosts, :format)
 ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
     accepted_jobs = excluded.accepted_jobs, accepted_hosts = excluded.accepted_hosts,
     accepted_format = excluded.accepted_format"""
 _EMPTIED = """
 UPDATE month SET accepted = counted, accepted_digest = digest, accepted_jobs = 0, accepted_hosts = hosts
 WHERE target = :target AND month = :month AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
+_FORGET = "DELETE FROM month WHERE target = :target AND month = :month"
 _NO_MORE = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
 _NOT_WHOLE = "UPDATE month SET sending_digest = NULL WHERE target = :target AND month = :month"
-_NOT_ACCEPTED = "SELECT month FROM month WHERE target = :target AND digest IS NOT accepted_digest"
+_NOT_ACCEPTED = """
+SELECT month FROM month WHERE target = :target AND (accepted_digest IS NULL OR digest <> accepted_digest)"""
 _TOTALS = """
 UPDATE target SET
     delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target)
@@ -151,7 +154,7 @@ UPDATE target SET
 WHERE id = :target"""
 
 
-def states(connection: sqlite3.Connection, target: int | None) -> list[MonthState]:
+def states(database: Database, target: int | None) -> list[MonthState]:
     return [
         MonthState(
             month=row[0],
@@ -168,20 +171,20 @@ def states(connection: sqlite3.Connection, target: int | None) -> list[MonthStat
             sending_digest=row[11] or "",
             sending_jobs=(row[12] or 0) if row[8] else 0,
         )
-        for row in connection.execute(_MONTHS, {"target": target})
+        for row in database.execute(_MONTHS, {"target": target})
     ]
 
 
 def content(
-    connection: sqlite3.Connection, target: int | None, month: int
+    database: Database, target: int | None, month: int
 ) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
     """The groups counted and the groups accepted."""
-    row = connection.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None)
+    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None)
     return decode(row[0]), decode(row[1])
 
 
 def count(
-    connection: sqlite3.Connection,
+    database: Database,
     target: int,
     contents: Mapping[int, Sequence[SummaryGroup]],
     dirty: Mapping[int, int],
@@ -192,7 +195,7 @@ def count(
     """Write the counted groups of months, and which of them were summed up anew, or must be."""
     for month, groups in contents.items():
         text = encode(groups)
-        connection.execute(
+        database.execute(
             _COUNT,
             {
                 "target": target,
@@ -209,20 +212,20 @@ def count(
         )
     # A changed job may have moved to a month in which nothing was counted yet.
     nothing = encode(())
-    connection.executemany(
+    database.execute_many(
         _DIRTY,
         [
             {"target": target, "month": month, "nothing": nothing, "basis": basis, "moved": moved}
             for month, moved in dirty.items()
         ],
     )
-    connection.executemany(_CLEAN, [{"target": target, "month": month} for month in clean])
+    database.execute_many(_CLEAN, [{"target": target, "month": month} for month in clean])
 
 
-def adopt(connection: sqlite3.Connection, target: int, left: InheritedMonth) -> None:
+def adopt(database: Database, target: int, left: InheritedMonth) -> None:
     """Another publisher's totals are what the receiver has of a month."""
     text = encode(left.groups)
-    connection.execute(
+    database.execute(
         _ADOPT,
         {
             "target": target,
@@ -237,10 +240,10 @@ def adopt(connection: sqlite3.Connection, target: int, left: InheritedMonth) -> 
     )
 
 
-def emptied(connection: sqlite3.Connection, target: int, month: int) -> None:
+def emptied(database: Database, target: int, month: int) -> None:
     """A month without jobs by now has nothing to be sent: what stays of it at the receiver was accepted to stay."""
-    if connection.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
-        connection.execute(_TOTALS, {"target": target})
+    if database.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
+        database.execute(_TOTALS, {"target": target})
 
 
 def _hosts(groups: Sequence[SummaryGroup]) -> str:
@@ -251,50 +254,48 @@ def _hosts(groups: Sequence[SummaryGroup]) -> str:
     return json.dumps(jobs, sort_keys=True, separators=(",", ":"))
 
 
-def send(connection: sqlite3.Connection, target: int, month: int) -> None:
+def send(database: Database, target: int, month: int) -> None:
     """What is counted now is what the messages to come say."""
-    connection.execute(_SENDING, {"target": target, "month": month})
+    database.execute(_SENDING, {"target": target, "month": month})
 
 
-def link(connection: sqlite3.Connection, target: int, message: int, months: Collection[int]) -> None:
-    connection.executemany(_LINK, [{"message": message, "target": target, "month": month} for month in months])
+def link(database: Database, target: int, message: int, months: Collection[int]) -> None:
+    database.execute_many(_LINK, [{"message": message, "target": target, "month": month} for month in months])
 
 
-def months_of(connection: sqlite3.Connection, message: int) -> list[int]:
-    return [month for (month,) in connection.execute(_MONTHS_OF, {"message": message})]
+def months_of(database: Database, message: int) -> list[int]:
+    return [month for (month,) in database.execute(_MONTHS_OF, {"message": message})]
 
 
-def forget(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+def forget(database: Database, target: int, months: Collection[int]) -> None:
     """Months that the receiver does not keep as totals any more."""
-    connection.executemany("DELETE FROM month WHERE target = ? AND month = ?", [(target, month) for month in months])
-    connection.execute(_TOTALS, {"target": target})
+    database.execute_many(_FORGET, [{"target": target, "month": month} for month in months])
+    database.execute(_TOTALS, {"target": target})
 
 
-def sending(connection: sqlite3.Connection, target: int | None, month: int) -> tuple[SummaryGroup, ...]:
+def sending(database: Database, target: int | None, month: int) -> tuple[SummaryGroup, ...]:
     """The groups that messages on their way were made of."""
-    row = connection.execute(_SENDING_NOW, {"target": target, "month": month}).fetchone()
+    row = database.execute(_SENDING_NOW, {"target": target, "month": month}).fetchone()
     return decode(row[0]) if row else ()
 
 
-def not_accepted(connection: sqlite3.Connection, target: int) -> list[int]:
+def not_accepted(database: Database, target: int) -> list[int]:
     """Months of which something was counted that the receiver has not accepted."""
-    return [month for (month,) in connection.execute(_NOT_ACCEPTED, {"target": target})]
+    return [month for (month,) in database.execute(_NOT_ACCEPTED, {"target": target})]
 
 
-def arrived(
-    connection: sqlite3.Connection, target: int, message: int, records: Sequence[OutboxRecord], now: datetime
-) -> list[int]:
+def arrived(database: Database, target: int, message: int, records: Sequence[OutboxRecord], now: datetime) -> list[int]:
     """After a message of months was accepted; gives those that are accepted whole, with the last of their messages.
 
     Of the others the rows that arrived are known to be at the receiver, whatever becomes of the rest.
     """
     whole = []
-    for month in months_of(connection, message):
+    for month in months_of(database, message):
         at = {"target": target, "month": month}
-        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
-        groups, accepted, sent_digest = connection.execute(_SENDING_NOW, at).fetchone()
+        (is_out,) = database.execute(_STILL_OUT, at).fetchone()
+        groups, accepted, sent_digest = database.execute(_SENDING_NOW, at).fetchone()
         if sent_digest is not None and not is_out:
-            connection.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
+            database.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
             whole.append(month)
             continue
         places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
@@ -302,23 +303,23 @@ def arrived(
         if new:
             text = encode(joined(decode(accepted), new))
             part = f"part {digest(text)}"  # never that of our own: the rest is sent whatever it says
-            connection.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
+            database.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
         if not is_out:
-            connection.execute(_NO_MORE, at)
+            database.execute(_NO_MORE, at)
     return whole
 
 
-def take_back(connection: sqlite3.Connection, target: int, months: Collection[int]) -> None:
+def take_back(database: Database, target: int, months: Collection[int]) -> None:
     """A message of these months, which is no longer outstanding, did not arrive: they were not sent whole."""
     for month in months:
         at = {"target": target, "month": month}
-        (is_out,) = connection.execute(_STILL_OUT, at).fetchone()
-        connection.execute(_NOT_WHOLE if is_out else _NO_MORE, at)
+        (is_out,) = database.execute(_STILL_OUT, at).fetchone()
+        database.execute(_NOT_WHOLE if is_out else _NO_MORE, at)
 
 
-def count_delivered(connection: sqlite3.Connection, target: int) -> None:
+def count_delivered(database: Database, target: int) -> None:
     """How many jobs the target's records carry, after what the receiver accepted of its months changed."""
-    connection.execute(_TOTALS, {"target": target})
+    database.execute(_TOTALS, {"target": target})
 
 
 def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> list[SummaryGroup]:

@@ -1,12 +1,10 @@
-"""What the ledger is asked: statements that only read."""
+"""What the ledger tells: statements that only read."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from publisher.ledger.contract import (
@@ -23,12 +21,11 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.sql import counts, keys, messages, months
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.messages import carried_from
-from publisher.ledger.sqlite import connection as sqlite_file
 from publisher.ledger.sqlite import stretches
 from publisher.ledger.sqlite.absence import Absence
 from publisher.ledger.sqlite.arrival import Arrival
-from publisher.ledger.sqlite.locks import target_lock
 from publisher.ledger.sqlite.membership import KEY_BYTES, unpack
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import (
@@ -53,6 +50,9 @@ STATES: Final = (
 
 
 _SETTLED: Final = (MessageState.SENT, MessageState.COUNTED)
+
+
+_TOOK_OVER = "SELECT took_over FROM target WHERE name = :name"
 
 
 _TARGET = "SELECT id FROM target WHERE name = :name"
@@ -87,7 +87,7 @@ _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AN
 
 _KNOWN_DATABASES = """
 SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
-WHERE :name IS NULL OR target.name = :name ORDER BY file, target.name"""
+WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
 
 
 _ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
@@ -107,7 +107,9 @@ FROM quarantine JOIN target ON target.id = quarantine.target"""
 
 _QUARANTINE = (
     _QUARANTINED
-    + " WHERE quarantine.id > :after AND (:name IS NULL OR target.name = :name) ORDER BY quarantine.id LIMIT :limit"
+    + """
+WHERE quarantine.id > :after AND (CAST(:name AS TEXT) IS NULL OR target.name = :name)
+ORDER BY quarantine.id LIMIT :limit"""
 )
 
 
@@ -133,12 +135,11 @@ SELECT message_id, state, format, records, digest, made_at, settled_at, remote_i
 FROM message WHERE id = :id"""
 
 
-class LedgerQuestions:
-    """Everything that only reads. Caches the fresh entries of the targets it is asked about."""
+class LedgerReader:
+    """All parts of `Ledger`, as far as they only read. Caches the fresh entries of the targets it is asked about."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
         self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
@@ -146,8 +147,8 @@ class LedgerQuestions:
         self._absences: dict[int, Absence] = {}  # by target, of what this process wrote
 
     def target(self, target: str) -> TargetState | None:
-        with self._reading():
-            row = self._connection.execute(_STATE, {"name": target}).fetchone()
+        with self._database.reading():
+            row = self._database.execute(_STATE, {"name": target}).fetchone()
         if row is None:
             return None
         return TargetState(
@@ -168,18 +169,23 @@ class LedgerQuestions:
             held=tuple(map(int, row[14].split())),
         )
 
+    def took_over(self, target: str) -> Epoch | None:
+        with self._database.reading():
+            row = self._database.execute(_TOOK_OVER, {"name": target}).fetchone()
+        return None if row is None or row[0] is None else Epoch(row[0])
+
     def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
         number = self._number(target)
         if number is None or not keys:
             return {}
-        with self._reading():
+        with self._database.reading():
             fresh = self._fresh_of(number)
             found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
             others = [key for key in keys if key not in found] if found else keys
-            found |= stretches.look_up(self._connection, number, others, self._absences.get(number))
+            found |= stretches.look_up(self._database, number, others, self._absences.get(number))
             states = {one: self._state_of(one) for one in {membership.message for membership in found.values()}}
             counted = {one for one, state in states.items() if state is MessageState.COUNTED}
-            windows = list(map(month_window, months.not_accepted(self._connection, number))) if counted else []
+            windows = list(map(month_window, months.not_accepted(self._database, number))) if counted else []
             return {
                 key: DeliveredRun(
                     ended_at=one.ended_at,
@@ -194,8 +200,8 @@ class LedgerQuestions:
         number = self._number(target)
         if number is None or not keys:
             return {}
-        with self._reading():
-            by_job = stretches.of_jobs(self._connection, number, keys, self._fresh_of(number))
+        with self._database.reading():
+            by_job = stretches.of_jobs(self._database, number, keys, self._fresh_of(number))
             delivered = {
                 key: [
                     DeliveredRun(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=True)
@@ -208,18 +214,18 @@ class LedgerQuestions:
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
-        with self._reading():
-            if not self._connection.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
+        with self._database.reading():
+            if not self._database.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
                 return {}
-            rows = [row for key in keys for row in self._connection.execute(_HELD, {"target": number, "key": key})]
+            rows = [row for key in keys for row in self._database.execute(_HELD, {"target": number, "key": key})]
         return {held.key: held for held in map(_quarantined, rows)}
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         number = self._number(target)
         passed = 0
         while True:
-            with self._reading():
-                row = self._connection.execute(_OUTSTANDING, {"target": number, "passed": passed}).fetchone()
+            with self._database.reading():
+                row = self._database.execute(_OUTSTANDING, {"target": number, "passed": passed}).fetchone()
             if row is None:
                 return None
             if row[1] not in besides:
@@ -227,13 +233,13 @@ class LedgerQuestions:
             passed += 1
 
     def cursor(self, target: str, database: str) -> Cursor | None:
-        with self._reading():
-            row = self._connection.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
+        with self._database.reading():
+            row = self._database.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
         return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
 
     def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
-        with self._reading():
-            rows = self._connection.execute(_KNOWN_DATABASES, {"name": target}).fetchall()
+        with self._database.reading():
+            rows = self._database.execute(_KNOWN_DATABASES, {"name": target}).fetchall()
         return [
             KnownDatabase(
                 target=name,
@@ -246,22 +252,22 @@ class LedgerQuestions:
         ]
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
-        with self._reading():
-            row = self._connection.execute(_ERRAND, {"target": self._number(target), "name": name}).fetchone()
+        with self._database.reading():
+            row = self._database.execute(_ERRAND, {"target": self._number(target), "name": name}).fetchone()
         if row is None:
             return None
         return WindowMark(window_progress=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
 
     def limit(self, target: str) -> LearntLimit | None:
-        with self._reading():
-            row = self._connection.execute(_LIMIT, {"target": self._number(target)}).fetchone()
+        with self._database.reading():
+            row = self._database.execute(_LIMIT, {"target": self._number(target)}).fetchone()
         if row is None:
             return None
         return LearntLimit(payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC))
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
-        with self._reading():
-            rows = self._connection.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
+        with self._database.reading():
+            rows = self._database.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
         return [
             OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen) for file, number, seen in rows
         ]
@@ -269,69 +275,69 @@ class LedgerQuestions:
     def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
         after = 0
         while True:
-            with self._reading():
+            with self._database.reading():
                 asked = {"name": target, "after": after, "limit": _QUARANTINE_PORTION}
-                rows = self._connection.execute(_QUARANTINE, asked).fetchall()
+                rows = self._database.execute(_QUARANTINE, asked).fetchall()
             if not rows:
                 return
             yield from map(_quarantined, rows)
             after = rows[-1][0]
 
     def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
-        with self._reading():
-            return [_quarantined(row) for row in self._connection.execute(_QUARANTINED_JOB, {"job_id": job_id})]
+        with self._database.reading():
+            return [_quarantined(row) for row in self._database.execute(_QUARANTINED_JOB, {"job_id": job_id})]
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         digest = job_digest(job_id)
-        with self._reading():
+        with self._database.reading():
             return [
                 delivery
-                for number, name in self._connection.execute(_TARGETS).fetchall()
-                for entry in stretches.trace(self._connection, number, digest)
+                for number, name in self._database.execute(_TARGETS).fetchall()
+                for entry in stretches.trace(self._database, number, digest)
                 for delivery in self._deliveries(number, name, entry)
             ]
 
     def months(self, target: str) -> Sequence[MonthState]:
-        with self._reading():
-            return months.states(self._connection, self._number(target))
+        with self._database.reading():
+            return months.states(self._database, self._number(target))
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        with self._reading():
-            return months.content(self._connection, self._number(target), month)[0]
+        with self._database.reading():
+            return months.content(self._database, self._number(target), month)[0]
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        with self._reading():
-            return months.content(self._connection, self._number(target), month)[1]
+        with self._database.reading():
+            return months.content(self._database, self._number(target), month)[1]
 
     def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        with self._reading():
-            return months.sending(self._connection, self._number(target), month)
+        with self._database.reading():
+            return months.sending(self._database, self._number(target), month)
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        with self._reading():
-            return keys.of_month(self._connection, self._number(target), month)
+        with self._database.reading():
+            return keys.of_month(self._database, self._number(target), month)
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
-        with self._reading():
-            return keys.accepted_changes(self._connection, self._number(target))
+        with self._database.reading():
+            return keys.accepted_changes(self._database, self._number(target))
 
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)
-        with self._reading():
-            row = self._connection.execute(_TOLD, {"target": number}).fetchone()
+        with self._database.reading():
+            row = self._database.execute(_TOLD, {"target": number}).fetchone()
             return HostCounts(
-                delivered=counts.delivered(self._connection, number),
-                before=counts.before(self._connection, number),
-                told=counts.told(self._connection, number),
+                delivered=counts.delivered(self._database, number),
+                before=counts.before(self._database, number),
+                told=counts.told(self._database, number),
                 last_told=_moment(row[0]) if row else None,
                 before_basis=row[1] if row else "",
             )
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
-        return target_lock(self._path, target, patience)
+        return self._database.target_lock(target, patience)
 
     def close(self) -> None:
-        self._connection.close()
+        self._database.close()
 
     def _deliveries(self, number: int, target: str, entry: bytes) -> list[Delivery]:
         """The message that an entry names; of a job that was counted, every message of its month since then."""
@@ -344,12 +350,12 @@ class LedgerQuestions:
             "month": month_number(membership.ended_at),
             "counted": membership.message,  # not by time: a round's messages bear that of its beginning
         }
-        followed = self._connection.execute(_OF_MONTH, since).fetchall()
+        followed = self._database.execute(_OF_MONTH, since).fetchall()
         return [first, *(self._delivery(target, entry, message) for (message,) in followed)]
 
     def _delivery(self, target: str, entry: bytes, message: int) -> Delivery:
         membership = unpack(entry)
-        row = self._connection.execute(_CARRIER, {"id": message}).fetchone()
+        row = self._database.execute(_CARRIER, {"id": message}).fetchone()
         return Delivery(
             target=target,
             run=entry[JOB_DIGEST_BYTES : JOB_DIGEST_BYTES + 3],
@@ -368,8 +374,8 @@ class LedgerQuestions:
 
     def _number(self, target: str) -> int | None:
         if target not in self._numbers:
-            with self._reading():
-                row = self._connection.execute(_TARGET, {"name": target}).fetchone()
+            with self._database.reading():
+                row = self._database.execute(_TARGET, {"name": target}).fetchone()
             if row is None:
                 return None
             self._numbers[target] = int(row[0])
@@ -377,14 +383,11 @@ class LedgerQuestions:
 
     def _fresh_of(self, number: int) -> dict[JobKey, bytes]:
         if number not in self._fresh:
-            self._fresh[number] = stretches.fresh_entries(self._connection, number)
+            self._fresh[number] = stretches.fresh_entries(self._database, number)
         return self._fresh[number]
 
     def _state_of(self, message: int) -> MessageState:
-        return STATES[self._connection.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return sqlite_file.translated(self._path)
+        return STATES[self._database.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
 
 
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:

@@ -1,20 +1,19 @@
-"""One SQLite file as the ledger's home: opening it with care, whole transactions, SQLite's errors in our words.
-
-Everything that only SQLite knows is here.
-"""
+"""The publishing database in one SQLite file: opening it with care, whole transactions, SQLite's errors in our words."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from glob import escape
 from pathlib import Path
 from typing import Final
 
+from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import schema
+from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.model.errors import LedgerError
 
 # Several targets share the file (pipeline/parallel.py): the longest transaction merges the stretches of ten million jobs.
@@ -28,13 +27,71 @@ _DAMAGED: Final = (
 _WAL_BYTES: Final = 16 * 1024 * 1024
 
 
+class SqliteDatabase:
+    """`Database` in one SQLite file; `path` is where it is, or would be."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def atomic(self) -> AbstractContextManager[None]:
+        return _atomic(self._connection, self._path)
+
+    def reading(self) -> AbstractContextManager[None]:
+        return _translated(self._path)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with _translated(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows:
+        return self._connection.execute(statement, parameters)
+
+    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
+        self._connection.executemany(statement, parameters)
+
+    def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
+        return int(self._connection.execute(statement, parameters).lastrowid or 0)
+
+    def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
+        return target_lock(self._path, target, patience)
+
+    def charge_locks(self) -> ChargeLocks:
+        return FileChargeLocks(self._path)
+
+    def give_back_space(self) -> None:
+        with _translated(self._path):
+            self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def open_database(path: Path) -> Database:
+    """The publishing database at `path`, made when it is not there. Raises: LedgerError."""
+    return SqliteDatabase(open_ledger_file(path), path)
+
+
+def open_database_to_read(path: Path) -> Database:
+    """The publishing database, only to read; an empty one in memory when there is none yet, or its tables are just being made.
+
+    Raises: LedgerError, also from every write.
+    """
+    return SqliteDatabase(_open_file_to_read(path), path)
+
+
 def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection to the publishing database, made when it is not there yet (directory 0700, file 0600).
 
     `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
     Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
     """
-    with translated(path):
+    with _translated(path):
         if read_only or not _create_private(path):
             _refuse_cut(path)
         mode = "ro" if read_only else "rw"
@@ -50,22 +107,18 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
 
 def is_there(path: Path) -> bool:
     """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
-    with translated(path):
+    with _translated(path):
         try:
             return path.stat().st_size > 0 or _was_worked_with(path)
         except FileNotFoundError:
             return False
 
 
-def open_file_to_read(path: Path) -> sqlite3.Connection:
-    """The publishing database, only to ask; an empty one in memory when there is none yet, or its tables are just being made.
-
-    Raises: LedgerError.
-    """
+def _open_file_to_read(path: Path) -> sqlite3.Connection:
     if is_there(path):
         connection = open_ledger_file(path, read_only=True)
         try:
-            with translated(path):
+            with _translated(path):
                 (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except BaseException:
             connection.close()
@@ -73,11 +126,10 @@ def open_file_to_read(path: Path) -> sqlite3.Connection:
         if tables:
             return connection
         connection.close()
-    return open_in_memory()
+    return _open_in_memory()
 
 
-def open_in_memory() -> sqlite3.Connection:
-    """An empty ledger for a rehearsal before there is any state."""
+def _open_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
     connection.isolation_level = None
     connection.executescript(schema.TABLES)
@@ -85,9 +137,8 @@ def open_in_memory() -> sqlite3.Connection:
 
 
 @contextmanager
-def atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """A write transaction: it happens whole, or not at all on whatever is raised."""
-    with translated(path):
+def _atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    with _translated(path):
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -99,7 +150,7 @@ def atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def _translated(path: Path) -> Iterator[None]:
     """SQLite's and the system's errors, as LedgerError with what to do now."""
     try:
         yield
@@ -185,7 +236,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
     # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time when it is settled.
     connection.execute("PRAGMA secure_delete = FAST")
     if not tables:
-        with atomic(connection, path):
+        with _atomic(connection, path):
             # Another publisher may have been quicker: what it made is the same.
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in schema.TABLES.split(";\n"):
@@ -193,11 +244,6 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
                         connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
-
-
-def give_back_pages(connection: sqlite3.Connection) -> None:
-    """Return free pages to the file system after a merge."""
-    connection.execute("PRAGMA incremental_vacuum").fetchall()
 
 
 def _advice(error: sqlite3.Error, path: Path) -> str:

@@ -21,8 +21,8 @@ from publisher.model.errors import Busy, LedgerError
 _AT_WORK: Final = 0
 
 
-class ChargeLocks:
-    """The locks of one process. The file is made when the first is wanted."""
+class FileChargeLocks:
+    """`ChargeLocks`, those of one process. The file is made when the first is wanted."""
 
     def __init__(self, state: Path) -> None:
         # No target is called so: their names begin with a letter or a digit.

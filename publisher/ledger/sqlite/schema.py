@@ -116,7 +116,7 @@ CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
 CREATE TABLE outbox (
     message   INTEGER PRIMARY KEY REFERENCES message (id),
     place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
-    narrowing INTEGER NOT NULL,             -- a half of a refused message
+    narrowing BOOLEAN NOT NULL,             -- a half of a refused message
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
     records   TEXT NOT NULL                 -- JSON, a list a record: where it stands, whose it is, how long it is
 );
@@ -176,9 +176,9 @@ CREATE TABLE month (
     last_end        INTEGER,
     digest          TEXT NOT NULL,
     basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
-    dirty           INTEGER NOT NULL,       -- a counted job changed: sum up anew
+    dirty           BOOLEAN NOT NULL,       -- a counted job changed: sum up anew
     moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left the month since then, less those that came
-    by_settings     INTEGER NOT NULL DEFAULT 0,  -- not only the accounting data moved its jobs since it was sent
+    by_settings     BOOLEAN NOT NULL DEFAULT FALSE,  -- not only the accounting data moved its jobs since it was sent
     sending_digest  TEXT,
     sending_jobs    INTEGER,
     sending_hosts   TEXT,

@@ -6,11 +6,11 @@ and an entry is rewritten few times: for 10,000,000 entries at most four stretch
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sqlite.absence import Absence
 from publisher.ledger.sqlite.membership import (
     ENTRY_BYTES,
@@ -41,10 +41,10 @@ WHERE stretch = :stretch AND (first < :first OR (first = :first AND id < :id)) O
 _FIRST_LEAF = "SELECT id, entries FROM leaf WHERE stretch = :stretch ORDER BY first, id LIMIT 1"
 
 
-def fresh_entries(connection: sqlite3.Connection, target: int) -> dict[JobKey, bytes]:
+def fresh_entries(database: Database, target: int) -> dict[JobKey, bytes]:
     """The latest fresh delivery of each run, packed, by key."""
     known: dict[JobKey, bytes] = {}
-    for _, packed in connection.execute(_FRESH, {"target": target}):
+    for _, packed in database.execute(_FRESH, {"target": target}):
         add_fresh(known, entries(packed))
     return known
 
@@ -56,16 +56,16 @@ def add_fresh(known: dict[JobKey, bytes], packed: Sequence[bytes]) -> None:
 
 
 def look_up(
-    connection: sqlite3.Connection, target: int, keys: Sequence[JobKey], absence: Absence | None
+    database: Database, target: int, keys: Sequence[JobKey], absence: Absence | None
 ) -> dict[JobKey, Membership]:
     """The latest delivery of each run that stands in a stretch."""
     found: dict[JobKey, Membership] = {}
     likely = absence.perhaps(keys) if absence else keys
-    for stretch, _ in connection.execute(_STRETCHES, {"target": target}).fetchall():
+    for stretch, _ in database.execute(_STRETCHES, {"target": target}).fetchall():
         leaf = last = b""
         for key in sorted(likely if absence and stretch in absence.covers else keys):
             if key >= last:  # else it can only stand in the leaf of the one before
-                row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": key}).fetchone()
+                row = database.execute(_LEAF_AT, {"stretch": stretch, "key": key}).fetchone()
                 leaf = row[2] if row else b""
                 last = leaf[-ENTRY_BYTES:][:KEY_BYTES]
             membership = latest(leaf, key)
@@ -75,14 +75,14 @@ def look_up(
 
 
 def of_jobs(
-    connection: sqlite3.Connection, target: int, keys: Sequence[JobKey], fresh: Mapping[JobKey, bytes]
+    database: Database, target: int, keys: Sequence[JobKey], fresh: Mapping[JobKey, bytes]
 ) -> dict[bytes, dict[JobKey, Membership]]:
     """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
     found: dict[bytes, dict[JobKey, Membership]] = {key[:JOB_DIGEST_BYTES]: {} for key in keys}
-    numbers = connection.execute(_STRETCHES, {"target": target}).fetchall()
+    numbers = database.execute(_STRETCHES, {"target": target}).fetchall()
     for digest, runs in sorted(found.items()):  # so that neighbouring leaves are read one after the other
         for stretch, _ in numbers:
-            for entry in _of_job(connection, stretch, digest):
+            for entry in _of_job(database, stretch, digest):
                 _keep_latest(runs, entry)
     for key, entry in fresh.items():
         if (digest := key[:JOB_DIGEST_BYTES]) in found:
@@ -96,56 +96,56 @@ def _keep_latest(runs: dict[JobKey, Membership], entry: bytes) -> None:
         runs[key] = membership
 
 
-def trace(connection: sqlite3.Connection, target: int, digest: bytes) -> list[bytes]:
+def trace(database: Database, target: int, digest: bytes) -> list[bytes]:
     """Every entry of every run of a job, in the order of messages."""
     found = [
         entry
-        for _, packed in connection.execute(_FRESH, {"target": target})
+        for _, packed in database.execute(_FRESH, {"target": target})
         for entry in entries(packed)
         if entry.startswith(digest)
     ]
-    for stretch, _ in connection.execute(_STRETCHES, {"target": target}).fetchall():
-        found += _of_job(connection, stretch, digest)
+    for stretch, _ in database.execute(_STRETCHES, {"target": target}).fetchall():
+        found += _of_job(database, stretch, digest)
     return sorted(found, key=lambda entry: unpack(entry).message)
 
 
-def _of_job(connection: sqlite3.Connection, stretch: int, digest: bytes) -> list[bytes]:
+def _of_job(database: Database, stretch: int, digest: bytes) -> list[bytes]:
     """Every entry of every run of a job in a stretch."""
     found: list[bytes] = []
-    row = connection.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(digest)[:KEY_BYTES]}).fetchone()
+    row = database.execute(_LEAF_AT, {"stretch": stretch, "key": ceiling(digest)[:KEY_BYTES]}).fetchone()
     while row:
         found += of_job(row[2], digest)
         if row[1] < digest:
             break
-        row = connection.execute(_LEAF_BEFORE, {"stretch": stretch, "first": row[1], "id": row[0]}).fetchone()
+        row = database.execute(_LEAF_BEFORE, {"stretch": stretch, "first": row[1], "id": row[0]}).fetchone()
     return found
 
 
-def settle_fresh(connection: sqlite3.Connection, target: int, absence: Absence) -> frozenset[int]:
+def settle_fresh(database: Database, target: int, absence: Absence) -> frozenset[int]:
     """Make a stretch of the settled fresh entries, and merge what is due. Inside the caller's transaction.
 
     Gives the stretches that the absence covers once this is committed. Should it fail, it covers what it did.
     """
-    rows = connection.execute(_SETTLED_FRESH, {"target": target}).fetchall()
+    rows = database.execute(_SETTLED_FRESH, {"target": target}).fetchall()
     packed = sorted(entry for _, blob in rows for entry in entries(blob))
-    connection.executemany("DELETE FROM fresh WHERE message = ?", [(message,) for message, _ in rows])
+    database.execute_many("DELETE FROM fresh WHERE message = :id", [{"id": message} for message, _ in rows])
     covers = absence.covers
     if packed:
         written = b"".join(packed)
         absence.add(written)
-        covers |= {_write(connection, target, iter([written]), len(packed))}
-    while due := _due(connection, target):
-        streams = [_consume(connection, number, None if number in covers else absence) for number, _ in due]
-        covers |= {_write(connection, target, _merged(*streams), sum(count for _, count in due))}
+        covers |= {_write(database, target, iter([written]), len(packed))}
+    while due := _due(database, target):
+        streams = [_consume(database, number, None if number in covers else absence) for number, _ in due]
+        covers |= {_write(database, target, _merged(*streams), sum(count for _, count in due))}
         for number, _ in due:
-            connection.execute("DELETE FROM stretch WHERE id = ?", (number,))
+            database.execute("DELETE FROM stretch WHERE id = :id", {"id": number})
             covers -= {number}
     return covers
 
 
-def _due(connection: sqlite3.Connection, target: int) -> Sequence[tuple[int, int]]:
+def _due(database: Database, target: int) -> Sequence[tuple[int, int]]:
     """The two youngest stretches with their entries, if they are to be merged."""
-    stretches = connection.execute(_STRETCHES, {"target": target}).fetchall()
+    stretches = database.execute(_STRETCHES, {"target": target}).fetchall()
     if len(stretches) < 2 or stretches[-1][1] * _RATIO < stretches[-2][1]:
         return ()
     return stretches[-2:]
@@ -167,20 +167,21 @@ def _merged(*stretches: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(waiting)
 
 
-def _consume(connection: sqlite3.Connection, stretch: int, absence: Absence | None) -> Iterator[bytes]:
+def _consume(database: Database, stretch: int, absence: Absence | None) -> Iterator[bytes]:
     """The leaves of a stretch in order; each one's page is free for the merged stretch once it was read."""
-    while row := connection.execute(_FIRST_LEAF, {"stretch": stretch}).fetchone():
-        connection.execute("DELETE FROM leaf WHERE id = ?", (row[0],))
+    while row := database.execute(_FIRST_LEAF, {"stretch": stretch}).fetchone():
+        database.execute("DELETE FROM leaf WHERE id = :id", {"id": row[0]})
         if absence:
             absence.add(row[1])
         yield row[1]
 
 
-def _write(connection: sqlite3.Connection, target: int, in_order: Iterator[bytes], count: int) -> int:
-    cursor = connection.execute("INSERT INTO stretch (target, entries) VALUES (?, ?)", (target, count))
-    stretch = int(cursor.lastrowid or 0)
-    connection.executemany(
-        "INSERT INTO leaf (stretch, first, entries) VALUES (?, ?, ?)",
-        ((stretch, leaf[:KEY_BYTES], leaf) for leaf in leaves(in_order)),
+def _write(database: Database, target: int, in_order: Iterator[bytes], count: int) -> int:
+    stretch = database.insert_returning_id(
+        "INSERT INTO stretch (target, entries) VALUES (:target, :entries)", {"target": target, "entries": count}
+    )
+    database.execute_many(
+        "INSERT INTO leaf (stretch, first, entries) VALUES (:stretch, :first, :entries)",
+        ({"stretch": stretch, "first": leaf[:KEY_BYTES], "entries": leaf} for leaf in leaves(in_order)),
     )
     return stretch

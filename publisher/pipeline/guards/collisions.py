@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.ledger.contract import Delivered, DeliveredRun, Hold, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, job_key
 from publisher.model.message import REMOVED
@@ -33,7 +33,7 @@ class NoCollisions:
 class Collisions(NoCollisions):
     """What a round knows of the runs that share LocalJobID and end."""
 
-    def __init__(self, target: str, form: JobFormat, ledger: Ledger, ended_in: EndedIn) -> None:
+    def __init__(self, target: str, form: JobFormat, ledger: Delivered, ended_in: EndedIn) -> None:
         self._target = target
         self._format = form
         self._ledger = ledger
@@ -89,7 +89,7 @@ class Collisions(NoCollisions):
 
 
 @contextmanager
-def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoCollisions]:
+def collisions(live: LiveTarget, source: Source, ledger: Delivered) -> Iterator[NoCollisions]:
     """Keeps the accounting data open for a round of single records that replace each other at their receiver."""
     if isinstance(live.format, SummaryFormat) or live.changed is not OnChange.REPLACE:
         yield NoCollisions()

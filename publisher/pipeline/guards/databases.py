@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from shlex import quote
 
-from publisher.ledger.contract import KnownDatabase, Ledger
+from publisher.ledger.contract import KnownDatabase, Positions
 from publisher.model.errors import SourceError, UsageError
 from publisher.pipeline.site import Site
 from publisher.sources.base import Absent, Source
@@ -40,7 +40,7 @@ class Databases:
     returned: Sequence[str]
 
 
-def look_for_databases(target: str, source: Source, ledger: Ledger) -> Databases:
+def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
     """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
     there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
@@ -61,7 +61,7 @@ def look_for_databases(target: str, source: Source, ledger: Ledger) -> Databases
     )
 
 
-def missing_databases(target: str, source: Source, ledger: Ledger) -> Sequence[Missing]:
+def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
     return look_for_databases(target, source, ledger).missing
 
@@ -71,7 +71,7 @@ def said_of(missing: Sequence[Missing]) -> str:
     return "; ".join(one.reason for one in missing)
 
 
-def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Ledger) -> str | None:
+def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Positions) -> str | None:
     """The name that the same file has now. The row that was read last stands in it too: inodes are used again."""
     cursor = ledger.cursor(lost.target, lost.file)
     for name, inode in there.items():

@@ -1,0 +1,82 @@
+"""What the statements of this folder need of a database: SQLite today, any other that speaks the same SQL.
+
+Statements have named parameters (`:name`) and keep to what SQLite and PostgreSQL both understand
+(`tests/test_portable_sql.py` says what that leaves out). Everything that only one of them knows is behind this Protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+Parameters = Mapping[str, object]
+NO_PARAMETERS: Final[Parameters] = {}
+
+
+class Rows(Protocol):
+    """What a statement found or changed."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class ChargeLocks(Protocol):
+    """Which runs of charges are alive, and which one is at work. All raise: LedgerError."""
+
+    def hold(self, run: int) -> None:
+        """Say that a run is alive."""
+        ...
+
+    def work(self, patience: Callable[[], bool]) -> None:
+        """Be the one at work. Raises: Busy when another is and patience ends."""
+        ...
+
+    def leave(self, run: int) -> None:
+        """The run is over: neither alive nor at work."""
+        ...
+
+    def is_alive(self, run: int) -> bool:
+        """Whether the process of a run is there, this one or another."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Database(Protocol):
+    """One connection to a publishing database. Not for use by several threads at once."""
+
+    def atomic(self) -> AbstractContextManager[None]:
+        """A write transaction: it happens whole, or not at all on whatever is raised. Raises: LedgerError."""
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Translates the errors of statements that only read. Raises: LedgerError."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Everything read inside is of one moment. It keeps no writer waiting. Raises: LedgerError."""
+        ...
+
+    def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
+
+    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None: ...
+
+    def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
+        """Insert one row; gives the `id` that it got."""
+        ...
+
+    def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
+        """Hold a target's lock. Raises: Busy when another publisher has it and patience ends; LedgerError."""
+        ...
+
+    def charge_locks(self) -> ChargeLocks: ...
+
+    def give_back_space(self) -> None:
+        """Return the space of deleted rows to the file system, where that is not done anyway."""
+        ...
+
+    def close(self) -> None: ...
