@@ -220,6 +220,38 @@ def test_the_month_of_the_switch_over_has_as_many_rows_as_before(
     assert done(world.publish()).outcome == "nothing"
 
 
+def left_at_the_last_second(site: SwitchOver, version: int, messages: str) -> list[SampleJob]:
+    """A job of each kind that ended in the very second of LastEndTime, each alone under its key of the receiver."""
+    last = [
+        replace(job.moved_to(epoch(STOPPED)), job_id=f"last{at}", local_job_id=f"last{at}", user=f"/CN=Last {at}")
+        for at, job in enumerate(jobs_like((*ORDINARY, *WITHOUT_VO, OF_ANOTHER_VO))[::4])
+    ]
+    Arc(version=version, messages=messages).send([*site.world.done.values(), *last], site.world.receiver)
+    site.world.finish(last)
+    return last
+
+
+@pytest.mark.parametrize(("version", "messages"), MATRIX)
+def test_jobs_of_the_last_second_are_sent_again_under_the_keys_that_were_there(
+    tmp_path: Path, host: Credential, version: int, messages: str
+) -> None:
+    site = switched_over(tmp_path, host, version, messages, (*ORDINARY, *WITHOUT_VO, OF_ANOTHER_VO))
+    world = site.world
+    last = left_at_the_last_second(site, version, messages)
+    before = keys_at(world.receiver), world.receiver.totals()
+    for again in range(2):
+        outcome = done(world.publish())
+        assert (outcome.exit_status, outcome.held) == (0, ())
+        assert bool(outcome.records) == (not again)
+        assert (keys_at(world.receiver), world.receiver.totals()) == before
+        assert not world.differences()
+    world.finish_again(last[0].job_id, wall_s=last[0].wall_s + 7)
+    assert done(world.publish()).held == ()
+    assert keys_at(world.receiver) == before[0]
+    (year, month), (jobs, wall_s, cpu_s) = max(before[1].items())
+    assert world.receiver.totals()[year, month] == (jobs, wall_s + 7, cpu_s)
+
+
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_a_vomsless_vo_is_told_in_single_records_only(tmp_path: Path, host: Credential, messages: str) -> None:
     site = switched_over(tmp_path, host, 6, messages, (*ORDINARY, *WITHOUT_VO), vomsless_vo="ops")

@@ -28,6 +28,7 @@ from publisher.model.rates import Charging
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
+from publisher.pipeline.takeover.jura import told_by_jura
 from publisher.sources import importer_plugin, source_plugin
 from publisher.sources.base import Source, WritingOrder
 from publisher.transports import transport_plugin
@@ -199,6 +200,7 @@ class LiveSite:
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
+            told_before=told_by_jura(target),
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.job import Epoch
-from publisher.model.policy import RecordPolicy
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Transport
@@ -78,6 +78,7 @@ class LiveTarget:
     batch_records: int  # 0: no limit by count
     frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
     changed: OnChange  # what becomes of a delivered run whose values changed
+    told_before: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included

@@ -21,7 +21,7 @@ from publisher.model.target import Selection
 from publisher.model.time import Window
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import KeyTotal, SummaryKey, month_number, sync_host
-from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.decision import Decider, Publish, Skip, ToldBefore
 from publisher.pipeline.round.reader import whole_window
 from publisher.sources.base import Page, Source
 
@@ -50,6 +50,7 @@ class JobScope:
     format: str
     selection: Selection
     policy: RecordPolicy
+    told_before: ToldBefore | None = None
 
 
 def made(
@@ -92,6 +93,7 @@ class _Making:
             policy_digest="",
             changed=OnChange.REPLACE,
             again=True,
+            told_before=wanted.told_before,
         )
         row_keys = receiver_of(wanted.format).row_keys
         if row_keys is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +20,10 @@ KEY_COLLISION: Final = "key-collision"
 _JUDGED_ANEW: Final = frozenset({"end-in-future", KEY_COLLISION})
 # These are a receiver's verdicts, on records that were sent.
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
+
+
+# What another publisher told of a job that it may have sent; None for other jobs.
+ToldBefore = Callable[[JobRecord], PublishedJob | None]
 
 
 @per_job(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class Decider:
     policy_digest: str
     changed: OnChange
     again: bool = False  # a window is republished: delivered runs go out again
+    told_before: ToldBefore | None = None
 
     def decide(
         self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
@@ -70,15 +76,22 @@ class Decider:
                 return passed
         if held is not None and self.stays_held(held, job):
             return Skip()
+        published = self._described(job, held)
+        if not isinstance(published, PublishedJob):
+            return published
+        if known is not None and self.changed is OnChange.KEEP_FIRST:
+            fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
+        return Publish(published, Entry(key, published.ended_at, fingerprint), known)
+
+    def _described(self, job: JobRecord, held: Quarantined | None) -> PublishedJob | SkippedJob | Skip:
         try:
             published = self.policy.describe(job)
         except Unfit as unfit:
             return set_aside(job, unfit)
         if not self.selection.wants_vo(published.who.vo):
             return Skip(left_quarantine=held is not None)
-        if known is not None and self.changed is OnChange.KEEP_FIRST:
-            fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
-        return Publish(published, Entry(key, published.ended_at, fingerprint), known)
+        before = None if self.told_before is None else self.told_before(job)
+        return before or published
 
     def _passed_over(
         self, known: DeliveredRun, held: Quarantined | None, job: JobRecord, fingerprint: int

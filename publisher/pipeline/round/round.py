@@ -345,6 +345,7 @@ class Round:
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,
             again=again,
+            told_before=None if again else self._live.told_before,
         )
 
     def _sink(self, decider: Decider) -> RecordSink:

@@ -121,7 +121,13 @@ def _emptied(
     now: datetime,
 ) -> tuple[KeyTotal, ...]:
     """Rows that changed runs would leave behind at the receiver, unless that is accepted."""
-    wanted = keys.JobScope(target=live.name, format=live.format.name, selection=live.selection, policy=live.policy)
+    wanted = keys.JobScope(
+        target=live.name,
+        format=live.format.name,
+        selection=live.selection,
+        policy=live.policy,
+        told_before=live.told_before,
+    )
     rows = keys.emptied(wanted, runs, month, source, ledger, now, live.policy_digest)
     if rows and live.accept_key_change:
         ledger.accept_change(live.name, month, rows, 0, clock())

@@ -7,14 +7,17 @@ and 9.4; apel facts, at the end).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from publisher.formats import is_summary_format, receiver_of
+from publisher.model.errors import Unfit
 from publisher.model.identity import Identity, parse_fqan, read_by_jura
 from publisher.model.job import JobRecord
-from publisher.model.policy import KeyStyle, RecordPolicy
+from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, is_read_by_jura, make_benchmark
-from publisher.model.target import Selection
+from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 
 # What it says of a job that carries no benchmark.
@@ -52,6 +55,41 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     if not read_by_jura(policy.spell(job, fqan))[0]:
         return replace(job, fqans=(), benchmark=benchmark)
     return replace(job, vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)
+
+
+def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
+    """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay under the key that they have.
+
+    None for a target where that does not matter; it gives None for a job of which the target speaks for itself. Whom it names
+    is as configured: what is to be withheld is not told.
+    """
+    until = target.jura_until
+    form = target.jura_format or target.format
+    if (
+        until is None
+        or is_summary_format(form)
+        or is_summary_format(target.format)
+        or receiver_of(target.format).row_keys is None
+    ):
+        return None
+    policy = replace(
+        as_jura(target.policy, summary=False),
+        identity=target.policy.identity,
+        machine_name=target.policy.machine_name,
+        localid_prefix="",
+    )
+
+    def told(job: JobRecord) -> PublishedJob | None:
+        if job.ended_at > until or job.interface in policy.imported:
+            return None
+        try:
+            published = policy.describe(as_read_by_jura(job, policy, summary=False))
+            counted_at = target.policy.place(job).receiver_host  # in our sync messages, as of all other jobs
+        except Unfit:
+            return None
+        return replace(published, where=replace(published.where, receiver_host=counted_at))
+
+    return told
 
 
 def jura_selection(selection: Selection, window: Window) -> Selection:

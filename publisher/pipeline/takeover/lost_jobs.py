@@ -189,8 +189,7 @@ class _Pass:
 
 _WHOLE_MONTHS: Final = ("  (months are sent whole: only if the database still holds all of them)",)
 _SENT_AGAIN: Final = (
-    "  (jobs that ARC sent since then are sent again: receivers keep one record of a job. But APEL sums records up, and ARC 7",
-    "  told those of accounting_v2.db under other keys: there, `publisher republish` the month instead, which then waits)",
+    "  (jobs that ARC sent since then are sent again, as it told them: receivers keep one record of a job)",
 )
 
 
