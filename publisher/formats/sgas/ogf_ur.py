@@ -158,8 +158,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=values.local_id, write=escape_unicode,
           looks=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
-    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity,
-          depends_on=("who", "local_user")),
+    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
     Field(row="head 4", name="JobName", value=lambda job: values.job_name(job.job_name), write=escape_unicode),
     Field(row="head 5", name="Charge", value=lambda job: values.charge(job.charge), rare=True, whole=True,
           write=charge_element(PREFIX, escape_unicode), looks=charge_looks(PREFIX)),
@@ -198,7 +197,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="Queue", value=lambda job: values.queue(job.where.queue), write=escape_unicode,
           depends_on=("where.queue",), looks=at_most(200)),
     Field(row="group 2", name="ProjectName", value=lambda job: values.projects(job.projects), write=escape_unicode,
-          each=True, depends_on=("projects",), looks=at_most(200)),
+          each=True, depends_on=("projects",), varied=True, looks=at_most(200)),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=values.host,
           attributes=(("primary", "true"),), each=True, depends_on=("job.hosts",), varied=True),

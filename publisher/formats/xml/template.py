@@ -52,7 +52,9 @@ class Field:
     mandatory: bool = False
     each: bool = False  # the value is a tuple: one element for each
     depends_on: tuple[str, ...] = ()  # such as `job.status`
-    varied: bool = False  # what it hangs on has more values than go well together with those of others, such as hosts
+    varied: bool = (
+        False  # what it depends on has too many values to go into a mould with others: users, projects, hosts
+    )
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `TemplateCompiler.plans` makes a plan without it
     looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
@@ -69,7 +71,7 @@ _SHARED: Final[dict[Scope, Taker]] = {
 }
 
 
-_KNOWN_BY_ID: Final = frozenset(of.value for of in _SHARED)
+_IN_MOULD: Final = frozenset({Scope.WHERE.value, Scope.BENCHMARK.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +88,13 @@ Part = str | Placeholder | Taker  # constant text, a job's own value, or text th
 class Template:
     """How records are written: what a job has for itself, put into its mould.
 
-    A mould is what all jobs of one user, place, outcome and so on have in common, told once: a site has some hundred of them in
+    A mould is what all jobs of one place, outcome and so on have in common, told once: a site has some hundred of them in
     a month. So a record takes 14 steps instead of 21 (measured, CAR: 6.5 µs instead of 9, of which much is waiting for memory:
     therefore texts stand beside each other in it, constant ones for all moulds alike, and are joined with the job's own).
     """
 
     def __init__(self, parts: Sequence[Part], hang_on: Iterable[str]) -> None:
-        """`hang_on`: the values of a job by which its mould is known, beside what it shares as an object."""
+        """`hang_on`: the values of a job by which its mould is known, beside its place and benchmark."""
         self._parts = self._said = list(_joined(parts))
         self._steps = [
             (at, part.take, part.write) for at, part in enumerate(self._parts) if isinstance(part, Placeholder)
@@ -111,8 +113,8 @@ class Template:
 
     def fill(self, job: PublishedJob) -> str:
         """One record. Raises: Unfit when a rule about what it shares with others, or a writer, says so."""
-        shared = who, where, benchmark = job.who, job.where, job.benchmark
-        known_by = id(who), id(where), id(benchmark), self._values(job)
+        shared = where, benchmark = job.where, job.benchmark
+        known_by = id(where), id(benchmark), self._values(job)
         known = self._moulds.get(known_by)
         if known is None:
             if len(self._moulds) >= _MOULDS:
@@ -149,12 +151,20 @@ class TemplateCompiler:
         parts: list[Part] = [f"<{record}>"]
         container = ""
         for (of, inside, repeats, varied), group in groupby(
-            fields, key=lambda field: (field.of, field.inside, bool(field.depends_on), field.varied)
+            fields,
+            key=lambda field: (
+                field.of,
+                field.inside,
+                bool(field.depends_on),
+                field.depends_on if field.varied else (),
+            ),
         ):
             if inside != container:
                 parts += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
                 container = inside
-            if of is not Scope.RUN:
+            if of is Scope.WHO:  # there are too many users to go into a mould with others
+                parts.append(Placeholder(take=self._shared(of, tuple(group)), write=str))
+            elif of is not Scope.RUN:
                 parts.append(self._shared(of, tuple(group)))
             elif repeats:
                 remembered = self._remembered(tuple(group))
@@ -163,7 +173,7 @@ class TemplateCompiler:
                 parts += [part for field in group for part in self._step(field)]
         parts.append(f"</{container}></{record}>" if container else f"</{record}>")
         hang_on = [path for field in fields if not field.varied for path in field.depends_on]
-        return Template(parts, [path for path in hang_on if path.partition(".")[0] not in _KNOWN_BY_ID])
+        return Template(parts, [path for path in hang_on if path.partition(".")[0] not in _IN_MOULD])
 
     def _step(self, field: Field) -> tuple[str, Placeholder, str]:
         """What stands before a value, the value, and what stands after it: of an optional element nothing but the value."""
