@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.arex_databases import SampleJob, Schema, Writer, generate
-from tests.fake_ams.service import FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.metrics_site import WatchedSite
 from tests.pki import PKI
 from tests.sites import Run, SiteUnderTest
@@ -82,6 +82,74 @@ def test_status_nagios_and_doctor_tell_it(site: SiteUnderTest, gone: Path) -> No
     assert (found["state"], doctor.status) == ("failure", 66)
     assert str(gone) in found["found"]
     assert f"publisher source retire {gone}" in found["advice"]
+
+
+OCTOBER = ("--from", "2026-10", "--to", "2026-10")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("stats", "--json"),
+        ("stats", "-o", "jobids"),
+        ("export",),
+        ("report", "--format", "terminal", *OCTOBER),
+        ("charge", *OCTOBER),
+        ("charge", "--json", "--jobs", *OCTOBER),
+        ("sync", "--check"),
+        ("sync", "--check", "--json"),
+    ],
+)
+def test_who_counts_says_that_the_answer_is_not_complete(
+    site: SiteUnderTest, gone: Path, command: tuple[str, ...]
+) -> None:
+    site.config["records"]["charges"] = [{"formula": "NumNodes * RunTime", "unit": "nodeh"}]
+    site.save()
+    run = site.run(*command)
+    assert run.status == 66
+    assert run.out
+    assert ("Incomplete" in run.out) == (command[0] == "report")
+    assert f"the answer is not complete: {gone}: is gone" in run.err
+    assert f"publisher source retire {gone}" in run.err
+    assert "no difference" not in run.out
+    assert "purged" not in site.run("sync", "--check").out
+    assert site.run("source", "retire", str(gone)).status == 0
+    run = site.run(*command)
+    assert "not complete" not in run.err
+    assert run.status == (65 if command[0] == "sync" else 0)  # one job came to the other since then
+
+
+def test_a_job_of_the_missing_database_is_not_unknown(site: SiteUnderTest, gone: Path) -> None:
+    for command in (("job", "info"), ("explain",)):
+        run = site.run(*command, JOBS[3].job_id)
+        assert run.status == 66
+        assert f"publisher source retire {gone}" in run.err
+    assert site.run("stats", "--filter-vo", "unheard-of").status == 66
+    found = site.run("job", "info", JOBS[0].job_id)
+    assert (found.status, str(gone) in found.err) == (0, True)
+    assert site.run("source", "retire", str(gone)).status == 0
+    assert site.run("job", "info", JOBS[3].job_id).status == 64
+    assert site.run("explain", JOBS[3].job_id).status == 64
+    assert site.run("stats", "--filter-vo", "unheard-of").status == 64
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+def test_republish_does_not_take_its_rows_for_gone(site: SiteUnderTest, form: str, how: str) -> None:
+    site.config["targets"]["egi"]["format"] = form
+    add(site.database(1), *JOBS[:3], schema=1)
+    add(site.database(2), *JOBS[3:6])
+    assert site.publish().status == 0
+    before = len(site.fake.messages(PROJECT, TOPIC))
+    site.database(2).rename(site.folder / "moved.db")
+    run = site.run("republish", how, "--accept-key-change", *OCTOBER)
+    assert (run.status, run.out) == (66, "")
+    assert f"nothing was sent: {site.database(2)}: is gone" in run.err
+    assert f"publisher source retire {site.database(2)}" in run.err
+    assert len(site.fake.messages(PROJECT, TOPIC)) == before
+    (site.folder / "moved.db").rename(site.database(2))
+    assert site.run("republish", how, *OCTOBER).status == 0
 
 
 def test_a_rehearsal_tells_it_too_and_writes_nothing(site: SiteUnderTest, gone: Path) -> None:

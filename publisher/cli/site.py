@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from publisher import __version__, config
+from publisher.cli.logs import error_line, notice
 from publisher.config import ConfiguredTarget, Settings
 from publisher.formats import frame_of, is_summary_format, job_format, receiver_of, summary_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
-from publisher.model.errors import ConfigError
+from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
+from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import told_by_jura
 from publisher.sources import importer_plugin, source_plugin
@@ -258,6 +260,18 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
         ),
         after_round=() if settings.metrics is None else (_tell_metrics,),
     )
+
+
+def incomplete(site: Site) -> int:
+    """Say which accounting databases are missing. Returns the exit status of an answer without them; 0 when none is."""
+    try:
+        missing = missed_at(site)
+    except LedgerError as error:  # the answer itself does not come from the ledger
+        notice(f"cannot tell whether an accounting database is missing: {error}")
+        return 0
+    for one in missing:
+        error_line(f"the answer is not complete: {one.reason}")
+    return SourceError.exit_status if missing else 0
 
 
 def _tell_metrics(site: Site, outcome: Outcome) -> None:

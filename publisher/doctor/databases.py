@@ -17,7 +17,7 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_said
 from publisher.model.target import Target
 from publisher.model.time import Month, Window, epoch
-from publisher.pipeline.guards.databases import missing_databases
+from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
 from publisher.sources import BESIDE_STATE
 from publisher.sources.arex.values import zone_of_host
@@ -75,13 +75,11 @@ def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Fin
     question = Question("known databases", "source", "jobs that stand in none of the others are counted nowhere")
     try:
         with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-            missing = {
-                one.file: one.reason for target in targets for one in missing_databases(target.name, source, ledger)
-            }
+            missing = missed(targets, source, ledger)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
-    for reason in missing.values():
-        yield question.error(SourceError(reason), "bring it back, or retire it")
+    for one in missing:
+        yield question.error(SourceError(one.reason), "bring it back, or retire it")
     if not missing:
         yield question.ok("all that were read once are there, or retired")
 

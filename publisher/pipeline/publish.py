@@ -15,7 +15,7 @@ from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, Targe
 from publisher.model.errors import BUG, PublisherError, RecordError, SourceError, UsageError, gravest
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.target import Target
-from publisher.pipeline.guards.databases import Missing, missing_databases, said_of
+from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import waiting
 from publisher.pipeline.takeover.lost_jobs import LostJobs
@@ -159,7 +159,7 @@ def trace(site: Site, job_id: JobId) -> Traced:
             with closing(site.source()) as source:
                 page = source.find(job_id, frozenset(), site.clock())
                 if not (deliveries or held or page.jobs or page.skipped or page.open):
-                    trouble = _said_of_missing(site, source, ledger)
+                    trouble = said_of(missed(site.targets, source, ledger))
         except SourceError as error:  # what was delivered can be proved all the same
             trouble = str(error)
     if page is not None and not (deliveries or held or page.jobs or page.skipped or page.open or trouble):
@@ -174,12 +174,6 @@ def trace(site: Site, job_id: JobId) -> Traced:
         rows=None if page is None else page.jobs,
         trouble=trouble,
     )
-
-
-def _said_of_missing(site: Site, source: Source, ledger: Ledger) -> str:
-    """Of the databases that any target misses."""
-    missing = {one.file: one for target in site.targets for one in missing_databases(target.name, source, ledger)}
-    return said_of(list(missing.values()))
 
 
 def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:

@@ -19,6 +19,7 @@ from publisher.model.policy import PublishedJob
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.model.totals.summary import Accumulator, SummaryGroup, month_number
+from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.publish import choose
 from publisher.pipeline.round.decision import is_unchanged
 from publisher.pipeline.site import Site
@@ -86,9 +87,10 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
         needs = frozenset(side for each in formats.values() for side in each.needs)
         page = source.find(job_id, needs, now)
     if not (page.jobs or page.skipped or page.open):
-        raise UsageError(
+        raise not_found(
+            site,
             f"no finished job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE. "
-            f"`publisher trace {job_id}` tells whether it was delivered before it was removed"
+            f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
         )
     rules = {job.row: _import_rules(site, job) for job in page.jobs}
     origins = {job.row: _origin(site, job) for job in page.jobs}

@@ -7,9 +7,9 @@ from contextlib import closing
 from difflib import get_close_matches
 from typing import Final
 
-from publisher.model.errors import UsageError
 from publisher.model.job import JobId
 from publisher.model.text import arex_unescape
+from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.site import Site
 from publisher.sources.statistics import (
     GROUPINGS,
@@ -68,7 +68,7 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
             strange = (name for name in sorted(names) if name and not {name, arex_unescape(name)} & known)
             lines += [_strange(kind, name, known) for name in strange]
     if lines:
-        raise UsageError("\n".join(lines))
+        raise not_found(site, "\n".join(lines))
 
 
 def beginning(site: Site, kind: str, text: str) -> list[str]:
@@ -88,8 +88,8 @@ def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
             return found, accounts.zone
         meant = accounts.with_local_id(job_id) if job_id else ()
     hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
-    raise UsageError(
-        f"no job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE{hint}"
+    raise not_found(
+        site, f"no job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE{hint}"
     )
 
 

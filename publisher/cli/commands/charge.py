@@ -21,6 +21,7 @@ from publisher.cli.output import (
     print_result,
 )
 from publisher.cli.parser import add_json, add_window
+from publisher.cli.site import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model import time as when
 from publisher.model.errors import UsageError
@@ -58,13 +59,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     notice(f"charges of jobs that ended in {request.window}{_whose(request)}")
     report = _report(arguments, site, request)
     jobs = charging.jobs(site, request) if arguments.jobs else None
+    status = 0 if arguments.stored else incomplete(site)
     if arguments.json and jobs is not None:
         print_json_and_list(_charge_json(report), {"charges": map(_kept_json, jobs)}, sys.stdout)
-        return 0
+        return status
     for one in jobs or ():
         print_line(_kept_line(one))
     print_result(report, _charge_json, _as_text, in_json=arguments.json)
-    return 0
+    return status
 
 
 def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -> ChargeReport:

@@ -15,6 +15,7 @@ from publisher.cli.commands import Context
 from publisher.cli.filters import add_filters, job_filter
 from publisher.cli.logs import notice
 from publisher.cli.output import print_csv, print_table
+from publisher.cli.site import incomplete
 from publisher.reporting import export as exporting
 from publisher.reporting.export import COLUMNS, ExportedJob, SkippedJobs, Value
 from publisher.reporting.files import whole_file
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 _write(arguments.format, found, out)
     for line in _left_out_lines(left_out):
         notice(line)
-    return 0
+    return incomplete(site)
 
 
 def _write(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, duration, moment, moment_text, print_result, size
 from publisher.cli.parser import add_action, add_actions, add_job, add_json
+from publisher.cli.site import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, JobId, Transfer
 from publisher.reporting import statistics
@@ -35,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    sheet, zone = statistics.job(context.load(), JobId(arguments.job))
+    site = context.load()
+    sheet, zone = statistics.job(site, JobId(arguments.job))
     match arguments.action:
         case "info":
             in_json = arguments.json or arguments.output == "json"
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 lambda each: _transfers_text(each, full_urls=full),
                 in_json=arguments.json,
             )
+    incomplete(site)  # a later run of the job may stand there; what was found is told in full
     return 0
 
 

@@ -13,6 +13,7 @@ from publisher.cli.commands import Context
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import add_window
+from publisher.cli.site import incomplete
 from publisher.model import time as when
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.time import Window
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _write_page(arguments.output, page(found))
     elif arguments.format == "terminal":
         _print(found)
-    return 0
+    return incomplete(site)
 
 
 def _window(arguments: argparse.Namespace, site: Site) -> Window:

@@ -23,6 +23,7 @@ from publisher.cli.output import (
     size,
 )
 from publisher.cli.parser import add_json
+from publisher.cli.site import incomplete
 from publisher.model.errors import UsageError
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     wanted = job_filter(arguments, site)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
-        return 0
+        return incomplete(site)
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
         tally = statistics.stats(site, wanted, by=arguments.by, rows_read=counting.seen)
     if arguments.csv:
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             lambda each: _as_text(arguments, each),
             in_json=arguments.json or arguments.output == "json",
         )
-    return 0
+    return incomplete(site)
 
 
 def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from publisher.cli import outcomes, progress
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets
-from publisher.cli.site import LiveSite
+from publisher.cli.site import LiveSite, incomplete
 from publisher.formats import receiver_of
-from publisher.model.errors import RecordError, UsageError
+from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.totals.months import AcceptedChange
 from publisher.model.totals.summary import KeyTotal, year_and_month
@@ -93,11 +93,15 @@ class _Check:
     compared: Sequence[Compared]
     accepted: Sequence[tuple[str, AcceptedChange]]
     shadows: Sequence[ComparedMonth]
+    incomplete: int  # an exit status, where databases are missing
+
+    @property
+    def different(self) -> bool:
+        return any(row.repairs for row in self.compared) or any(month.different for month in self.shadows)
 
     @property
     def exit_status(self) -> int:
-        different = any(row.repairs for row in self.compared) or any(month.different for month in self.shadows)
-        return RecordError.exit_status if different else 0
+        return gravest([self.incomplete, RecordError.exit_status if self.different else 0])
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None) -> int:
@@ -109,6 +113,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         compared=compared,
         accepted=check.accepted(site, targets, months=months),
         shadows=compare.compare(site, targets, months=months),
+        incomplete=incomplete(site),
     )
     print_result(found, _as_json, _as_text, in_json=arguments.json)
     return found.exit_status
@@ -171,14 +176,16 @@ def _as_json(found: _Check) -> Json:
 
 
 def _as_text(found: _Check) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, _rows(found.compared))
-    yield "differences: see the last column" if found.exit_status else "no difference"
+    yield TextTable(_COLUMNS, _rows(found))
+    if found.different or not found.incomplete:
+        yield "differences: see the last column" if found.different else "no difference"
     yield from _shadow_lines(found.shadows)
     yield from _accepted_lines(found.accepted)
     yield from _ticket(found)
 
 
-def _rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
+def _rows(found: _Check) -> list[tuple[str, ...]]:
+    gone = "in no database that is there" if found.incomplete else "purged at the CE"
     return [
         (
             row.target,
@@ -187,19 +194,19 @@ def _rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
             *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
             "-" if row.told is None else f"{row.told:,}",
             "-" if row.portal is None else f"{row.portal:,}",
-            "; ".join(_differences(row)),
+            "; ".join(_differences(row, gone)),
         )
-        for row in compared
+        for row in found.compared
     ]
 
 
-def _differences(row: Compared) -> list[str]:
+def _differences(row: Compared, gone: str) -> list[str]:
     """What to do, and why there is nothing to do where database and ledger have other numbers."""
     found = list(row.repairs) or ["none"]
     if row.restarted:
         found.append(f"{row.restarted:,} delivered before a restart count too")
     if row.purged:
-        found.append(f"{row.purged:,} purged at the CE")
+        found.append(f"{row.purged:,} {gone}")
     return found
 
 

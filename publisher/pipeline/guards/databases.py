@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +15,8 @@ from itertools import groupby
 from shlex import quote
 
 from publisher.ledger.contract import KnownDatabase, Positions
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.target import Target
 from publisher.pipeline.site import Site
 from publisher.sources.base import Absent, Source
 
@@ -66,9 +67,28 @@ def missing_databases(target: str, source: Source, ledger: Positions) -> Sequenc
     return look_for_databases(target, source, ledger).missing
 
 
+def missed(targets: Iterable[Target], source: Source, ledger: Positions) -> Sequence[Missing]:
+    """Those that any of these targets misses. Raises: SourceError, LedgerError."""
+    return list(
+        {one.file: one for target in targets for one in missing_databases(target.name, source, ledger)}.values()
+    )
+
+
+def missed_at(site: Site) -> Sequence[Missing]:
+    """Raises: SourceError, LedgerError."""
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        return missed(site.targets, source, ledger)
+
+
 def said_of(missing: Sequence[Missing]) -> str:
     """In one line."""
     return "; ".join(one.reason for one in missing)
+
+
+def not_found(site: Site, reason: str) -> PublisherError:
+    """The error for what the accounting data does not know: without all of the databases nobody can tell."""
+    missing = missed_at(site)
+    return SourceError(f"{reason}\n{said_of(missing)}") if missing else UsageError(reason)
 
 
 def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Positions) -> str | None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from publisher.formats import is_summary_format, job_format, receiver_of
 from publisher.ledger.contract import Ledger, TargetState
-from publisher.model.errors import CredentialError, PublisherError, Unfit, UsageError
+from publisher.model.errors import CredentialError, PublisherError, SourceError, Unfit, UsageError
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.target import Target
@@ -20,6 +20,7 @@ from publisher.model.time import Window, months, whole_months
 from publisher.model.totals.months import BlockedMonth, month_window, row_of
 from publisher.model.totals.summary import KeyTotal, month_number_of
 from publisher.pipeline.guards import keys as key_guard
+from publisher.pipeline.guards.databases import missed, said_of
 from publisher.pipeline.round.outcome import Outcome, added
 from publisher.pipeline.round.round import Round
 from publisher.pipeline.site import Site
@@ -166,6 +167,9 @@ def as_wished(target: Target, wish: RepublishRequest) -> Target:
 def plan(site: Site, targets: Sequence[Target], wish: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
+        # What stands only in a database that is missing is not gone: months without it would be too small.
+        if missing := missed([*site.targets, *targets], source, ledger):
+            raise SourceError(f"nothing was sent: {said_of(missing)}")
         for target in targets:
             adopt_named(as_wished(target, wish), numbers(_as_sent(target, wish)), source, ledger, site.clock())
         outlines = [_outline(site, as_wished(target, wish), wish, source, ledger) for target in targets]

@@ -59,6 +59,7 @@ def findings(report: Report) -> list[Highlight]:
     """Every target once, well or not; and of the jobs what is odd."""
     return [
         *(_of_target(one) for one in report.targets),
+        *_of_databases(report),
         *_of_drift(report),
         *_of_jobs(report),
     ]
@@ -79,6 +80,11 @@ def _of_target(one: TargetReport) -> Highlight:
     said = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
     said += [f"{count:,} {name}" for name, count in trouble.items() if count]
     return Highlight(about=about, says=", ".join(said), bad=any(trouble.values()))
+
+
+def _of_databases(report: Report) -> Iterator[Highlight]:
+    for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
+        yield Highlight(about="Incomplete", says=reason, bad=True)
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:
