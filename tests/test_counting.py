@@ -87,8 +87,8 @@ class OneByOne:
 class SlowSite(LiveSite):
     """A site whose jobs are looked at one by one."""
 
-    def source(self) -> Source:
-        return OneByOne(super().source())
+    def source(self, *, lock_wait_s: float | None = None) -> Source:
+        return OneByOne(super().source(lock_wait_s=lock_wait_s))
 
 
 class Watching:

@@ -46,13 +46,14 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """One value of a target; None cannot be told."""
+    """One value of a target; None cannot be told. Unless `exact`, it is an upper bound."""
 
     target: str
     name: str
     value: int | None
     warning: int | None
     critical: int | None
+    exact: bool
 
     @property
     def state(self) -> int:
@@ -67,7 +68,8 @@ class _Looked:
         found = self.value or 0
         if self.name in _TIMES:
             return f"{self.target}: {_TIMES[self.name]} {spoken(found)} ago"
-        return f"{self.target}: {found:,} {_COUNTS[self.name]}"
+        bound = "" if self.exact else "at most "
+        return f"{self.target}: {bound}{found:,} {_COUNTS[self.name]}"
 
     @property
     def performance(self) -> str:
@@ -131,7 +133,12 @@ def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator
         if value is None and name in _TIMES:
             continue  # there is none, which is not the same as one that cannot be told
         yield _Looked(
-            target=status.target, name=name, value=value, warning=warning.get(name), critical=critical.get(name)
+            target=status.target,
+            name=name,
+            value=value,
+            warning=warning.get(name),
+            critical=critical.get(name),
+            exact=status.exact or name not in ("pending", "late"),
         )
 
 

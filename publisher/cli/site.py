@@ -112,9 +112,10 @@ class LiveSite:
     def wait(self, seconds: float) -> bool:
         return self.process.wait(seconds)
 
-    def source(self) -> Source:
+    def source(self, *, lock_wait_s: float | None = None) -> Source:
         """Raises: SourceError."""
-        return source_plugin(self.settings.source.type).create(self.settings.source.options, self.process.environment)
+        plugin = source_plugin(self.settings.source.type)
+        return plugin.create(self.settings.source.options, self.process.environment, lock_wait_s=lock_wait_s)
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""

@@ -17,7 +17,7 @@ from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.target import Target
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
 from publisher.pipeline.site import Site
-from publisher.pipeline.status import waiting
+from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, WaitingJobs, waiting
 from publisher.pipeline.takeover.lost_jobs import LostJobs
 from publisher.sources.base import Source
 
@@ -38,8 +38,9 @@ _EARLY = timedelta(minutes=5)
 class TargetStatus:
     """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
 
-    `oldest_unsent` is the end of the pending job that ended first, None without any or when that cannot be told. `overdue` is
-    when somebody should look at it, if it has no success until then; None before the first one.
+    Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
+    when that cannot be told. `overdue` is when somebody should look at it, if it has no success until then; None before the
+    first one.
     """
 
     target: str
@@ -54,6 +55,7 @@ class TargetStatus:
     oldest_unsent: Epoch | None
     overdue: datetime | None
     began: bool  # it had a round
+    exact: bool = True
     missing: Sequence[Missing] = ()  # databases that its rounds have read
 
 
@@ -127,6 +129,7 @@ def exit_status(outcomes: Iterable[Outcome]) -> int:
 def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
     """Every target's state, and what kept the pending jobs from being counted, if anything did. Only reads.
 
+    Whoever finds the accounting data locked, or gone, does not wait for it once more for the next target.
     Raises: UsageError, LedgerError.
     """
     chosen = choose(site.targets, targets)
@@ -135,15 +138,16 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
         found = []
         for target in chosen:
             state = ledger.target(target.name)
-            pending = late = oldest = None
+            waits: WaitingJobs | None = None
             missing: Sequence[Missing] = ()
             try:
-                with closing(site.source()) as source:
-                    missing = missing_databases(target.name, source, ledger)
-                    pending, late, oldest = waiting(site, target, state, source, ledger)
+                if not trouble:
+                    with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+                        missing = missing_databases(target.name, source, ledger)
+                        waits = waiting(site, target, state, source, ledger, LOOKED_AT // len(chosen))
             except SourceError as error:
                 trouble = str(error)
-            found.append(replace(_status(target, state, pending, late, oldest), missing=missing))
+            found.append(_status(target, state, waits, missing))
     return found, trouble
 
 
@@ -315,9 +319,8 @@ def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | 
 def _status(
     target: Target,
     state: TargetState | None,
-    pending: int | None,
-    late: int | None,
-    oldest: Epoch | None,
+    waits: WaitingJobs | None,
+    missing: Sequence[Missing],
 ) -> TargetStatus:
     success = state.last_success if state else None
     return TargetStatus(
@@ -325,12 +328,14 @@ def _status(
         last_success=success,
         last_published_end=state.last_published_end if state else None,
         delivered=state.delivered if state else 0,
-        pending=pending,
-        late=late,
+        pending=waits.pending if waits else None,
+        late=waits.late if waits else None,
         in_doubt=state.in_doubt if state else 0,
         quarantined=state.quarantined if state else 0,
         held=len(state.held) if state else 0,
-        oldest_unsent=oldest,
+        oldest_unsent=waits.first_end if waits else None,
         overdue=None if success is None else target.overdue_after(success),
         began=state is not None and state.last_round is not None,
+        exact=waits is None or waits.exact,
+        missing=missing,
     )

@@ -143,8 +143,8 @@ class Site(Protocol):
         """Whether a stop was asked for meanwhile."""
         ...
 
-    def source(self) -> Source:
-        """Raises: SourceError."""
+    def source(self, *, lock_wait_s: float | None = None) -> Source:
+        """`lock_wait_s`: a writer is waited for no longer than this. Raises: SourceError."""
         ...
 
     def usage(self) -> UsageReader:

@@ -203,6 +203,14 @@ class Absent:
     reason: str
 
 
+class RowsAhead(NamedTuple):
+    """Rows behind a cursor, counted and not looked at: at most so many finished jobs, and when the first of them ended."""
+
+    rows: int
+    late: int  # of them ended before the moment that was asked about
+    first_end: Epoch | None
+
+
 # Which of some runs there is nothing to do about, in their order.
 DoneWith = Callable[[Sequence[RunValues]], Sequence[bool]]
 
@@ -237,6 +245,18 @@ class Source(Protocol):
         Runs that `done_with` knows are left out, before what stands beside their rows is read. `alike`: jobs are only
         counted, so those that are alike may come as `Page.alike`.
         """
+        ...
+
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        """What `since` would still yield of the cursor's database, and ended at `start` or later: an upper bound, at once."""
+        ...
+
+    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
+        """When the jobs of some rows ended; those that have not are left out. Only that is read of a row."""
+        ...
+
+    def rows(self) -> int:
+        """Rows of finished jobs in all databases, from indexes; a job that stands in two of them counts in both."""
         ...
 
     def fits(self, cursor: Cursor) -> bool:
@@ -319,4 +339,6 @@ class SourcePlugin(Protocol):
 
     Options: type
 
-    def create(self, options: object, environment: Mapping[str, str]) -> Source: ...
+    def create(self, options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> Source:
+        """`lock_wait_s` is how long a writer is waited for at most, whatever the options say."""
+        ...

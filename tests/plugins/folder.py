@@ -17,7 +17,7 @@ class Options:
     folder: Path = field(metadata={"help": "where jobs are"})
 
 
-def create(options: object, environment: Mapping[str, str]) -> Source:
+def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> Source:
     if not isinstance(options, Options):
         raise TypeError(f"options of another source: {type(options).__name__}")
-    return source.create(source.Options(control_dir=options.folder), environment)
+    return source.create(source.Options(control_dir=options.folder), environment, lock_wait_s=lock_wait_s)

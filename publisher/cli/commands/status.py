@@ -78,6 +78,7 @@ def _as_json(found: Iterable[TargetStatus]) -> Json:
                 "delivered": one.delivered,
                 "pending": one.pending,
                 "late": one.late,
+                "exact": one.exact,
                 "in_doubt": one.in_doubt,
                 "quarantined": one.quarantined,
                 "held": one.held,
@@ -93,14 +94,17 @@ def _as_text(found: Iterable[TargetStatus]) -> Iterator[Part]:
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:
-    counts = (one.delivered, one.pending, one.late, one.in_doubt, one.quarantined, one.held)
     return (
         one.target,
         moment_text(one.last_success) or "never",
         moment_text(one.last_published_end) or "-",
-        *map(_count, counts),
+        f"{one.delivered:,}",
+        *(_count(number, one.exact) for number in (one.pending, one.late)),
+        *(f"{number:,}" for number in (one.in_doubt, one.quarantined, one.held)),
     )
 
 
-def _count(number: int | None) -> str:
-    return "unknown" if number is None else f"{number:,}"
+def _count(number: int | None, exact: bool) -> str:
+    if number is None:
+        return "unknown"
+    return f"{number:,}" if exact else f"at most {number:,}"

@@ -18,6 +18,8 @@ from publisher.model.errors import LedgerError
 
 # Several targets share the file (pipeline/parallel.py): the longest transaction merges the stretches of ten million jobs.
 _WAIT_S: Final = 120.0
+# Nobody who writes is in the way of those who only read, unless somebody took the file for himself: that is their answer.
+_READER_WAIT_S: Final = 2.0
 _HEADER_BYTES: Final = 100
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
@@ -95,7 +97,8 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
         if read_only or not _create_private(path):
             _refuse_cut(path)
         mode = "ro" if read_only else "rw"
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
+        wait_s = _READER_WAIT_S if read_only else _WAIT_S
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=wait_s)
         connection.isolation_level = None
         try:
             _prepare(connection, path, read_only=read_only)

@@ -11,10 +11,10 @@ from typing import Final
 
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
-from publisher.model.time import Window
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
+from publisher.pipeline.status import LOCK_WAIT_S
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import definitions
 from publisher.reporting.metrics.definitions import lost_measures
@@ -47,7 +47,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
         return  # taken out of the configuration meanwhile
     measured: Sequence[Measured]
     try:
-        if site.wait(0):  # a stop was asked for, and to count what waits may take minutes
+        if site.wait(0):  # a stop was asked for, and locked accounting data would be waited for
             measured = (_of_round(site, outcome),)
         else:
             measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site))
@@ -111,7 +111,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 
 
 def _of_target(site: Site, name: str) -> Measured:
-    """What `status` tells: after a round that failed, 31 s for each 1,000,000 jobs that wait. Raises: LedgerError."""
+    """What `status` tells. Raises: LedgerError."""
     ((status,), trouble) = publish.status(site, targets=[name])
     with closing(site.measure_book_to_read()) as book:
         messages, records = book.delivered(name)
@@ -165,8 +165,8 @@ def _of_site(site: Site) -> Measured:
         definitions.CERTIFICATE_ENDS: _seconds(site.certificate_ends()),
     }
     try:
-        with closing(site.source()) as source:
-            gauges |= {definitions.ROWS: source.count(Window()), definitions.SOURCE_READABLE: 1}
+        with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+            gauges |= {definitions.ROWS: source.rows(), definitions.SOURCE_READABLE: 1}
     except SourceError:
         pass  # the gauges say so, and the round has
     return Measured(target="", gauges=gauges, added={})

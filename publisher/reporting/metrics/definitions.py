@@ -72,7 +72,9 @@ METRICS: Final = (
     Metric(name=PUBLISHED_END, kind=MetricKind.GAUGE, help="Latest end of a delivered job."),
     Metric(name=OLDEST_UNSENT, kind=MetricKind.GAUGE, help="End of the job that ended first of those that wait."),
     Metric(name=DELIVERED, kind=MetricKind.GAUGE, help="Jobs that were delivered."),
-    Metric(name=PENDING, kind=MetricKind.GAUGE, help="Jobs that the next round would send."),
+    Metric(
+        name=PENDING, kind=MetricKind.GAUGE, help="Jobs that the next round would send; of very many, at most so many."
+    ),
     Metric(
         name=LATE, kind=MetricKind.GAUGE, help="Those of the pending jobs that ended before the last published end."
     ),
@@ -91,7 +93,7 @@ METRICS: Final = (
     Metric(name=ATTEMPTS, kind=MetricKind.COUNTER, label="verdict", help="Attempts to hand a message over."),
     Metric(name=ROUNDS, kind=MetricKind.COUNTER, label="outcome", help="Rounds."),
     Metric(name=ROUND_SECONDS, kind=MetricKind.SUMMARY, help="Duration of rounds."),
-    Metric(name=ROWS, kind=MetricKind.GAUGE, site=True, help="Finished jobs in the accounting databases, each once."),
+    Metric(name=ROWS, kind=MetricKind.GAUGE, site=True, help="Rows of finished jobs in the accounting databases."),
     Metric(
         name=SOURCE_READABLE, kind=MetricKind.GAUGE, site=True, help="1 when the accounting data can be read, else 0."
     ),

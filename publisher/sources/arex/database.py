@@ -17,7 +17,7 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.counting.alike import AlikeReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
-from publisher.sources.base import Cursor, EndedRun, SourceFacts
+from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyShelf, ReadOnlyFile
 
 Answer = TypeVar("Answer")
@@ -29,6 +29,7 @@ _SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
 # The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
 _STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
 _IDS_AT_ONCE: Final = 5_000
+_COUNTED_ROWS: Final = 500_000  # of those behind a cursor; more are told by their RecordIDs, which have no gaps
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
@@ -132,6 +133,39 @@ class AccountingDatabase:
 
         def read(connection: sqlite3.Connection, _: RowReader) -> int:
             (rows,) = connection.execute(sql.COUNT, {"first": first, "last": last}).fetchone()
+            return int(rows)
+
+        return self._ask(read)
+
+    def ahead(self, cursor: Cursor, first: int, late_before: int) -> RowsAhead:
+        """The rows behind a cursor that ended at `first` or later: at most so many jobs."""
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> RowsAhead:
+            lowest, highest = connection.execute(sql.EXTENT).fetchone()
+            if lowest is None:
+                return RowsAhead(0, 0, None)
+            after = max(cursor.record_id, lowest - 1) if _fits(connection, cursor) else lowest - 1
+            last_row = min(highest, after + _COUNTED_ROWS)
+            asked = {"first_row": after + 1, "last_row": last_row, "first": first, "last": LAST_SECOND}
+            rows, late, end = connection.execute(sql.AHEAD, asked | {"late_before": late_before}).fetchone()
+            return RowsAhead(rows + highest - last_row, int(late), None if end is None else Epoch(int(end)))
+
+        return self._ask(read)
+
+    def ends(self, record_ids: Sequence[int]) -> dict[int, Epoch]:
+        """When the jobs of some rows ended."""
+        asked = {"rows": json.dumps(list(record_ids)), "first": 1, "last": LAST_SECOND}
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> dict[int, Epoch]:
+            return {row: Epoch(int(end)) for row, end in connection.execute(sql.ENDS, asked)}
+
+        return self._ask(read)
+
+    def finished_rows(self) -> int:
+        """How many rows have an end."""
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> int:
+            (rows,) = connection.execute(sql.FINISHED_ROWS, {"first": 1, "last": LAST_SECOND}).fetchone()
             return int(rows)
 
         return self._ask(read)

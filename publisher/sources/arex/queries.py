@@ -125,6 +125,24 @@ WINDOW: Final = {
     for layout in LAYOUTS
 }
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
+# Two questions: of both at once SQLite reads every row.
+EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
+# In row order, because what waits is the end of the table; the index on EndTime would be read whole.
+AHEAD: Final = """
+    SELECT count(*), total(EndTime < :late_before), min(EndTime) FROM AAR
+    WHERE RecordID BETWEEN :first_row AND :last_row AND +EndTime BETWEEN :first AND :last
+"""
+ENDS: Final = """
+    SELECT RecordID, EndTime FROM AAR
+    WHERE RecordID IN (SELECT value FROM json_each(:rows)) AND +EndTime BETWEEN :first AND :last
+"""
+# All rows are counted by the pages of a small index, without looking into them; few have no end.
+FINISHED_ROWS: Final = """
+    SELECT (SELECT count(*) FROM AAR)
+         - (SELECT count(*) FROM AAR WHERE EndTime < :first)
+         - (SELECT count(*) FROM AAR WHERE EndTime > :last)
+         - (SELECT count(*) FROM AAR WHERE EndTime IS NULL)
+"""
 IDS: Final = """
     SELECT RecordID, JobID, EndTime FROM AAR
     WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)

@@ -26,7 +26,7 @@ from publisher.sources.arex.database import (
 from publisher.sources.arex.rows import ReadOptions, Row
 from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, local_zone
 from publisher.sources.arex.write_order import ArexWritingOrder
-from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, Source, SourceFacts
+from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, RowsAhead, Source, SourceFacts
 from publisher.sources.sqlite_reader import CopyShelf, check_readable
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
@@ -85,12 +85,13 @@ class Options:
             raise ValueError("give control_dir, or name the files as databases")
 
 
-def create(options: object, environment: Mapping[str, str]) -> ArexSource:
+def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> ArexSource:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
     clock = LocalTime(local_zone(options.time_zone, environment))
-    return ArexSource(options, clock, copies_below=copies_directory(environment))
+    patience_s = options.lock_wait_s if lock_wait_s is None else min(options.lock_wait_s, lock_wait_s)
+    return ArexSource(options, clock, copies_below=copies_directory(environment), busy_timeout_s=patience_s)
 
 
 @contextmanager
@@ -162,6 +163,25 @@ class ArexSource:
                 yield _page(found, cursor=cursor)
                 if len(found.rows) < limit:
                     return
+
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        with self._opened() as opened:
+            return opened[_place(opened, cursor.database)].ahead(cursor, max(1, start or 1), late_before or 0)
+
+    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
+        by_database: dict[str, list[int]] = {}
+        for each in rows:
+            by_database.setdefault(each.row.database, []).append(each.row.record_id)
+        with self._opened() as opened:
+            return {
+                RowRef(database=database.name, record_id=number): end
+                for database in opened
+                for number, end in database.ends(by_database.get(database.name, ())).items()
+            }
+
+    def rows(self) -> int:
+        with self._opened() as opened:
+            return sum(database.finished_rows() for database in opened)
 
     def fits(self, cursor: Cursor) -> bool:
         with self._opened() as opened:
