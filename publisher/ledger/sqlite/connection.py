@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from glob import escape
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import schema
@@ -98,7 +99,9 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
             _refuse_cut(path)
         mode = "ro" if read_only else "rw"
         wait_s = _READER_WAIT_S if read_only else _WAIT_S
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=wait_s)
+        # Not Path.as_uri, with which Python 3.14 loads urllib.request, and with it ssl.
+        uri = f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=wait_s)
         connection.isolation_level = None
         try:
             _prepare(connection, path, read_only=read_only)
