@@ -414,6 +414,24 @@ def test_rows_of_a_month_that_did_arrive_are_known(site: SiteUnderTest) -> None:
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
+def test_what_was_accepted_for_a_month_that_did_not_arrive_is_to_be_accepted_again(site: SiteUnderTest) -> None:
+    fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
+    configure(site, format="apel-summary-0.4")
+    site.config["site"] = "WRONG-SITE"
+    site.save()
+    assert site.publish().status == 0
+    site.config["site"] = SITE
+    site.save()
+    site.fake.faults.push(Fault.status(403, b"{}"))
+    run = site.publish("--accept-key-change")
+    assert run.status == 77
+    assert "--accept-key-change" in run.json["targets"]["egi"]["reason"]
+    assert "give it again" in run.json["targets"]["egi"]["reason"]
+    assert [month["month"] for month in site.publish().json["targets"]["egi"]["held"]] == ["2026-09"]
+    assert site.publish("--accept-key-change").status == 0
+    assert sum(int(row["NumberOfJobs"]) for row in summary_rows(site) if row["Site"] == SITE) == 60
+
+
 def test_rows_in_doubt_are_known_once_they_arrived(site: SiteUnderTest) -> None:
     fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
     configure(site, format="apel-summary-0.4", batch_records=5, attempts=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from publisher.ledger.contract import Hold
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome
-from tests.arex_databases import SampleJob, Writer
-from tests.pki import Credential
+from tests.arex_databases import SampleJob, Writer, generate
+from tests.fake_ams.service import FakeAMS
+from tests.pki import PKI, Credential
 from tests.simulated_months import Steps, World
+from tests.sites import SiteUnderTest
 from tests.spring_2028 import JOBS, NOW, done
 
 JOB_FORMATS = ("car", "apel-job-0.2", "apel-job-0.3", "apel-job-0.4")
@@ -125,6 +128,45 @@ def test_what_was_set_aside_goes_when_it_is_released(world: World) -> None:
     released = an_hour_later(world)
     assert (released.exit_status, released.records, set_aside(world)) == (0, 1, [])
     assert wall_of(world, FIRST) == SECOND.wall_s
+
+
+@pytest.mark.parametrize("again", ["republished", "changed"])
+def test_a_release_is_not_undone_by_the_job_that_was_replaced(world: World, again: str) -> None:
+    """The later of the two stands at the receiver, and stays there without a second release."""
+    world.finish([FIRST])
+    done(world.publish())
+    world.finish([SECOND])
+    world.pass_time(1)
+    done(world.publish())
+    release(world)
+    world.pass_time(1)
+    done(world.publish())
+    world.pass_time(1)
+    if again == "changed":
+        world.finish_again(FIRST.job_id, wall_s=5)
+        done(world.publish())
+    else:
+        done(world.republish("2028-02", "2028-03"))
+    assert set_aside(world) == [(FIRST.job_id, "key-collision")]
+    assert wall_of(world, FIRST) == SECOND.wall_s
+    done(world.publish())
+    assert wall_of(world, FIRST) == SECOND.wall_s
+
+
+def test_a_release_says_what_it_replaces(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    (job,) = generate(1, 1, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC))
+    with site.arex() as arex:
+        arex.write(job)
+        arex.write(replace(job, job_id="second"))
+    assert site.publish().status == 65
+    told = site.run("quarantine", "release", "second")
+    assert (told.status, told.out.splitlines()[0]) == (0, "1 released")
+    assert "job second takes the place of another job's record at the receiver of egi" in told.out
+    assert f"job {job.job_id} was published under the same key" in told.out
+    (as_json,) = site.run("quarantine", "release", "second", "--json").json["replaces"]
+    assert as_json["job"] == "second"
+    assert site.run("quarantine", "drop", "second").out.splitlines() == ["1 dropped"]
 
 
 def test_what_was_set_aside_goes_when_the_other_was_refused(world: World) -> None:

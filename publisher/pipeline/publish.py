@@ -187,16 +187,20 @@ def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
         return [held for held in ledger.quarantine() if names is None or held.target in names]
 
 
-def release_or_drop(site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]) -> int:
-    """Release or drop quarantined jobs, by number or JobID; returns how many. Raises: UsageError, LedgerError."""
+def release_or_drop(
+    site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]
+) -> Sequence[Quarantined]:
+    """Release or drop quarantined jobs, by number or JobID; returns them. Raises: UsageError, LedgerError."""
     held = quarantined(site, targets=targets)
     names = set(chosen)
-    numbers = [one.number for one in held if every or str(one.number) in names or one.job.job_id in names]
+    found = [one for one in held if every or str(one.number) in names or one.job.job_id in names]
     known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
     if unknown := sorted(names - known):
         raise UsageError(f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is")
+    numbers = [one.number for one in found]
     with closing(site.ledger()) as ledger:
-        return ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+        _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+    return found
 
 
 def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:

@@ -11,6 +11,7 @@ from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.errors import UsageError
 from publisher.pipeline import publish as operations
+from publisher.pipeline.round.decision import KEY_COLLISION
 
 _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 
@@ -42,13 +43,25 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError(f"quarantine {arguments.action} takes numbers or ids of jobs, or --all")
     hold = Hold.RELEASED if arguments.action == "release" else Hold.DROPPED
     changed = operations.release_or_drop(site, arguments.jobs, hold, every=arguments.every, targets=arguments.target)
+    replaces = [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION]
     print_result(
         changed,
-        lambda count: {"changed": count, "hold": str(hold)},
-        lambda count: [f"{count} {hold}"],
+        lambda jobs: {
+            "changed": len(jobs),
+            "hold": str(hold),
+            "replaces": [quarantined_json(one) for one in replaces],
+        },
+        lambda jobs: [f"{len(jobs)} {hold}", *map(_what_it_replaces, replaces)],
         in_json=arguments.json,
     )
     return 0
+
+
+def _what_it_replaces(held: Quarantined) -> str:
+    return (
+        f"with the next round job {held.job.job_id} takes the place of another job's record at the receiver of {held.target}: "
+        f"{held.job.reason}; `publisher quarantine drop {held.number}` keeps the record that is there"
+    )
 
 
 def _as_json(found: Iterable[Quarantined]) -> Json:

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
 
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
-from publisher.ledger.contract import Delivered, DeliveredRun, Hold, Quarantined
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, job_key
 from publisher.model.message import REMOVED
@@ -20,6 +22,8 @@ from publisher.model.text import ascii_text, receiver_key
 from publisher.pipeline.round.decision import KEY_COLLISION, Publish
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import EndedIn, EndedRun, Source
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class NoCollisions:
@@ -33,7 +37,7 @@ class NoCollisions:
 class Collisions(NoCollisions):
     """What a round knows of the runs that share LocalJobID and end."""
 
-    def __init__(self, target: str, form: JobFormat, ledger: Delivered, ended_in: EndedIn) -> None:
+    def __init__(self, target: str, form: JobFormat, ledger: Ledger, ended_in: EndedIn) -> None:
         self._target = target
         self._format = form
         self._ledger = ledger
@@ -68,8 +72,7 @@ class Collisions(NoCollisions):
             return
         job, key = fit.published, self._format.receiver_key(fit.published)
         for other, job_id in self._others.get(fit.entry.key, {}).items():
-            first = is_waiting(other) or self._taken.get(other) == job.ended_at
-            if not first and (fit.known is not None or not self._was_delivered(other, job.ended_at)):
+            if not self._is_in_the_way(fit, other, job_id, is_waiting):
                 continue
             if self._format.receiver_key(replace(job, job=replace(job.job, job_id=job_id))) == key:
                 raise Unfit(
@@ -78,18 +81,29 @@ class Collisions(NoCollisions):
                     "receiver; if both count, publish the jobs of one of the batch systems with a localid_prefix",
                 )
 
+    def _is_in_the_way(self, fit: Publish, other: JobKey, job_id: JobId, is_waiting: Callable[[JobKey], bool]) -> bool:
+        end = fit.published.ended_at
+        known = self._known.get(other)
+        delivered = known is not None and known.ended_at == end and known.fingerprint != REMOVED
+        if (
+            delivered and fit.known is not None
+        ):  # an administrator released one of them: the later stands at the receiver
+            return self._last_sent(job_id, end) > self._last_sent(fit.published.job.job_id, end)
+        going = is_waiting(other) or self._taken.get(other) == end
+        return going or (delivered and fit.known is None)
+
+    def _last_sent(self, job_id: JobId, end: Epoch) -> datetime:
+        made = [one.made_at for one in self._ledger.trace(job_id) if (one.target, one.ended_at) == (self._target, end)]
+        return max(made, default=_NEVER)
+
     def taken(self, fit: Publish) -> None:
         """The job goes on its way."""
         if fit.entry.key in self._others:
             self._taken[fit.entry.key] = fit.published.ended_at
 
-    def _was_delivered(self, run: JobKey, ended_at: Epoch) -> bool:
-        known = self._known.get(run)
-        return known is not None and known.ended_at == ended_at and known.fingerprint != REMOVED
-
 
 @contextmanager
-def collisions(live: LiveTarget, source: Source, ledger: Delivered) -> Iterator[NoCollisions]:
+def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoCollisions]:
     """Keeps the accounting data open for a round of single records that replace each other at their receiver."""
     if isinstance(live.format, SummaryFormat) or live.changed is not OnChange.REPLACE:
         yield NoCollisions()

@@ -49,6 +49,11 @@ _TOLD_TO_STOP: Final = Receipt(
 )
 
 
+_ACCEPT_AGAIN: Final = (
+    "what --accept-key-change accepted holds for the months that arrived: give it again to have the others sent"
+)
+
+
 class Observer(MessageObserver, Protocol):
     """Told of every step: for progress bars, for logs, and for tests that end the process between two of them."""
 
@@ -445,9 +450,16 @@ class Round:
         aside.append(skipped)
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
+        if receipt is not None and self._accepted_in_vain(receipt):
+            receipt = replace(receipt, reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(
             self._live.name,
             receipt,
             self._sender.tally,
             held=self._held,
         )
+
+    def _accepted_in_vain(self, receipt: Receipt) -> bool:
+        """Whether months that were sent because an administrator accepted it did not arrive: they are judged anew."""
+        totals = isinstance(self._live.format, SummaryFormat)
+        return totals and self._live.accept_key_change and not receipt.doubt
