@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from publisher.config import REGISTERED, Registered
+from publisher.transports import ams
+from publisher.transports.base import Destination, TransportOptions
 
 
 class Layout(StrEnum):
@@ -32,7 +34,7 @@ class ArexOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AmsOptions:
+class AmsOptions(TransportOptions):
     url: str = field(metadata={"help": "write the address of the service"})
     auth_url: str = ""
     service_host: str = ""
@@ -47,14 +49,17 @@ class AmsOptions:
     proxy: str = ""
     allow_open_key: bool = False
 
+    def destination(self) -> Destination:
+        return ams.Options(url=self.url, project=self.project, topic=self.topic).destination()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SgasOptions:
+class SgasOptions(TransportOptions):
     url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolOptions:
+class SpoolOptions(TransportOptions):
     path: Path
     layout: Layout = Layout.FLAT
 

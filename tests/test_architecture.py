@@ -10,6 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from publisher.formats import (
+    FORMATS,
+    JOB_FORMATS,
+    SUMMARY_FORMATS,
+    SYNC_FORMATS,
+    job_format,
+    receiver_of,
+    summary_format,
+    sync_format,
+)
+from publisher.transports import TRANSPORTS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "publisher"
 
@@ -119,3 +131,31 @@ def test_model_and_formats_never_ask_the_time(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_nothing_starts_a_process(path: Path) -> None:
     assert "subprocess" not in {name for _, name in imported(path)}
+
+
+PLUG_IN_NAMES = {*TRANSPORTS, *FORMATS}
+
+
+def plug_in_names(path: Path) -> Iterator[str]:
+    """String literals that are names of transports or formats, and beginnings of such names that are asked for."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in PLUG_IN_NAMES:
+            yield f"{node.lineno}: {node.value!r}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+            parts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            beginnings = [part for part in parts if isinstance(part, str) and len(part) > 2]
+            if any(name.startswith(beginning) for name in PLUG_IN_NAMES for beginning in beginnings):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_only_formats_and_transports_know_their_names(path: Path) -> None:
+    """Whoever must know what becomes of records asks their `Receiver`; what is a transport's own, its `Options`."""
+    if name_of(path).split("/")[0] not in ("formats", "transports"):
+        assert not list(plug_in_names(path))
+
+
+def test_a_format_says_the_same_of_its_receiver_before_and_after_it_is_loaded() -> None:
+    for names, made in ((JOB_FORMATS, job_format), (SUMMARY_FORMATS, summary_format), (SYNC_FORMATS, sync_format)):
+        for name in names:
+            assert made(name).receiver is receiver_of(name), name

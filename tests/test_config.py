@@ -359,7 +359,7 @@ def test_targets_of_one_topic_do_not_replace_what_the_other_sent(
 
 def test_sync_is_for_apel(read: Write) -> None:
     (only,) = problems(read, SMALL.replace("ams", "sgas").replace("car", "ogf-ur") + "    sync: true\n")
-    assert only == "publisher.yaml:10: targets.egi.sync: sync counts are for APEL; ogf-ur does not go there"
+    assert only == "publisher.yaml:10: targets.egi.sync: SGAS, which reads ogf-ur, takes no sync counts"
 
 
 def test_a_target_wins_over_records_and_null_sets_it_aside(read: Write) -> None:

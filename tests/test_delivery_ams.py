@@ -60,6 +60,7 @@ class AmsWorld(TransportWorld):
             clock=lambda: time.monotonic() + self.skipped_s,
             chance=random.Random(7).random,
             wait=self._wait,
+            signed=lambda _: True,
         )
         return ams.create(plugin, credentials, circumstances)
 
@@ -712,7 +713,12 @@ def test_every_option_has_one_line_of_help() -> None:
 def test_options_of_another_transport_are_a_bug(world: AmsWorld) -> None:
     credentials = Credentials(certificate=world.host.certificate, key=world.host.key, ca=None)
     circumstances = Environment(
-        environment={}, now=lambda: NOW, clock=time.monotonic, chance=random.random, wait=lambda _: False
+        environment={},
+        now=lambda: NOW,
+        clock=time.monotonic,
+        chance=random.random,
+        wait=lambda _: False,
+        signed=lambda _: True,
     )
     with pytest.raises(TypeError):
         ams.create(object(), credentials, circumstances)

@@ -54,6 +54,7 @@ class SgasWorld(TransportWorld):
                 clock=lambda: time.monotonic() + self.skipped_s,
                 chance=random.Random(7).random,
                 wait=self._wait,
+                signed=lambda _: False,
             ),
         )
 

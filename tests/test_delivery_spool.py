@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from publisher.formats import receiver_of
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, MessageId, message_id
@@ -44,7 +45,14 @@ def spool(path: Path, host: Credential | None = None, **options: Any) -> Transpo
             key=host.key if host else missing,
             ca=Path("/nonexistent"),
         ),
-        Environment(environment={}, now=lambda: NOW, clock=lambda: 0.0, chance=lambda: 0.0, wait=lambda _: False),
+        Environment(
+            environment={},
+            now=lambda: NOW,
+            clock=lambda: 0.0,
+            chance=lambda: 0.0,
+            wait=lambda _: False,
+            signed=lambda form: receiver_of(form).signed,
+        ),
     )
 
 

@@ -133,7 +133,7 @@ def test_a_ticket_about_normalised_rows_names_no_value_of_a_benchmark(world: Wor
     configure(world, format=then)
     world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])
     published = done(world.publish())
-    lines = [line for held in (republished, published) for line in ticket("SITE", held) if " jobs, " in line]
+    lines = [line for held in (republished, published) for line in ticket("SITE", "APEL", held) if " jobs, " in line]
     assert names(republished) == names(published) == ["2028-02"]
     for line in lines:
         assert re.search(r", grid, (HEPSPEC|HEPscore23|Si2k), \d+ nodes", line), line

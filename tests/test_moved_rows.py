@@ -110,7 +110,7 @@ def test_where_no_zeros_were_tried_the_month_waits_for_a_ticket(world: World) ->
     world.pass_time(1.1)
     held = done(world.publish())
     assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 1, False)]
-    assert told.ticket("SITE", held)
+    assert told.ticket("SITE", "APEL", held)
     assert not world.wrong_months()
 
 
@@ -145,7 +145,7 @@ def test_settings_are_held_and_zeros_take_the_place_of_the_ticket(world: World) 
     held = done(world.publish())
     assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 2, True)]
     assert "no ticket is needed" in held.reason
-    assert told.ticket("SITE", held) == []
+    assert told.ticket("SITE", "APEL", held) == []
     world.finish_again("job1", wall_s=77)
     world.pass_time(1.1)
     assert done(world.publish()).held, "what happens at the CE meanwhile does not let it go"

@@ -25,7 +25,7 @@ JOBS = list(generate(1, 90, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11
 NEW = (("sources", "folder", "folder"), ("formats", "terse", "terse"), ("transports", "paper", "paper"))
 BEFORE = {
     "sources": '    "arex": "publisher.sources.arex.source",\n',
-    "formats": '    "car": "publisher.formats.apel.car",\n',
+    "formats": '    "car": "publisher.formats.apel",\n',
     "transports": '    "spool": "publisher.transports.spool",\n',
 }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.formats import receiver_of
 from publisher.model.rates import wall_said
+from publisher.model.target import Target
 from publisher.model.totals.months import BlockedMonth, gone_lines
 from publisher.pipeline.publish import exit_status
 from publisher.pipeline.round.outcome import Outcome
@@ -18,8 +20,11 @@ from publisher.pipeline.takeover.lost_jobs import LostJobs
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 
 
-def tell(arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome]) -> int:
-    """Print what came of the rounds. Returns the exit status of all of them."""
+def tell(
+    arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome], targets: Sequence[Target] | None = None
+) -> int:
+    """Print what came of the rounds to targets, those of the site unless told. Returns the exit status of all of them."""
+    receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
         replace(outcome, shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
@@ -28,7 +33,10 @@ def tell(arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome])
     for outcome in outcomes:
         log_trouble(outcome.target, outcome.exit_status, outcome.reason)
     print_result(
-        outcomes, as_json, lambda told: _as_text(site.name, told, dry_run=arguments.dry_run), in_json=arguments.json
+        outcomes,
+        as_json,
+        lambda told: _as_text(site.name, receivers, told, dry_run=arguments.dry_run),
+        in_json=arguments.json,
     )
     return exit_status(outcomes)
 
@@ -82,10 +90,10 @@ def _lost_json(lost: LostJobs) -> Json:
     }
 
 
-def _as_text(site: str, outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
+def _as_text(site: str, receivers: Mapping[str, str], outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
-        for note in [*notes(outcome), *ticket(site, outcome)]:
+        for note in [*notes(outcome), *ticket(site, receivers[outcome.target], outcome)]:
             yield from note.split("\n")
     if dry_run:
         yield "a rehearsal: nothing was sent, nothing was written down"
@@ -129,14 +137,14 @@ def notes(outcome: Outcome) -> list[str]:
     return told
 
 
-def ticket(site: str, outcome: Outcome) -> list[str]:
+def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
     stale = [(held.name, total) for held in outcome.held if not held.emptied for total in held.stale]
     if not stale:
         return []
     lines = [
         "",
-        f"Text for a ticket to the APEL team, to be sent before --accept-key-change ({outcome.target}):",
+        f"Text for a ticket to the {receiver} team, to be sent before --accept-key-change ({outcome.target}):",
         "",
         f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in stale))} under other keys.",
         "  Please delete these rows, which the new ones do not replace:",

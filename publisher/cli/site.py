@@ -242,6 +242,7 @@ class LiveSite:
                 clock=self.process.monotonic,
                 chance=self.process.chance,
                 wait=self.process.wait,
+                signed=lambda format_name: receiver_of(format_name).signed,
             ),
         )
 

@@ -14,7 +14,6 @@ from publisher.config.rules import benchmark_rules, vo_rules
 from publisher.config.yaml import schema
 from publisher.config.yaml.schema import ReadContext, Wrong, check_names, keys_of, read_block, read_keys
 from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
-from publisher.formats import receiver_of
 from publisher.model.identity import Identity, IdentityMode, VoRule
 from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule
@@ -106,9 +105,12 @@ class RecordSettings:
     )
 
     def policy(
-        self, site: str, host_name: str, format_name: str = "", importers: Mapping[str, object] | None = None
+        self, site: str, host_name: str, importers: Mapping[str, object] | None = None, *, charged: bool = False
     ) -> RecordPolicy:
-        """What becomes of job records under these settings, in a format. `importers` are their options by name."""
+        """What becomes of job records under these settings. `importers` are their options by name.
+
+        `charged`: jobs get the charges of the price lists.
+        """
         identity = self.identity
         return RecordPolicy(
             site=site,
@@ -128,12 +130,8 @@ class RecordSettings:
             imported={
                 interface: self._imported(name, (importers or {}).get(name)) for interface, name in BY_INTERFACE.items()
             },
-            charging=self._charging_in(format_name),
+            charging=self.charging() if charged else None,
         )
-
-    def _charging_in(self, format_name: str) -> Charges | None:
-        """The price lists, for a format whose receiver takes charges."""
-        return self.charging() if self.charges and format_name and receiver_of(format_name).takes_charges else None
 
     def charging(self) -> Charges | None:
         """The price lists; None without any."""

@@ -160,7 +160,7 @@ class Settings:
     @property
     def policy(self) -> RecordPolicy:
         """What the block `records` makes of a job, whatever a target overrides: for who looks at the site as a whole."""
-        return self.records.policy(self.site, self.host_name, "car", self.importers)  # a format that tells charges
+        return self.records.policy(self.site, self.host_name, self.importers, charged=True)
 
 
 def load(

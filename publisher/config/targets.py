@@ -17,12 +17,13 @@ from publisher.config.yaml import schema
 from publisher.config.yaml.plugins import Registered, plugin_options
 from publisher.config.yaml.schema import ReadContext, Wrong, build, check_names, keys_of, read_keys
 from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
-from publisher.formats import is_summary_format
+from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format, receiver_of
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import Infrastructure, RecordPolicy
 from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
+from publisher.transports.base import Destination, TransportOptions
 
 if TYPE_CHECKING:
     from publisher.config.cron import Cron
@@ -32,13 +33,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
 _EVERY_S: Final = range(1, 366 * 86400 + 1)
 _JITTER_S: Final = range(86400 + 1)
-# As ARC's publisher had them: 500 records a message for APEL, 50 for SGAS.
-_DEFAULT_BATCH: Final = 500
-_DEFAULT_BATCHES: Final[Mapping[str, int]] = {"sgas": 50}
-_JURA_FORMATS: Final = ("car", "apel-summary-0.2", "apel-summary-0.4", "ogf-ur")
+_JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
-_MEETING_PLACES: Final[Mapping[str, str]] = {"ams": "url, project and topic", "spool": "directory"}
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
 
 
@@ -184,12 +181,13 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
 def _settings(
     name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common
 ) -> ConfiguredTarget:
-    batch = _DEFAULT_BATCHES.get(keys.type, _DEFAULT_BATCH) if keys.batch_records is None else keys.batch_records
+    batch = receiver_of(keys.format).default_batch_records if keys.batch_records is None else keys.batch_records
     every_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
 
     def policy_for(format_name: str) -> RecordPolicy:
-        policy = records.policy(common.site, common.host_name, format_name, common.importers)
-        if keys.jura_until is None or keys.type == "sgas":
+        receiver = receiver_of(format_name)
+        policy = records.policy(common.site, common.host_name, common.importers, charged=receiver.takes_charges)
+        if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
         return replace(policy, benchmarks=replace(policy.benchmarks, jura_before=epoch(month.next.start)))
@@ -240,8 +238,8 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBl
     both = sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
     if both:
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
-    if known.get("sync") and format_name and not format_name.startswith(("apel-", "car")):
-        reading.wrong(block.keys["sync"].place, f"sync counts are for APEL; {format_name} does not go there")
+    if known.get("sync") and format_name and not (receiver := receiver_of(format_name)).sync_format:
+        reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")
     start: StartRule = known.get("start", StartRule())
     if not format_name or not is_summary_format(format_name):
         return
@@ -272,17 +270,17 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
         if (there := destination(first)) is None or there != destination(second):
             continue
         node = block.keys[second.name]
-        if trouble := _mixed(first, second):
+        if trouble := _mixed(first, second, there):
             node = node.keys["format"] if isinstance(node, YamlBlock) and first.format != second.format else node
             reading.wrong(node.place, trouble)
 
 
-def _mixed(first: Target, second: Target) -> str:
+def _mixed(first: Target, second: Target, there: Destination) -> str:
     """What comes of two targets at one place; '' when nothing does.
 
     Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under one key replace each other.
     """
-    where = f"the same {_MEETING_PLACES[second.type]} as"
+    where = f"the same {there.keys} as"
     if first.format != second.format:
         return (
             f"{second.format} would go to {where} {first.format} of target {first.name}, and jobs are counted twice there; "
@@ -308,12 +306,6 @@ def apart(one: Target, other: Target) -> bool:
     return one.vos <= other.exclude_vos if other.vos is None else not one.vos & other.vos
 
 
-def destination(target: Target) -> tuple[str, ...] | None:
+def destination(target: Target) -> Destination | None:
     """Where a target's messages meet those of others; None where they cannot, or where the receiver tells them apart."""
-    options: Any = target.options
-    if target.type == "spool":
-        return (str(options.path),)
-    if target.type != "ams":
-        return None
-    url = str(options.url).lower().rstrip("/").removesuffix(":443")
-    return url, str(options.project), str(options.topic)
+    return target.options.destination() if isinstance(target.options, TransportOptions) else None

@@ -6,15 +6,14 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
 
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.targets import apart, destination
 from publisher.doctor.findings import Finding, Question
+from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
 from publisher.model.target import Target
-
-_TEST_HOSTS: Final = ("msg-devel.",)
+from publisher.transports.base import TransportOptions
 
 
 def check_settings(settings: Settings, targets: Sequence[ConfiguredTarget]) -> Iterator[Finding]:
@@ -44,15 +43,15 @@ def _file(settings: Settings) -> Finding:
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     """What a target says of itself that its owner may have forgotten."""
     question = Question("target", target.name, "what it says decides what its receiver gets")
-    options: Any = target.options
     odd = []
     if target.shadow:
         odd.append(("`shadow: true`: nothing is handed over", "take `shadow` out when the comparison is over"))
-    if target.type == "ams" and any(host in options.url for host in _TEST_HOSTS):
-        odd.append((f"{options.url} is the test instance", "write https://msg.argo.grnet.gr for real accounting"))
-    if target.type == "ams" and not target.shadow and not _synced(target, settings):
+    if isinstance(target.options, TransportOptions):
+        odd += target.options.doubts()
+    receiver = receiver_of(target.format)
+    if receiver.sync_format and not target.shadow and not _synced(target, settings):
         advice = "write `sync: true`, so that the portal can tell whether it has everything"
-        odd.append(("no sync counts are sent, against which APEL checks what it has", advice))
+        odd.append((f"no sync counts are sent, against which {receiver.name} checks what it has", advice))
     if not odd:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
     for found, advice in odd:
@@ -73,15 +72,11 @@ def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
 
 
 def _synced(target: Target, settings: Settings) -> bool:
-    """Whether this target or one beside it at the same topic sends counts."""
-    options: Any = target.options
-    return any(
-        other.sync and other.type == "ams" and _place(other.options) == _place(options) for other in settings.targets
+    """Whether this target or one beside it at the same place sends counts."""
+    there = destination(target)
+    return target.sync or any(
+        other.sync and there is not None and there == destination(other) for other in settings.targets
     )
-
-
-def _place(options: Any) -> tuple[str, str, str]:
-    return options.url, options.project, options.topic
 
 
 def _secret(path: Path) -> Finding:

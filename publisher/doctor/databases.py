@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from publisher.config import Settings
 from publisher.doctor.findings import Finding, Question, join, not_asked
-from publisher.formats import is_summary_format, job_format, summary_format
+from publisher.formats import is_summary_format, job_format, receiver_of, summary_format
 from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_said
@@ -142,7 +142,6 @@ def _future(source: Source, now: datetime) -> Finding:
 _WHY_BENCHMARKS: Final = (
     "a job without a benchmark cannot be counted and is set aside; a wrong one makes its work too small"
 )
-_WITHOUT_BENCHMARK: Final = frozenset({"ogf-ur"})  # formats whose receiver asks for none
 _ADVICE_BENCHMARKS: Final = (
     "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "
     "with `override: true` where jobs carry one that is wrong or cannot be read; what arc.conf says (benchmark in [lrms] and "
@@ -174,13 +173,13 @@ def _newest(site: Site, source: Source, targets: Sequence[Target], now: datetime
         if not fates.looked_at:
             continue
         yield _fitness(target, fates, skipped)
-        if target.type == "sgas":
+        if receiver_of(target.format).checks_machine_name:
             yield from _machine_names(site, target, fates.machines)
 
 
 def _benchmarks(target: Target, fates: _JobFates) -> Finding:
     question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
-    unset = not target.policy.benchmarks.rules and target.format not in _WITHOUT_BENCHMARK
+    unset = not target.policy.benchmarks.rules and receiver_of(target.format).needs_benchmark
     if not fates.looked_at:
         found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
         advice = "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`"
@@ -213,8 +212,12 @@ def _fitness(target: Target, fates: _JobFates, skipped: Counter[str]) -> Finding
 
 
 def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
-    """Whether the certificate is of the domain of every MachineName, which is what SGAS asks unless told otherwise."""
-    why = "SGAS refuses a record whose MachineName is not of the certificate's domain; an empty document does not show that"
+    """Whether the certificate is of the domain of every MachineName, which the receiver asks unless told otherwise."""
+    receiver = receiver_of(target.format).name
+    why = (
+        f"{receiver} refuses a record whose MachineName is not of the certificate's domain; "
+        "an empty document does not show that"
+    )
     question = Question("machine name", target.name, why)
     try:
         host, foreign = foreign_machines(site.credentials(), machines)
@@ -228,8 +231,8 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
         yield question.ok(f"{join(foreign)}, not of the domain of the certificate's CN {host}, but records were taken")
     else:
         advice = (
-            f"ask the administrator of SGAS for `jobinsert:machine_name={';'.join(foreign)}` for the DN under `subject`, or "
-            "correct `records: machine_name`"
+            f"ask the administrator of {receiver} for `jobinsert:machine_name={';'.join(foreign)}` for the DN under "
+            "`subject`, or correct `records: machine_name`"
         )
         yield question.warning(f"{join(foreign)}, not of the domain of the certificate's CN {host}", advice)
 

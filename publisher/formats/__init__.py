@@ -1,50 +1,59 @@
 """Formats of usage records, by name. A new one is one file here and its names in the registry of its kind.
 
-A module may make several formats: `create(name)` makes the one of that name, on first use.
+A module may make several formats: its `RECEIVERS` say what becomes of the records of each, and `create(name)` makes the one
+of that name, on first use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from publisher.formats.base import Frame, JobFormat, Receiver, SummaryFormat, SyncFormat
 
 JOB_FORMATS: Final[Mapping[str, str]] = {
-    "car": "publisher.formats.apel.car",
-    "ogf-ur": "publisher.formats.sgas.ogf_ur",
-    "apel-job-0.2": "publisher.formats.apel.job_text",
-    "apel-job-0.3": "publisher.formats.apel.job_text",
-    "apel-job-0.4": "publisher.formats.apel.job_text",
+    "car": "publisher.formats.apel",
+    "ogf-ur": "publisher.formats.sgas",
+    "apel-job-0.2": "publisher.formats.apel",
+    "apel-job-0.3": "publisher.formats.apel",
+    "apel-job-0.4": "publisher.formats.apel",
 }
 SUMMARY_FORMATS: Final[Mapping[str, str]] = {
-    "apel-summary-0.2": "publisher.formats.apel.summary_text",
-    "apel-summary-0.3": "publisher.formats.apel.summary_text",
-    "apel-summary-0.4": "publisher.formats.apel.summary_text",
-    "apel-normalised-summary-0.4": "publisher.formats.apel.summary_text",
+    "apel-summary-0.2": "publisher.formats.apel",
+    "apel-summary-0.3": "publisher.formats.apel",
+    "apel-summary-0.4": "publisher.formats.apel",
+    "apel-normalised-summary-0.4": "publisher.formats.apel",
 }
 SYNC_FORMATS: Final[Mapping[str, str]] = {
-    "apel-sync-0.1": "publisher.formats.apel.sync_text",
+    "apel-sync-0.1": "publisher.formats.apel",
 }
 FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
+
+# What ARC's own publisher sends to APEL, by its words for it (`apel_messages` in arc.conf), and to SGAS.
+JURA_APEL_FORMATS: Final[Mapping[str, str]] = {
+    "urs": "car",
+    "summaries": "apel-summary-0.2",
+    "summaries-v04": "apel-summary-0.4",
+}
+JURA_SGAS_FORMAT: Final = "ogf-ur"
 
 
 def job_format(name: str) -> JobFormat:
     """The format of that name, one record a job. Raises: KeyError for a name that is not in `JOB_FORMATS`."""
-    made: JobFormat = import_module(JOB_FORMATS[name]).create(name)
+    made: JobFormat = _plugin(JOB_FORMATS[name]).create(name)
     return made
 
 
 def summary_format(name: str) -> SummaryFormat:
     """The format of that name, one record a group of jobs. Raises: KeyError for a name not in `SUMMARY_FORMATS`."""
-    made: SummaryFormat = import_module(SUMMARY_FORMATS[name]).create(name)
+    made: SummaryFormat = _plugin(SUMMARY_FORMATS[name]).create(name)
     return made
 
 
 def sync_format(name: str) -> SyncFormat:
     """The format of that name, one record a count. Raises: KeyError for a name that is not in `SYNC_FORMATS`."""
-    made: SyncFormat = import_module(SYNC_FORMATS[name]).create(name)
+    made: SyncFormat = _plugin(SYNC_FORMATS[name]).create(name)
     return made
 
 
@@ -55,11 +64,16 @@ def is_summary_format(name: str) -> bool:
 
 def receiver_of(name: str) -> Receiver:
     """What the receiver does with records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
-    receiver: Receiver = import_module(FORMATS[name]).create(name).receiver
+    receiver: Receiver = _plugin(FORMATS[name]).RECEIVERS[name]
     return receiver
 
 
 def frame_of(name: str) -> Frame:
     """What stands around the records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
-    frame: Frame = import_module(FORMATS[name]).create(name).frame
+    frame: Frame = _plugin(FORMATS[name]).create(name).frame
     return frame
+
+
+def _plugin(module: str) -> Any:
+    """A `FormatPlugin`, which makes formats of one kind or of several."""
+    return import_module(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -51,12 +51,14 @@ class Receiver:
     table: str
     row_keys: Callable[[], RowKeys] | None = None
     whole_months: bool = False
-    takes_sync: bool = False
+    sync_format: str = ""  # in which counts of jobs are told; '' for a receiver that takes none
     takes_charges: bool = False
+    needs_benchmark: bool = False  # a job without one is set aside
+    checks_machine_name: bool = False  # MachineName must be of the domain of the sender's certificate
     keeps_benchmark_values: bool = True  # its table has a column for them, beside the one for their types
     submit_host_is_client: bool = False  # SubmitHost is where the user's client ran
     signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
-    default_batch_records: int = 500
+    default_batch_records: int = 500  # as in ARC's publisher
     values: Callable[[PublishedJob, bool], Iterator[tuple[str, str]]]
     omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = _nothing_omitted
 
@@ -171,4 +173,14 @@ class SyncFormat(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
+        ...
+
+
+class FormatPlugin(Protocol):
+    """A module of this package. What receivers do is told without loading what renders, so that `status` starts soon."""
+
+    RECEIVERS: Mapping[str, Receiver]  # by the names of its formats
+
+    def create(self, name: str) -> JobFormat | SummaryFormat | SyncFormat:
+        """The format of that name."""
         ...

@@ -18,7 +18,6 @@ from publisher.model.totals.summary import month_number, month_number_of, year_a
 from publisher.pipeline import publish
 from publisher.pipeline.publish import TargetStatus
 from publisher.pipeline.site import Site
-from publisher.pipeline.sync.counts import SYNC_FORMAT
 from publisher.reporting.usage import OWN_PROJECT, ExpectedJobs, HostMonth, Usage, UsageReport
 
 RowsRead = Callable[[int], None]
@@ -76,7 +75,6 @@ class Report:
     targets: Sequence[TargetReport]
     drift: Sequence[CountDrift]
     partial: Sequence[str]
-    sync_format: str = SYNC_FORMAT
 
 
 def gather(site: Site, window: Window, *, rows_read: RowsRead) -> Report:

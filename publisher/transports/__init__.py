@@ -14,6 +14,9 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "spool": "publisher.transports.spool",
 }
 
+# The transports that ARC's own publisher had, by the names that arc.conf gives their blocks.
+JURA_TRANSPORTS: Final[Mapping[str, str]] = {"apel": "ams", "sgas": "sgas"}
+
 
 def transport_plugin(name: str) -> TransportPlugin:
     """The plug-in module of a transport, loaded on first use. Raises: KeyError for a name not in `TRANSPORTS`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from publisher.model.message import Message
 
@@ -90,7 +90,7 @@ class Environment:
     """What a transport needs of the world, handed in so that nothing in this room sleeps, guesses or looks around.
 
     `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that many seconds and returns
-    True, at once, when a stop was asked for.
+    True, at once, when a stop was asked for. `signed` tells of a format whether its receiver takes S/MIME around the payload.
     """
 
     environment: Mapping[str, str]
@@ -98,6 +98,43 @@ class Environment:
     clock: Callable[[], float]
     chance: Callable[[], float]
     wait: Callable[[float], bool]
+    signed: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where messages of several targets meet. `keys` name it in the configuration, for people."""
+
+    place: tuple[str, ...]
+    keys: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOff:
+    """How `republish` makes a target of this transport for once.
+
+    `--TRANSPORT-KEY`, such as --ams-url, gives the target's `key`; `options` are further keys that the command line takes.
+    """
+
+    key: str
+    help: str
+    format: str  # unless another one is asked for
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportOptions:
+    """What the `Options` of every transport tell of a target, beside its keys in the configuration."""
+
+    one_off: ClassVar[OneOff | None] = None
+
+    def destination(self) -> Destination | None:
+        """None where messages of several targets cannot meet, or where the receiver tells them apart."""
+        return None
+
+    def doubts(self) -> tuple[tuple[str, str], ...]:
+        """What works and may not be meant, each with the thing to do; `doctor` tells it."""
+        return ()
 
 
 class Transport(Protocol):
@@ -131,7 +168,7 @@ class Transport(Protocol):
 class TransportPlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live."""
 
-    Options: type
+    Options: type[TransportOptions]
 
     def endpoints(self, options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
         """The services that such a target talks to; none for one that stays on this machine. Raises: ConfigError."""

@@ -8,11 +8,20 @@ from datetime import datetime
 from pathlib import Path
 
 from publisher.model.message import Message
-from publisher.transports.base import Credentials, Endpoint, Environment, Receipt, Step, Transport, Verdict
+from publisher.transports.base import (
+    Credentials,
+    Endpoint,
+    Environment,
+    Receipt,
+    Step,
+    Transport,
+    TransportOptions,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(TransportOptions):
     """The keys of such a target in the configuration."""
 
     tray: Path = field(metadata={"help": "where the paper is"})

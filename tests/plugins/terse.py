@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from publisher.formats.base import Frame, JobFormat, OnChange, Receiver
 from publisher.model.errors import Unfit
@@ -17,6 +17,11 @@ def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
     yield "WallDuration", f"{job.job.wall_s} s"
 
 
+RECEIVERS: Final[Mapping[str, Receiver]] = {
+    "terse": Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values),
+}
+
+
 def create(name: str) -> JobFormat:
     return Terse()
 
@@ -25,7 +30,7 @@ class Terse:
     """The job's id and its wall time."""
 
     name: ClassVar[str] = "terse"
-    receiver: ClassVar[Receiver] = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)
+    receiver: ClassVar[Receiver] = RECEIVERS["terse"]
     needs: ClassVar[frozenset[SideTable]] = frozenset()
     frame: ClassVar[Frame] = Frame(head=b"terse\n", separator=b"\n", tail=b"\n")
 

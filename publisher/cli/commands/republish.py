@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from hashlib import sha256
 
 from publisher import config
@@ -14,7 +15,8 @@ from publisher.cli.commands import Context
 from publisher.cli.logs import error_line, notice
 from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count
 from publisher.cli.site import LiveSite
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
+from publisher.formats.base import OnChange
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
@@ -23,6 +25,8 @@ from publisher.pipeline.publish import choose
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
+from publisher.transports import TRANSPORTS, transport_plugin
+from publisher.transports.base import OneOff
 
 _MEGABYTE = 1_000_000
 
@@ -50,11 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ams-url", metavar="URL", help="to this AMS, for once, instead of configured targets")
-    parser.add_argument("--sgas-url", metavar="URL", help="to this SGAS, for once")
+    ways = _ways()
+    for way in ways:
+        parser.add_argument(way.option, metavar=way.once.key.upper(), help=way.once.help)
     parser.add_argument("--site", help="with a URL: another site name")
-    parser.add_argument("--topic", help="with --ams-url: default gLite-APEL")
-    parser.add_argument("--project", help="with --ams-url: default accounting")
+    for key in _own_keys(ways):
+        told = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
+        parser.add_argument(f"--{key.replace('_', '-')}", help=f"with {', with '.join(told)}")
     parser.add_argument(
         "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
     )
@@ -77,7 +83,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with progress.rounds(quiet=quiet) as report:
         report.expect(sum(plan.records or plan.jobs for plan in plans))
         ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
-    return outcomes.tell(arguments, site, ended)
+    return outcomes.tell(arguments, site, ended, [planning.as_wished(target, request) for target in targets])
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
@@ -95,32 +101,70 @@ def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How a transport's target is made for once, and the defaults of the keys that the command line takes for it."""
+
+    transport: str
+    once: OneOff
+    defaults: Mapping[str, object]
+
+    @property
+    def option(self) -> str:
+        return f"--{self.transport}-{self.once.key}".replace("_", "-")
+
+    def given(self, arguments: argparse.Namespace) -> str | None:
+        value: str | None = getattr(arguments, self.option.removeprefix("--").replace("-", "_"))
+        return value
+
+
+def _ways() -> list[_Way]:
+    """Of all transports that have one."""
+    found = {name: transport_plugin(name).Options for name in TRANSPORTS}
+    return [
+        _Way(
+            transport=name,
+            once=options.one_off,
+            defaults={one.name: one.default for one in fields(options) if one.name in options.one_off.options},
+        )
+        for name, options in found.items()
+        if options.one_off is not None
+    ]
+
+
+def _own_keys(ways: Sequence[_Way]) -> list[str]:
+    """What only some transports take, in order."""
+    return list(dict.fromkeys(key for way in ways for key in way.once.options))
+
+
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
-    urls = {"ams": arguments.ams_url, "sgas": arguments.sgas_url}
-    given = [(kind, url) for kind, url in urls.items() if url]
-    extra = {"topic": arguments.topic, "project": arguments.project}
+    ways = _ways()
+    given = [way for way in ways if way.given(arguments)]
+    own = {key: getattr(arguments, key) for key in _own_keys(ways)}
     either = {
         "vos": arguments.vo,
         "localid_prefix": arguments.localid_prefix,
         "batch_records": arguments.batch_records and str(arguments.batch_records),
     }
+    options = [way.option for way in ways]
     if not given:
-        if arguments.site or any(extra.values()) or any(either.values()):
-            raise UsageError(
-                "--site, --topic, --project, --vo, --localid-prefix and --batch-records go with --ams-url or --sgas-url"
-            )
+        if arguments.site or any(own.values()) or any(either.values()):
+            names = ", ".join(f"--{key.replace('_', '-')}" for key in ("site", *own, "vo", "localid_prefix"))
+            raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
         return []
     if len(given) > 1 or arguments.target:
-        raise UsageError("name one of --ams-url, --sgas-url and --target")
-    ((kind, url),) = given
-    if kind == "sgas" and any(extra.values()):
-        raise UsageError("--topic and --project go with --ams-url")
-    form = arguments.format or ("car" if kind == "ams" else "ogf-ur")
-    told = {key: value for key, value in (extra | either).items() if value}
-    keys = {"type": kind, "url": url, "format": form} | told
+        raise UsageError(f"name one of {', '.join(options)} and --target")
+    (way,) = given
+    for key, value in own.items():
+        if value and key not in way.once.options:
+            takers = " or ".join(other.option for other in ways if key in other.once.options)
+            raise UsageError(f"--{key.replace('_', '-')} goes with {takers}")
+    place = way.given(arguments) or ""
+    told = {key: value for key, value in (own | either).items() if value}
+    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format} | told
     # Its name keys the ledger: the same place for once again is the same target.
-    name = f"once-{sha256(repr((url, arguments.topic, arguments.project)).encode()).hexdigest()[:8]}"
+    name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
 
 
@@ -149,9 +193,10 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
         months = ", ".join(month.name for month in plan.held)
         yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
     yield from (f"  {line}" for line in gone_lines(plan.gone))
-    if plan.type == "sgas":
-        yield "  SGAS keeps the row it has: this fills gaps and corrects nothing"
-    elif plan.exact:
+    receiver = receiver_of(plan.format)
+    if receiver.on_change is OnChange.KEEP_FIRST:
+        yield f"  {receiver.name} keeps the row it has: this fills gaps and corrects nothing"
+    elif plan.exact and receiver.whole_months:
         yield "  --exact: a receiver that purged its job records replaces a whole month's total by this part of it"
     if plan.brake:
         yield f"  {plan.brake}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,20 +69,20 @@ def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     chosen = choose(site.targets, arguments.target)
     targets: list[Target] = [target for target in chosen if arguments.target or arguments.check or target.sync]
     if not targets:
-        names = " or ".join(f"`--target {target.name}`" for target in chosen if _goes_to_apel(target))
+        names = " or ".join(f"`--target {target.name}`" for target in chosen if _takes_counts(target))
         raise UsageError(
             f"no target has `sync: true`; set it in the configuration, or name one: {names}"
             if names
-            else "counts are for APEL, and no target goes there"
+            else "no target has a receiver that takes job counts"
         )
-    elsewhere = [target.name for target in targets if not _goes_to_apel(target)]
+    elsewhere = [target.name for target in targets if not _takes_counts(target)]
     if elsewhere and not arguments.check:
-        raise UsageError(f"counts are for APEL: not for {', '.join(elsewhere)}")
+        raise UsageError(f"the receiver takes no job counts: {', '.join(elsewhere)}")
     return targets
 
 
-def _goes_to_apel(target: Target) -> bool:
-    return receiver_of(target.format).takes_sync
+def _takes_counts(target: Target) -> bool:
+    return receiver_of(target.format).sync_format != ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ class _Check:
     """What `sync --check` found."""
 
     site: str
+    receivers: Mapping[str, str]  # their names by target
     compared: Sequence[Compared]
     accepted: Sequence[tuple[str, AcceptedChange]]
     shadows: Sequence[ComparedMonth]
@@ -110,6 +111,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
     found = _Check(
         site=site.name,
+        receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
         accepted=check.accepted(site, targets, months=months),
         shadows=compare.compare(site, targets, months=months),
@@ -241,11 +243,15 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
 
 def _ticket(found: _Check) -> Iterator[str]:
     """About what the portal has beyond ours."""
-    too_many = [row for row in found.compared if row.beyond]
-    if not too_many:
-        return
+    for receiver in dict.fromkeys(found.receivers.values()):
+        too_many = [row for row in found.compared if row.beyond and found.receivers[row.target] == receiver]
+        if too_many:
+            yield from _ticket_to(receiver, found, too_many)
+
+
+def _ticket_to(receiver: str, found: _Check, too_many: Sequence[Compared]) -> Iterator[str]:
     yield ""
-    yield "Text for a ticket to the APEL team:"
+    yield f"Text for a ticket to the {receiver} team:"
     yield ""
     yield f"  The accounting portal has more jobs of site {found.site} than we publish:"
     for one in too_many:

@@ -19,12 +19,13 @@ from publisher.config.from_arc.site import VoDefaults
 from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
 from publisher.config.from_arc.yaml_writer import Sheet, flow, said, scalar
 from publisher.config.yaml.schema import https_problem
+from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format
 from publisher.model.text import shown
 from publisher.model.time import iso
+from publisher.transports import JURA_TRANSPORTS
 
 APEL: Final = f"{JURA}/apel:"
 SGAS: Final = f"{JURA}/sgas:"
-FORMATS: Final = {"urs": "car", "summaries": "apel-summary-0.2", "summaries-v04": "apel-summary-0.4"}
 _NAME_LETTERS: Final = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _AMS_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")  # what AMS takes for projects and topics
 _COUNT: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
@@ -51,12 +52,17 @@ class Draft:
     obstacles: list[str] = field(default_factory=list)
 
     @property
+    def kind(self) -> str:
+        """ARC's name for the receiver."""
+        return _kind(self.block)[0]
+
+    @property
     def apel(self) -> bool:
         return self.block.name.startswith(APEL)
 
     @property
     def summary(self) -> bool:
-        return self.format.startswith("apel-summary")
+        return is_summary_format(self.format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +147,15 @@ def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
         sheet.missing.append("targets")
 
 
+def _kind(block: ArcBlock) -> tuple[str, str]:
+    """The two parts of `apel:NAME`."""
+    kind, _, name = block.name.removeprefix(f"{JURA}/").partition(":")
+    return kind, name
+
+
 def _name(block: ArcBlock, taken: set[str], sheet: Sheet) -> str:
     """ARC's name in our letters, and unique: SGAS and APEL may have one each of the same name there."""
-    kind, _, theirs = block.name.removeprefix(f"{JURA}/").partition(":")
+    kind, theirs = _kind(block)
     name = _NAME_LETTERS.sub("-", theirs).lstrip("._-")[:64] or kind
     while name in taken:
         name = f"{kind}-{name}"
@@ -155,8 +167,8 @@ def _name(block: ArcBlock, taken: set[str], sheet: Sheet) -> str:
 
 def _fill(draft: Draft, values: ArcValues, vo_defaults: VoDefaults, takeover: Takeover) -> None:
     name, lines = draft.block.name, draft.lines
+    lines.put(2, "type", JURA_TRANSPORTS[draft.kind])
     if draft.apel:
-        lines.put(2, "type", "ams")
         _must(draft, "targeturl", lambda: _write_ams_url(draft, values))
         _must(draft, "project", lambda: _write_ams_name(draft, values, "project", "accounting"))
         _must(draft, "topic", lambda: _write_ams_name(draft, values, "topic", "gLite-APEL"))
@@ -164,9 +176,8 @@ def _fill(draft: Draft, values: ArcValues, vo_defaults: VoDefaults, takeover: Ta
         lines.put(2, "sync", "true", "jura-ng sent the counts at each round")
         _must(draft, "gocdb_name", lambda: _find_site(draft, values))
     else:
-        lines.put(2, "type", "sgas")
         _must(draft, "targeturl", lambda: _write_sgas_url(draft, values))
-        draft.format = "ogf-ur"
+        draft.format = JURA_SGAS_FORMAT
         lines.put(2, "format", draft.format)
     _may(draft, "urdelivery_frequency", lambda: _write_every(draft, values))
     _must(draft, "vofilter", lambda: _write_vos(draft, values, vo_defaults))
@@ -243,9 +254,9 @@ def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> 
 def _write_format(draft: Draft, values: ArcValues) -> None:
     given = values.first(draft.block.name, "apel_messages")
     text = given.text if given else "summaries"
-    if text not in FORMATS:
-        raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(FORMATS)}")
-    draft.format = FORMATS[text]
+    if text not in JURA_APEL_FORMATS:
+        raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(JURA_APEL_FORMATS)}")
+    draft.format = JURA_APEL_FORMATS[text]
     comment = f"{said(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
     draft.lines.put(2, "format", draft.format, comment)
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from publisher.config.yaml.schema import ReadContext, quoted
 from publisher.config.yaml.tree import Text, YamlBlock, closest, nearest
-from publisher.formats import FORMATS
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
 from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
 from publisher.transports import TRANSPORTS, transport_plugin
 
@@ -39,7 +39,7 @@ REGISTERED = Registered(
     sources={name: partial(_source_options, name) for name in SOURCES},
     transports={name: partial(_transport_options, name) for name in TRANSPORTS},
     # Sync counts are sent beside a format (`sync: true`), never as one.
-    formats=tuple(name for name in FORMATS if not name.startswith("apel-sync")),
+    formats=(*JOB_FORMATS, *SUMMARY_FORMATS),
     importers={name: partial(_importer_options, name) for name in IMPORTERS},
 )
 

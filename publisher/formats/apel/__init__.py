@@ -1,1 +1,31 @@
-"""What APEL reads: CAR, job, summary and sync messages, and how APEL keys what it gets."""
+"""What APEL reads: CAR, job, summary and sync messages, and how APEL keys what it gets.
+
+A registry: a format's module is loaded when the format is made, so that `status` starts without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from publisher.formats.apel import receiver
+from publisher.formats.base import Receiver
+
+_MODULES: Final[Mapping[str, tuple[Receiver, str]]] = {
+    "car": (receiver.CAR_JOBS, "car"),
+    "apel-job-0.2": (receiver.JOBS, "job_text"),
+    "apel-job-0.3": (receiver.JOBS, "job_text"),
+    "apel-job-0.4": (receiver.JOBS_WITH_ALL_BENCHMARKS, "job_text"),
+    "apel-summary-0.2": (receiver.SUMMARIES, "summary_text"),
+    "apel-summary-0.3": (receiver.NORMALISED_SUMMARIES, "summary_text"),
+    "apel-summary-0.4": (receiver.SUMMARIES, "summary_text"),
+    "apel-normalised-summary-0.4": (receiver.NORMALISED_SUMMARIES, "summary_text"),
+    "apel-sync-0.1": (receiver.SYNC, "sync_text"),
+}
+RECEIVERS: Final[Mapping[str, Receiver]] = {name: found for name, (found, _) in _MODULES.items()}
+
+
+def create(name: str) -> Any:
+    """The format of that name, of its kind."""
+    return import_module(f"{__name__}.{_MODULES[name][1]}").create(name)

@@ -61,7 +61,8 @@ JOBS: Final = Receiver(
     table="JobRecords",
     row_keys=SummaryKeys,
     whole_months=True,
-    takes_sync=True,
+    sync_format="apel-sync-0.1",
+    needs_benchmark=True,
     signed=True,
     values=published_values,
 )

@@ -57,6 +57,7 @@ USAGE_RECORDS: Final = Receiver(
     table="usage records",
     takes_charges=True,
     submit_host_is_client=True,
+    checks_machine_name=True,
     default_batch_records=50,
     values=published_values,
     omitted=sgas_mends,

@@ -112,7 +112,6 @@ class RepublishPlan:
     """What a republish to one target would send. Bytes are those before signing and encoding."""
 
     target: str
-    type: str
     format: str
     window: Window
     exact: bool
@@ -193,7 +192,6 @@ def _outline(site: Site, target: Target, wish: RepublishRequest, source: Source,
     state = ledger.target(target.name)
     outline = RepublishPlan(
         target=target.name,
-        type=target.type,
         format=target.format,
         window=window,
         exact=wish.exact,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from publisher.formats import is_summary_format
+from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord, SkippedJob
@@ -119,6 +119,7 @@ def _check(
     counts = ledger.counts(target.name)
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
+    portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
     by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
     rows = []
     trouble = _of_months(target, state, ledger, first)

@@ -1,4 +1,4 @@
-"""`sync`: tell APEL how many jobs a target's records carry, by submit host and month.
+"""`sync`: tell a receiver how many jobs a target's records carry, by submit host and month.
 
 What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
 eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. Whether it
@@ -33,7 +33,6 @@ from publisher.pipeline.site import LiveTarget, Site
 from publisher.sources.base import Source
 from publisher.transports.base import Receipt
 
-SYNC_FORMAT: Final = "apel-sync-0.1"
 MONTHS: Final = 12
 _TELL_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
 _MESSAGE_COUNTS: Final = 5_000
@@ -87,7 +86,7 @@ def tell(
 ) -> Outcome:
     """Send a target's counts. Raises: PublisherError before anything is sent."""
     now = site.clock()
-    form = sync_format(SYNC_FORMAT)
+    form = sync_format(live.format.receiver.sync_format)
     left = iter(range(_PATIENCE))
     with ledger.working_on(target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)):
         sender = MessageSender(

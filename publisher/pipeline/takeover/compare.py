@@ -57,7 +57,7 @@ def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> lis
     this = month_of(now)
     last = month_number_of(this.year, this.month)
     first = _EARLIEST if months is None else last - months + 1
-    shadows = [one for one in targets if one.shadow and one.jura_format and receiver_of(one.format).takes_sync]
+    shadows = [one for one in targets if one.shadow and one.jura_format and receiver_of(one.format).sync_format]
     with closing(site.source()) as source:
         return [
             _compared(target, number, source, now)

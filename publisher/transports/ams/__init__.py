@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError
-from publisher.transports.base import Credentials, Endpoint, Environment
+from publisher.transports.base import Credentials, Destination, Endpoint, Environment, OneOff, TransportOptions
 from publisher.transports.http.addresses import https_url, proxy_url
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 # What the service itself accepts in a path (anything else is 400 before the token is looked at).
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_TEST_HOSTS: Final = ("msg-devel.",)
 _HOST: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(TransportOptions):
     """What a target of the type `ams` can be told."""
 
     url: str = field(metadata={"help": "where AMS is, https://HOST[:PORT]"})
@@ -42,6 +43,23 @@ class Options:
     retry_budget_s: float = field(default=600, metadata={"help": "seconds to lose on failures and waiting in one run"})
     proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+    one_off: ClassVar[OneOff | None] = OneOff(
+        key="url",
+        help="to this AMS, for once, instead of configured targets",
+        format="car",
+        options=("topic", "project"),
+    )
+
+    def destination(self) -> Destination:
+        """The queue (topic), which does not tell whose messages it holds."""
+        url = self.url.lower().rstrip("/").removesuffix(":443")
+        return Destination(place=(url, self.project, self.topic), keys="url, project and topic")
+
+    def doubts(self) -> tuple[tuple[str, str], ...]:
+        if any(host in self.url for host in _TEST_HOSTS):
+            return ((f"{self.url} is the test instance", "write https://msg.argo.grnet.gr for real accounting"),)
+        return ()
 
 
 def problems(options: Options) -> list[str]:

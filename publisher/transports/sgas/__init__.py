@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError
-from publisher.transports.base import Credentials, Endpoint, Environment
+from publisher.transports.base import Credentials, Endpoint, Environment, OneOff, TransportOptions
 from publisher.transports.http.addresses import https_url, proxy_url
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _BATCH_BYTES: Final = range(16_384, 64_000_001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(TransportOptions):
     """What a target of the type `sgas` can be told."""
 
     url: str = field(metadata={"help": "https://HOST:PORT/sgas, or the insert URL below it, https://HOST:PORT/sgas/ur"})
@@ -35,6 +35,8 @@ class Options:
     retry_budget_s: float = field(default=600, metadata={"help": "seconds to lose on failures and waiting in one run"})
     proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+    one_off: ClassVar[OneOff | None] = OneOff(key="url", help="to this SGAS, for once", format="ogf-ur")
 
 
 def problems(options: Options) -> list[str]:

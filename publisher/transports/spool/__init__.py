@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import ConfigError
-from publisher.transports.base import Credentials, Endpoint, Environment
+from publisher.transports.base import Credentials, Destination, Endpoint, Environment, TransportOptions
 
 if TYPE_CHECKING:
     from publisher.transports.spool.transport import SpoolTransport
@@ -35,7 +35,7 @@ def _check_batch_bytes(size: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(TransportOptions):
     """What a target of the type `spool` can be told. `sign` None is true, and warned about where it cannot be meant."""
 
     path: Path = field(metadata={"help": "the directory that files are put into"})
@@ -48,6 +48,10 @@ class Options:
         metadata={"help": "most characters of a message, signed and in base64", "check": _check_batch_bytes},
     )
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+    def destination(self) -> Destination:
+        """Whoever sends its files sends them to one place."""
+        return Destination(place=(str(self.path),), keys="directory")
 
 
 def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
@@ -74,4 +78,4 @@ def create(options: object, credentials: Credentials, circumstances: Environment
     if options.sign is not False:
         allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
         signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
-    return SpoolTransport(options, signer)
+    return SpoolTransport(options, signer, signed=circumstances.signed)

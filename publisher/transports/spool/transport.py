@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -22,9 +22,6 @@ from publisher.transports.credentials.smime import Signer, unsafe_reason
 from publisher.transports.http.answers import plain
 from publisher.transports.spool import Layout, Options
 
-# Usage records are UTF-8, which no S/MIME text to APEL may be, and SGAS takes no signatures: they stay as they are.
-NEVER_SIGNED: Final = frozenset({"ogf-ur"})
-
 _SET_ASIDE: Final = 65
 _SIGNATURE_BYTES: Final = 8_192  # room for the one that somebody else will make
 _DIRQ_GRANULARITY_S: Final = 60
@@ -33,11 +30,12 @@ _ATTEMPTS: Final = 3
 
 
 class SpoolTransport:
-    """A `Transport` into a directory on this machine."""
+    """A `Transport` into a directory on this machine. What a receiver takes unsigned stays as it is."""
 
-    def __init__(self, options: Options, signer: Signer | None) -> None:
+    def __init__(self, options: Options, signer: Signer | None, *, signed: Callable[[str], bool]) -> None:
         self._options = options
         self._signer = signer
+        self._signed = signed
         flat = options.layout is Layout.FLAT
         # ssmsend takes whatever stands in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
         self._staging = options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
@@ -49,7 +47,7 @@ class SpoolTransport:
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         """Write one message. Raises: CredentialError before anything is written, when the certificate has ended."""
-        bare = message.format in NEVER_SIGNED
+        bare = not self._signed(message.format)
         if self._signer and not bare:
             self._signer.check(now)
         if not bare and (why := unsafe_reason(message.payload)):
