@@ -690,20 +690,53 @@ def test_a_change_stays_in_sight_after_a_republish_that_corrects_nothing(site: S
     assert site.outcome(site.publish())["kept"] == 1
 
 
-def test_two_runs_of_a_job_are_one_row_as_trace_shows(site: SgasSite) -> None:
-    """The record id is the job's, whatever its id in the batch system: SGAS keeps the first run."""
-    (job,) = jobs(1)
-    job = replace(job, local_job_id="1001")
-    with site.arex() as arex:
-        arex.write(job)
-        assert site.publish().status == 0
-        arex.finish_again(job, end_time=job.end_time + 4_000, local_job_id="1002")
-    a_day_passes(site)
+@pytest.fixture
+def restarted(site: SgasSite) -> list[SampleJob]:
+    """Three runs of one job, each delivered before the next one began, beside another job."""
+    first, other = (replace(job, local_job_id=str(1_001 + number)) for number, job in enumerate(jobs(2)))
+    runs = [first]
+    site.fill(first, other)
     assert site.publish().status == 0
-    assert_rows(site, [job])
-    one, other = site.traced(job)
-    assert "keeps one record for each job, that of its first run" in site.run("explain", job.job_id).out.replace(
-        "\n", " "
-    )
-    assert one["run"] != other["run"]
-    assert one["row_id"] == other["row_id"] == site.row_id(job)
+    for number in (2_002, 2_003):
+        with site.arex() as arex:
+            again = replace(first, wall_s=first.wall_s + number)
+            runs.append(arex.finish_again(again, end_time=first.end_time + number, local_job_id=str(number)))
+        assert site.publish().status == 0
+    return [*runs, other]
+
+
+def stored(site: SgasSite) -> list[tuple[str | None, str | None, int | None]]:
+    return sorted((row.global_job_id, row.local_job_id, row.wall_s) for row in site.fake.rows.values())
+
+
+def test_each_run_of_a_restarted_job_is_a_row_of_its_own(site: SgasSite, restarted: list[SampleJob]) -> None:
+    rows = site.fake.rows
+    assert stored(site) == sorted((job.job_id, job.local_job_id, job.wall_s) for job in restarted)
+    assert rows[record_id(restarted[0])].local_job_id == restarted[0].local_job_id, "the first run's id is jura-ng's"
+    traced = site.traced(restarted[0])
+    assert len({one["run"] for one in traced}) == len({one["row_id"] for one in traced}) == 3
+    check = site.run("sync", "--check", "--months", "all", "--json")
+    assert (check.status, [row["delivered"] for row in check.json["rows"]]) == (0, [4])
+    assert [row["restarted"] for row in check.json["rows"]] == [2]
+    assert site.run("status", "--json").json["targets"]["nordic"]["delivered"] == 4
+    explained = site.run("explain", restarted[0].job_id, "--json").json["explanations"][0]
+    assert "counts beside this one" in explained["reason"]
+    (third,) = (name for name, row in rows.items() if row.local_job_id == "2003")
+    assert third in {value["value"] for value in explained["values"]}
+    assert third in explained["record"]
+
+
+def test_a_run_keeps_its_record_id_whenever_it_goes_again(site: SgasSite, restarted: list[SampleJob]) -> None:
+    before = site.fake.rows
+    for _ in range(2):
+        again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")
+        assert (again.status, site.outcome(again)["records"]) == (0, 2)
+        assert site.fake.rows == before
+    with site.arex(1) as arex:  # the first run is found in a backup
+        arex.write(restarted[0])
+    assert site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes").status == 0
+    assert site.publish().status == 0
+    assert site.fake.rows == before
+    site.forget()
+    assert site.publish().status == 0
+    assert site.fake.rows == before, "without the ledger nothing is doubled"

@@ -320,7 +320,10 @@ class Delivered(Protocol):
         ...
 
     def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        """By each of these runs, the other runs of its job that were delivered: before a restart it had another LocalJobID."""
+        """By each of these runs, the other runs of its job that were delivered or are on their way.
+
+        Before a restart a job had another LocalJobID.
+        """
         ...
 
 

@@ -186,6 +186,11 @@ def job_digest(job_id: str) -> bytes:
     return job.digest()
 
 
+def run_digest(key: JobKey) -> bytes:
+    """The part of a `JobKey` that tells the runs of a job apart."""
+    return key[JOB_DIGEST_BYTES:]
+
+
 def values_fingerprint(*values: object) -> int:
     """24 bits over the values whose change makes a delivered job worth sending again; never 0, which says that none count."""
     return _fingerprint(repr(values))

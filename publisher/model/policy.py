@@ -142,6 +142,9 @@ class PublishedJob:
     benchmark: AppliedBenchmark
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
+    later_run: bool = (
+        False  # another run of the job was delivered before: where the JobID is the key, this needs another
+    )
 
     @property
     def start_is_derived(self) -> bool:

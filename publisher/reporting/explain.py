@@ -19,6 +19,7 @@ from publisher.model.policy import PublishedJob
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.model.totals.summary import Accumulator, SummaryGroup, month_number
+from publisher.pipeline.guards.collisions import is_later_run
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.publish import choose
 from publisher.pipeline.round.decision import is_unchanged
@@ -184,14 +185,19 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         reason="",
         charge=_charge(bench, job),
     )
+    others = bench.ledger.other_runs(target.name, [key]).get(key, ())
+    beside = any(run.settled for run in others)
     try:
         published = target.in_format(bench.format.name).policy.describe(job)
+        if beside:
+            published = replace(published, later_run=is_later_run(target.name, job, bench.ledger))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(about, fate=fate, reason=reason, unfit=str(unfit))
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
-    reason += _beside(bench, job)
+    if beside:
+        reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(
@@ -282,16 +288,6 @@ def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
     if any(row.row == job.row for row in bench.ledger.open_rows(bench.target.name)):
         return "with the next round"
     return f"its row changed after it was read, and such rows {_FOLLOW}"
-
-
-def _beside(bench: _Bench, job: JobRecord) -> str:
-    """What is to be said of runs of the job under other LocalJobIDs; '' where none was delivered."""
-    if not bench.ledger.other_runs(bench.target.name, [job.key]):
-        return ""
-    restarted = "; A-REX restarted the job after a run under another local job id was delivered"
-    if receiver_of(bench.target.format).on_change is OnChange.KEEP_FIRST:
-        return f"{restarted}, and the receiver keeps one record for each job, that of its first run"
-    return f"{restarted}, which counts beside this one"
 
 
 def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:

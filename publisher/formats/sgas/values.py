@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from publisher.model.identity import parse_fqan
-from publisher.model.job import Epoch, Transfer
+from publisher.model.job import Epoch, Transfer, run_digest
 from publisher.model.policy import PublishedJob, UserIdentity
 from publisher.model.rates import Charge
 from publisher.model.text import is_domain_name, xml_text
@@ -48,10 +48,12 @@ _QUERY_KEPT: Final = frozenset(
 def record_id(job: PublishedJob) -> str:
     """`ur-<endpoint host>-<JobID>` byte for byte as jura-ng spells it, because recordId is the only key of SGAS.
 
-    So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id unique anyhow.
+    So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id unique anyhow. A later run of
+    a job that A-REX restarted would be discarded under it: its own has a digest of the LocalJobID behind that.
     """
     host = _jura_host(job.job.endpoint)
-    return f"ur-{host}-{job.job.job_id}" if host else job.record_id
+    text = f"ur-{host}-{job.job.job_id}" if host else job.record_id
+    return f"{text}-{run_digest(job.job.key).hex()}" if job.later_run else text
 
 
 @lru_cache(maxsize=4096)

@@ -201,12 +201,17 @@ class LedgerReader:
         if number is None or not keys:
             return {}
         with self._database.reading():
-            by_job = stretches.of_jobs(self._database, number, keys, self._fresh_of(number))
+            absence = self._absences.get(number)
+            by_job = stretches.of_jobs(self._database, number, keys, self._fresh_of(number), absence)
             delivered = {
                 key: [
-                    DeliveredRun(ended_at=one.ended_at, fingerprint=one.fingerprint, settled=True)
+                    DeliveredRun(
+                        ended_at=one.ended_at,
+                        fingerprint=one.fingerprint,
+                        settled=self._state_of(one.message) in _SETTLED,
+                    )
                     for other, one in by_job.get(key[:JOB_DIGEST_BYTES], {}).items()
-                    if other != key and one.fingerprint != REMOVED and self._state_of(one.message) in _SETTLED
+                    if other != key and one.fingerprint != REMOVED
                 ]
                 for key in keys
             }

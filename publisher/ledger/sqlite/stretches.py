@@ -75,15 +75,16 @@ def look_up(
 
 
 def of_jobs(
-    database: Database, target: int, keys: Sequence[JobKey], fresh: Mapping[JobKey, bytes]
+    database: Database, target: int, keys: Sequence[JobKey], fresh: Mapping[JobKey, bytes], absence: Absence | None
 ) -> dict[bytes, dict[JobKey, Membership]]:
     """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
     found: dict[bytes, dict[JobKey, Membership]] = {key[:JOB_DIGEST_BYTES]: {} for key in keys}
-    numbers = database.execute(_STRETCHES, {"target": target}).fetchall()
-    for digest, runs in sorted(found.items()):  # so that neighbouring leaves are read one after the other
-        for stretch, _ in numbers:
+    likely = {key[:JOB_DIGEST_BYTES] for key in absence.perhaps(keys)} if absence else found.keys()
+    for stretch, _ in database.execute(_STRETCHES, {"target": target}).fetchall():
+        asked = likely if absence and stretch in absence.covers else found.keys()
+        for digest in sorted(asked):  # so that neighbouring leaves are read one after the other
             for entry in _of_job(database, stretch, digest):
-                _keep_latest(runs, entry)
+                _keep_latest(found[digest], entry)
     for key, entry in fresh.items():
         if (digest := key[:JOB_DIGEST_BYTES]) in found:
             _keep_latest(found[digest], entry)

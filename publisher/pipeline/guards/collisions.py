@@ -1,7 +1,10 @@
-"""Jobs under one key of the receiver: the second would replace the first there, so it is set aside.
+"""Jobs under one key of the receiver: the second would replace the first there, or be discarded.
 
 APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data are asked once a page for runs with the same
-LocalJobID and end, and the ledger which of those were delivered.
+LocalJobID and end, and the ledger which of those were delivered; the later job is set aside.
+
+SGAS keeps one record for each record id, which is the JobID's. A job that was restarted has another LocalJobID in the same row:
+the ledger is asked for other runs of a page's jobs, and a run that was delivered after another one gets a record id of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, job_key
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, job_key, run_digest
 from publisher.model.message import REMOVED
 from publisher.model.text import ascii_text, receiver_key
 from publisher.pipeline.round.decision import KEY_COLLISION, Publish
@@ -30,7 +33,10 @@ class NoCollisions:
     """For receivers that have no such key."""
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
-    def check(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> None: ...
+
+    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
+        return fit
+
     def taken(self, fit: Publish) -> None: ...
 
 
@@ -66,10 +72,10 @@ class Collisions(NoCollisions):
                     self._others[job.key] = others
         self._known = self._ledger.known(self._target, [key for others in self._others.values() for key in others])
 
-    def check(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> None:
+    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """`is_waiting` tells of runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
-            return
+            return fit
         job, key = fit.published, self._format.receiver_key(fit.published)
         for other, job_id in self._others.get(fit.entry.key, {}).items():
             if not self._is_in_the_way(fit, other, job_id, is_waiting):
@@ -80,6 +86,7 @@ class Collisions(NoCollisions):
                     f"job {job_id} was published under the same key {key}, and one would replace the other at the "
                     "receiver; if both count, publish the jobs of one of the batch systems with a localid_prefix",
                 )
+        return fit
 
     def _is_in_the_way(self, fit: Publish, other: JobKey, job_id: JobId, is_waiting: Callable[[JobKey], bool]) -> bool:
         end = fit.published.ended_at
@@ -102,11 +109,42 @@ class Collisions(NoCollisions):
             self._taken[fit.entry.key] = fit.published.ended_at
 
 
+class LaterRuns(NoCollisions):
+    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row for ever."""
+
+    def __init__(self, target: str, ledger: Ledger) -> None:
+        self._target = target
+        self._ledger = ledger
+        self._others: Mapping[JobKey, Sequence[DeliveredRun]] = {}  # of the page
+
+    def look_up(self, jobs: Sequence[JobRecord]) -> None:
+        self._others = self._ledger.other_runs(self._target, [job.key for job in jobs])
+
+    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
+        """The run as a later one, if it is. Raises: Unfit while the other one is on its way: perhaps it is not stored."""
+        others = self._others.get(fit.entry.key, ())
+        if fit.known is None and not all(run.settled for run in others):
+            raise Unfit(KEY_COLLISION, "another run of the job is on its way; the next round sends this one")
+        if not others:
+            return fit
+        later = is_later_run(self._target, fit.published.job, self._ledger)
+        return Publish(replace(fit.published, later_run=later), fit.entry, fit.known)
+
+
+def is_later_run(target: str, job: JobRecord, ledger: Outbox) -> bool:
+    """Whether another run of the job was delivered before this one: the order in which they went out never changes."""
+    sent = (one.run for one in ledger.trace(job.job_id) if one.target == target and one.state is MessageState.SENT)
+    return next(sent, run_digest(job.key)) != run_digest(job.key)
+
+
 @contextmanager
 def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoCollisions]:
     """Keeps the accounting data open for a round of single records that replace each other at their receiver."""
-    if isinstance(live.format, SummaryFormat) or live.changed is not OnChange.REPLACE:
+    if isinstance(live.format, SummaryFormat):
         yield NoCollisions()
+        return
+    if live.changed is not OnChange.REPLACE:
+        yield LaterRuns(live.name, ledger)
         return
     with source.by_end() as ended_in:
         yield Collisions(live.name, live.format, ledger, ended_in)

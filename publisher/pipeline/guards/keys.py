@@ -148,7 +148,7 @@ class _Making:
 
     def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
         """Runs of the job that were delivered in the window; gives their rows. What they used is not known any more."""
-        there = [run for run in runs if run.ended_at in self._window]
+        there = [run for run in runs if run.settled and run.ended_at in self._window]
         fits = [self._decider.decide(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
         rows = [self._count(fit, 0, 0, again=True) for fit in fits]
         return [row for row in rows if row is not None]

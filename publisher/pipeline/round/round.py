@@ -425,7 +425,7 @@ class Round:
         if not isinstance(fit, Publish):
             return fit
         try:
-            self._collisions.check(fit, held, sink.__contains__)
+            fit = self._collisions.checked(fit, held, sink.__contains__)
             sink.take(fit, now, place)
         except Unfit as unfit:
             return set_aside(fit.published.job, unfit)

@@ -322,7 +322,7 @@ def _places(target: Target, job: JobRecord, runs: Iterable[DeliveredRun]) -> lis
     """Where delivered runs of a job are counted."""
     try:
         host = sync_host(target.policy.place(job).receiver_host)
-        return [(month_number(run.ended_at), host) for run in runs]
+        return [(month_number(run.ended_at), host) for run in runs if run.settled]
     except Unfit:
         return []
 
