@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -336,6 +337,13 @@ def test_the_status(failed: int, exit_status: int, deleted_by: str, status: str,
 @pytest.mark.parametrize("failed", [0, 12, 19, 25, 37, 100])
 def test_what_ran_is_usage_whatever_failed_says(failed: int, tmp_path: Path) -> None:
     assert imported(tmp_path, colon(replace(ANY, failed=failed, ended=BEGIN + 310)))["UsedWalltime"] == 300
+
+
+@pytest.mark.parametrize("line", [colon, jsonl])
+def test_a_job_that_took_less_than_a_second_counts(line: Callable[[Entry], bytes], tmp_path: Path) -> None:
+    """As with Slurm: it ran, and had CPUs."""
+    job = imported(tmp_path, line(replace(ANY, started=BEGIN + 10, ended=BEGIN + 10, cpu=0.0, utime=0.0, stime=0.0)))
+    assert (job["UsedWalltime"], job["CPUCount"]) == (0, 1)
 
 
 def test_what_never_ran_is_counted_with_the_reason(tmp_path: Path) -> None:
