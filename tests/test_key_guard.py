@@ -201,6 +201,34 @@ def test_a_first_run_that_stays_by_right_holds_nobody(world: World) -> None:
     assert done(world.publish()).held, "of its second run nothing else makes the row"
 
 
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("later", ["same month", "next month"])
+def test_republish_holds_nothing_for_a_first_run_that_stays_by_right(world: World, published: bool, later: str) -> None:
+    alike = [replace(JOBS[0], job_id=f"alike{at}", local_job_id=f"9{at}", cpus=4) for at in range(3)]
+    world.finish([*alike, replace(JOBS[0], job_id="again", local_job_id="95", cpus=7)])
+    assert done(world.publish()).exit_status == 0
+    end = JOBS[0].end_time + (500 if later == "same month" else 40 * 86_400)
+    world.finish_again("again", local_job_id="96", cpus=9, end_time=end)
+    if published:
+        assert done(world.publish()).exit_status == 0
+    for _ in range(2):
+        again = done(world.republish("2028-02", "2028-03"))
+        assert (again.exit_status, again.held) == (0, ())
+    rows = sorted((row["Processors"], row["NumberOfJobs"]) for _, row in world.receiver.rows())
+    assert rows == [(4, 3), (7, 1), (9, 1)]
+    assert done(world.sync()).exit_status == 0
+    assert world.differences() == []
+    ledger = world.site().ledger_to_read()
+    with closing(ledger):
+        noted = [total.jobs for month in (24_337, 24_338) for total, _ in ledger.summary_keys("egi", month)]
+    assert sorted(noted) == [1, 1, 3]
+    world.finish_again("alike1", wall_s=77)
+    assert done(world.republish("2028-02")).exit_status == 0
+    assert 77 in {row["WallDuration"] for row in world.receiver.tables.rows("JobRecords")}
+    world.finish_again("again", cpus=11)
+    assert done(world.republish("2028-02", "2028-03")).held, "of its second run nothing else makes the row"
+
+
 def test_a_round_that_holds_something_back_is_no_success(world: World) -> None:
     world.config["targets"]["egi"]["format"] = "apel-summary-0.2"
     world.finish(JOBS)

@@ -100,6 +100,7 @@ class _Making:
             raise AssertionError(f"{wanted.format} is not added up by its receiver")
         self._keys = row_keys()
         self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self._earlier: Counter[SummaryKey] = Counter()  # of the jobs in these sums, runs that stand in no row any more
         self._hosts: Counter[HostMonth] = Counter()
         self._again: Counter[int] = Counter()
         self._again_by_row: Counter[bytes] = Counter()
@@ -138,9 +139,31 @@ class _Making:
         rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
         for row, (jobs, wall_s, cpu_s) in self._sums.items():
             rows[row.month].append(KeyTotal(key=row, jobs=jobs, wall_s=wall_s, cpu_s=cpu_s))
+        for month in {row.month for row in self._earlier}:
+            rows[month] = self._with_earlier(month, rows[month])
         return WindowTotals(
             rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again), again_by_row=dict(self._again_by_row)
         )
+
+    def _with_earlier(self, month: int, rows: Sequence[KeyTotal]) -> list[KeyTotal]:
+        """The rows of a month with those of earlier runs of restarted jobs, whose records stay as they were sent.
+
+        Their jobs may make another row by now. A row that no job makes any more was theirs, unless there are more jobs in
+        such rows than earlier runs, or another row has got more of the delivered jobs than it had: then somebody moved.
+        """
+        were = {total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)}
+        own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
+        theirs = [total for digest, total in were.items() if not own.get(digest)]
+        moved = any(self._again_by_row[digest] > (were[digest].jobs if digest in were else 0) for digest in own)
+        earlier = sum(self._earlier[total.key] for total in rows)
+        if moved or sum(total.jobs for total in theirs) > earlier:
+            return list(rows)
+        beside = {
+            digest: max(jobs, min(jobs + earlier, were[digest].jobs if digest in were else 0))
+            for digest, jobs in own.items()
+        }
+        kept = [replace(total, jobs=beside[total.key.digest]) for total in rows if own[total.key.digest]]
+        return kept + theirs
 
     def _covers(self, month: int) -> bool:
         start = month_window(month).start
@@ -150,8 +173,9 @@ class _Making:
         """Runs of the job that were delivered in the window; gives their rows. What they used is not known any more."""
         there = [run for run in runs if run.settled and run.ended_at in self._window]
         fits = [self._decider.decide(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
-        rows = [self._count(fit, 0, 0, again=True) for fit in fits]
-        return [row for row in rows if row is not None]
+        rows = [row for fit in fits if (row := self._count(fit, 0, 0, again=True)) is not None]
+        self._earlier.update(rows)
+        return rows
 
     def _count(self, fit: Publish | SkippedJob | Skip, wall_s: int, cpu_s: int, *, again: bool) -> SummaryKey | None:
         """Gives its row; None for a job that makes none."""
