@@ -137,6 +137,8 @@ class ImporterPlugin(Protocol):
     """
 
     Options: type
+    SUMMARY: str  # of `import NAME`, for its help
+    PATHS: str  # what it reads, for its help
 
     def create(self, options: object) -> Importer: ...
 

@@ -12,7 +12,7 @@ from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.pipeline.site import Site
-from publisher.sources import BESIDE_STATE
+from publisher.sources import BESIDE_STATE, IMPORTERS, importer_plugin
 from publisher.sources.base import BadLine, ImportReport, Watch
 
 _ABORTED = "aborted"
@@ -22,17 +22,10 @@ _COLUMNS = ("files", "lines", "imported", "updated", "merged", "duplicates", "sk
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    gridengine = add_action(
-        actions, "gridengine", "accounting files of Grid Engine, plain or compressed; reads what is new"
-    )
-    gridengine.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="files, or directories with accounting*"
-    )
-    sonar = add_action(actions, "sonar", "what Sonar collected of a Slurm cluster; reads what is new")
-    sonar.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="files, or trees with YYYY/MM/DD/0+job-slurm.json"
-    )
-    for action in (gridengine, sonar):
+    for name in IMPORTERS:
+        importer = importer_plugin(name)
+        action = add_action(actions, name, importer.SUMMARY)
+        action.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=importer.PATHS)
         action.add_argument(
             "--database",
             type=Path,

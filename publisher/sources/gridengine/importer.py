@@ -40,6 +40,8 @@ __all__ = ["GridEngineImporter", "Options", "create"]
 
 log = logging.getLogger("publisher")
 
+SUMMARY: Final = "accounting files of Grid Engine, plain or compressed; reads what is new"
+PATHS: Final = "files, or directories with accounting*"
 _NAME: Final = "gridengine"
 _FILES: Final = ("accounting", "accounting.jsonl")
 # In one transaction. Measured with 300,000 lines of JSON, of which a third belong to parallel jobs, while others kept the two
