@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import ClassVar
 
 from publisher.model.message import Message
 from publisher.transports.base import (
     Credentials,
+    Destination,
     Endpoint,
     Environment,
+    OneOff,
     Receipt,
     Step,
     Transport,
@@ -24,7 +27,16 @@ from publisher.transports.base import (
 class Options(TransportOptions):
     """The keys of such a target in the configuration."""
 
+    one_off: ClassVar[OneOff | None] = OneOff(key="tray", help="onto this paper, for once", format="terse")
+
     tray: Path = field(metadata={"help": "where the paper is"})
+
+    def destination(self) -> Destination:
+        """Whoever reads the paper cannot tell who wrote it."""
+        return Destination(place=(str(self.tray),), keys="tray")
+
+    def doubts(self) -> tuple[tuple[str, str], ...]:
+        return (("paper is slow", "use something faster"),)
 
 
 def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:

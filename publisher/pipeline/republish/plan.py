@@ -219,8 +219,8 @@ def _outline(site: Site, target: Target, wish: RepublishRequest, source: Source,
 
 
 def _as_sent(target: Target, wish: RepublishRequest) -> Window:
-    """Rounded out to whole months, but where that has no sense or is not wanted."""
-    whole = receiver_of(target.format).whole_months and not wish.exact
+    """Rounded out to whole months: of totals always, of single records as the receiver needs it, unless told otherwise."""
+    whole = is_summary_format(target.format) or (receiver_of(target.format).whole_months and not wish.exact)
     return whole_months(wish.window) if whole else wish.window
 
 
