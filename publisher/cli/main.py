@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from publisher.cli.commands import Context, command
 from publisher.cli.logs import error_line, log, set_up_logging
@@ -96,13 +96,13 @@ def _is_of_output(error: OSError) -> bool:
 
 def _cannot_print(error: OSError) -> int:
     error_line(f"cannot print the result: {error.strerror}; what was done stays done, `publisher status` tells")
-    _leave_output()
+    _abandon(sys.stdout)
     return LedgerError.exit_status
 
 
-def _leave_output() -> None:
-    """Nobody reads it, or nothing fits in: Python would complain once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _abandon(stream: TextIO) -> None:
+    """Nobody reads it, or nothing fits in: Python would complain once more when it ends, with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _goes_on(command: str | None) -> str:
@@ -128,7 +128,11 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has left
-        _leave_output()
+        _abandon(sys.stdout)
     except OSError as error:
         status = _cannot_print(error) if _is_of_output(error) else _bug(error)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _abandon(sys.stderr)
     sys.exit(status)
