@@ -262,12 +262,13 @@ def test_membership_stays_exact_through_compaction(
         ledger.prepare(sent, rendered(*batch), Progress(), "p")
         ledger.sent(sent, remote_id=str(at), row_ids={}, now=NOW)
     deliver(ledger, *(job(number) for number in range(0, 1000, 100)), first_time=False)
-    for opened in (ledger, open_to_read(path)):
-        known = opened.known("egi", [job(number).key for number in range(-50, 1050)])
-        assert set(known) == {job(number).key for number in range(1000)}
-        assert all(one.settled for one in known.values())
-        assert len(opened.trace(JobId("job100"))) == 2
-        assert len(opened.trace(JobId("job101"))) == 1
+    with closing(open_to_read(path)) as reader:
+        for opened in (ledger, reader):
+            known = opened.known("egi", [job(number).key for number in range(-50, 1050)])
+            assert set(known) == {job(number).key for number in range(1000)}
+            assert all(one.settled for one in known.values())
+            assert len(opened.trace(JobId("job100"))) == 2
+            assert len(opened.trace(JobId("job101"))) == 1
     with closing(sqlite3.connect(path)) as connection, connection:
         sizes = [count for (count,) in connection.execute("SELECT entries FROM stretch ORDER BY id")]
         (fresh,) = connection.execute("SELECT count(*) FROM fresh").fetchone()
@@ -343,8 +344,8 @@ def test_another_programs_database_is_refused(path: Path, version: int) -> None:
 
 
 def test_reading_makes_no_file(path: Path) -> None:
-    asked = open_to_read(path)
-    assert asked.target("egi") is None
+    with closing(open_to_read(path)) as asked:
+        assert asked.target("egi") is None
     assert not path.exists()
 
 

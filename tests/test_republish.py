@@ -232,10 +232,14 @@ def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
             waiting.wait(0.02)
         fill(site, *late)
         results.append(site.publish())
+        while (
+            results[-1].status == 75 and child.poll() is None
+        ):  # on a busy machine it gives up waiting before its turn
+            results.append(site.publish())
     finally:
         child.communicate(timeout=PATIENCE_S)
-    assert results[0].status == 0, results[0].err
-    assert results[0].json["targets"]["egi"]["records"] >= 7
+    assert results[-1].status == 0, results[-1].err
+    assert results[-1].json["targets"]["egi"]["records"] >= 7
     assert child.returncode == 0
     assert {told(row) for row in site.received(with_openssl=False)} >= {truth(job) for job in [*september, *late]}
 
