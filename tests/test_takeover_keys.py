@@ -18,7 +18,9 @@ from typing import Any, Final
 import pytest
 
 from publisher.cli.outcomes import ticket
+from publisher.ledger.contract import Hold
 from publisher.model.time import epoch, iso
+from publisher.pipeline import publish as operations
 from tests.arc_pages import apel, keys, stopped
 from tests.arex_databases import SampleJob, Schema
 from tests.pki import Credential
@@ -276,6 +278,24 @@ def test_jobs_of_the_last_second_are_sent_again_under_the_keys_that_were_there(
     assert keys_at(world.receiver) == before[0]
     (year, month), (jobs, wall_s, cpu_s) = max(before[1].items())
     assert world.receiver.totals()[year, month] == (jobs, wall_s + 7, cpu_s)
+
+
+def test_jobs_of_the_last_second_wait_where_their_users_are_not_named_any_more(
+    tmp_path: Path, host: Credential
+) -> None:
+    site = switched_over(tmp_path, host, 6, "urs", ORDINARY)
+    world = site.world
+    last = left_at_the_last_second(site, 6, "urs")
+    world.config["records"]["identity"] = {"mode": "withheld"}
+    world.config["targets"]["egi"]["sync"] = False
+    before = keys_at(world.receiver), world.receiver.totals()
+    outcome = done(world.publish())
+    assert (outcome.exit_status, outcome.records, outcome.quarantined) == (65, 0, len(last))
+    assert {held.job.rule for held in operations.quarantined(world.site(), targets=[])} == {"sent-by-jura"}
+    assert (keys_at(world.receiver), world.receiver.totals()) == before
+    operations.release_or_drop(world.site(), [last[0].job_id], Hold.RELEASED, every=False, targets=[])
+    assert done(world.publish()).records == 1
+    assert any("user withheld" in text for _, text in keys_at(world.receiver) - before[0])
 
 
 @pytest.mark.parametrize("messages", MESSAGES)

@@ -22,7 +22,7 @@ _JUDGED_ANEW: Final = frozenset({"end-in-future", KEY_COLLISION})
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
-# What another publisher told of a job that it may have sent; None for other jobs.
+# What another publisher told of a job that it may have sent; None for other jobs. Raises Unfit where that is not to be said.
 ToldBefore = Callable[[JobRecord], PublishedJob | None]
 
 
@@ -86,12 +86,13 @@ class Decider:
     def _described(self, job: JobRecord, held: Quarantined | None) -> PublishedJob | SkippedJob | Skip:
         try:
             published = self.policy.describe(job)
+            if not self.selection.wants_vo(published.who.vo):
+                return Skip(left_quarantine=held is not None)
+            if self.told_before is None or (held is not None and held.hold is Hold.RELEASED):
+                return published
+            return self.told_before(job) or published
         except Unfit as unfit:
             return set_aside(job, unfit)
-        if not self.selection.wants_vo(published.who.vo):
-            return Skip(left_quarantine=held is not None)
-        before = None if self.told_before is None else self.told_before(job)
-        return before or published
 
     def _passed_over(
         self, known: DeliveredRun, held: Quarantined | None, job: JobRecord, fingerprint: int

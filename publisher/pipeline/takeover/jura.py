@@ -23,6 +23,11 @@ from publisher.model.time import Window
 # What it says of a job that carries no benchmark.
 _WITHOUT: Final = BenchmarkPolicy(rules=(BenchmarkRule(benchmarks=(make_benchmark("HEPSPEC", "1.0"),)),))
 
+_NAMED: Final = (
+    "jura-ng may have sent it with the user's name, which `identity` keeps back now, and under both it would count twice; when "
+    "the receiver has no record of this job, or was asked to delete the row, release it, and drop it otherwise"
+)
+
 
 def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
     """The policy of jura-ng at this site. `vomsless_vo` (records.default_vo) counts in its single records only."""
@@ -60,8 +65,8 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
 def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
     """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay under the key that they have.
 
-    None for a target where that does not matter; it gives None for a job of which the target speaks for itself. Whom it names
-    is as configured: what is to be withheld is not told.
+    None for a target where that does not matter; it gives None for a job of which the target speaks for itself. A user who is
+    not to be named any more is not, and without the name the job has another key: it raises Unfit.
     """
     until = target.jura_until
     form = target.jura_format or target.format
@@ -87,6 +92,8 @@ def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] |
             counted_at = target.policy.place(job).receiver_host  # in our sync messages, as of all other jobs
         except Unfit:
             return None
+        if published.who.user != policy.spell(job, job.user):
+            raise Unfit("sent-by-jura", _NAMED)
         return replace(published, where=replace(published.where, receiver_host=counted_at))
 
     return told
