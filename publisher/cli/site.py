@@ -207,6 +207,7 @@ class LiveSite:
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
+            source_digest=_digest(self.settings.source, sorted(self.settings.importers.items())),
             wire_digest=_digest(target.type, target.options),
         )
 

@@ -82,6 +82,7 @@ class LiveTarget:
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
+    source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
 
 

@@ -70,7 +70,7 @@ def open_sink(
             ledger=ledger,
             sender=sender,
             scales=MessageLimits(most_records=live.batch_records, fill_to=sender.payload_limit),
-            basis=f"{live.selection_digest}-{live.policy_digest}",
+            basis=f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}",
             accept_key_change=live.accept_key_change,
             clock=clock,
             page_read=page_read if decider.again else lambda _: None,  # a regular round tells of its own reading only

@@ -9,9 +9,10 @@ itself only if nothing but the accounting data moved the jobs: a job was restart
 benchmark of its own now. Our own configuration, or another version of this program, must not change what is counted under
 which key unseen, so a month that they moved is held back until an administrator accepts it. To tell the two apart:
 
-- The ledger keeps with each month the `basis` of its totals, a digest of selection, policy and version. Under another one
-  the month is summed up anew and marked `by_settings`, until it was sent or is what the receiver has.
-- It is marked also when a job that did not change leaves the month: the clock went back, or somebody dropped the job.
+- The ledger keeps with each month the `basis` of its totals, a digest of selection, policy, source and version. Under another
+  one the month is summed up anew and marked `by_settings`, until it was sent or is what the receiver has.
+- It is marked also when a job that did not change leaves the month: the clock went back, or somebody dropped the job; and when
+  it has jobs of our importers, whose rows change with their configuration too.
 - What another publisher sent has no basis of ours, and is marked like that.
 
 Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows that lack some of the runs
@@ -49,6 +50,7 @@ from publisher.pipeline.round.assemble import make_months
 from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.round.sender import MessageSender
+from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
 
 _ASIDE_AT_ONCE: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
@@ -87,6 +89,7 @@ class _MonthRows:
         self.aside: list[SkippedJob] = []
         self.present = 0  # runs that the ledger has in this month
         self.by_settings = False
+        self.imported = False  # some rows: our importer writes them, and perhaps otherwise now
 
     def groups(self) -> list[SummaryGroup]:
         """Everything found."""
@@ -295,6 +298,7 @@ class MonthlyTotals:
         """Count a job of a month, by what was known of it before."""
         before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
         found.present += before == month
+        found.imported |= before == month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
         if isinstance(fit, Publish):
             if before != month:
                 found.joined.add(fit.published)
@@ -323,14 +327,11 @@ class MonthlyTotals:
             counted = self._ledger.counted(self._target, state.month)
             as_counted = self._can_be_told(counted)
             if as_counted and not found.by_settings:
-                groups = self._with_gone(counted, found, gone)
-            if groups is None and not state.moved and (as_counted or not state.dirty):
+                # Which jobs of a row are in another month by now, and which are gone, is not known: none leaves it.
+                groups = self._with_gone(counted, found, gone + state.moved)
+            if groups is None and (as_counted or not state.dirty):
                 # What is there beside the rows that are gone is met by the regular reading, and added.
                 groups, found = counted, _MonthRows(self._format.grouping)
-            elif groups is None and as_counted and not self._accept_key_change:
-                # Some that are in its totals are in those of another month by now, and nobody can tell which.
-                self._held.append(BlockedMonth(month=state.month, stale=(), lost_jobs=gone))
-                return
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
         for skipped in found.aside:
@@ -340,7 +341,7 @@ class MonthlyTotals:
             {state.month: found.groups() if groups is None else groups},
             dirty={month: moved for month, moved in found.moved.items() if month != state.month},
             clean=[state.month],
-            by_settings=[state.month] if found.by_settings else (),
+            by_settings=[state.month] if found.by_settings or found.imported else (),
             progress=Progress(skipped=tuple(found.aside)),
         )
 
