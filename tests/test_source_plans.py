@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from publisher.sources import arex, sqlite_reader
-from publisher.sources.arex import queries, write_order
+from publisher.sources.arex import grouped, queries, write_order
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
@@ -29,6 +29,7 @@ from tests.arex_databases import bulk
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ALL_LAYOUTS: Final = frozenset(LAYOUTS)
 # Arguments for functions that make questions.
+PAGES: Final = (count.BY_ROW[2], count.OF_USER[2], count.BY_END[2])
 WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.side": [(table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES],
@@ -38,6 +39,10 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.finished_among": [(2,)],
     "count.standing_among": [(2,)],
+    "grouped.sums": [(page, by, alone) for page in PAGES for by in grouped.BY for alone in (False, True)],
+    "grouped.odd": [(page, alone) for page in PAGES for alone in (False, True)],
+    "grouped.ids": [(page,) for page in PAGES],
+    "grouped.last": [(page,) for page in PAGES],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -48,11 +53,15 @@ WHOLE: Final = {
     count.BY_SUBMISSION[IMPORTED]: {"AAR"},
     **{question: {question.split()[-1]} for question in count.NAMES.values()},  # names, for suggestions
 }
-SMALL: Final = {"json_each", "sqlite_master"}
+SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)"}  # or one page
 # What hardly tells one row from another: SQLite must not go by it.
 COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
 # A page's worth; a schema's; and what is read whole anyway.
-SORTED: Final = {queries.EVENTFUL, *WHOLE}
+SORTED: Final = {
+    queries.EVENTFUL,
+    *(grouped.sums(page, by, alone) for page in PAGES for by in grouped.BY for alone in (False, True)),
+    *WHOLE,
+}
 
 
 def questions() -> Iterator[tuple[str, frozenset[int], str]]:
@@ -138,7 +147,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
-    for module in (queries, count, write_order):
+    for module in (queries, count, grouped, write_order):
         short = module.__name__.rpartition(".")[2]
         for name, made in vars(module).items():
             if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:

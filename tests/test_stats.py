@@ -7,19 +7,22 @@ import io
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from publisher.cli.progress import CountingReport
+from publisher.model.job import Epoch
+from publisher.model.time import Window
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import LISTED
 from publisher.sources.arex.source import Options
 from publisher.sources.arex.statistics import create
-from publisher.sources.statistics import JobFilter
+from publisher.sources.statistics import JobFilter, JobStatistics, totals_of
 from tests.arex_databases import (
     RawRow,
     SampleJob,
@@ -475,6 +478,48 @@ def test_hostile_rows_are_counted_and_nothing_breaks(
         assert sum(int(row[1]) for row in rows[1:]) == run.json["jobs"]
     for key in ("vomsfqan", "rte", "dtrurl", "jobname", "benchmark"):
         stats(site, "-o", "jobcount", "--filter-extra", key, "x", *words)
+
+
+WANTED: Final = {
+    "everything": JobFilter(),
+    "by end": JobFilter(ended=Window(start=Epoch(1), end=Epoch(int(END.timestamp()) - 400_000))),
+    "by submission": JobFilter(submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None)),
+    "both": JobFilter(
+        ended=Window(start=None, end=Epoch(int(END.timestamp()) - 400_000)),
+        submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None),
+    ),
+    "names": JobFilter(
+        vos=frozenset({"atlas", ""}), queues=frozenset({"grid", "long", ""}), states=frozenset({"completed"})
+    ),
+    "users": JobFilter(users=frozenset(job.user for job in JOBS[:5])),
+    "an attribute": JobFilter(extras={"jobname": frozenset(str(job.job_name) for job in JOBS[:5])}),
+}
+
+
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(
+    site: ConfiguredSite, schema: Schema, wanted: JobFilter
+) -> None:
+    """With odd rows on every page, fractions on one, and jobs that stand in two databases."""
+    write(site, [*JOBS[:60], *hostile(1)[::4], *JOBS[60:]], RUNNING, schema)
+    write(site, JOBS[150:170], [RUNNING[0], JOBS[171]], 2 if schema == 1 else 1)
+    with closing(sqlite3.connect(site.database(schema))) as arex, arex:
+        arex.execute("UPDATE AAR SET UsedWalltime = 7.5, StageInVolume = NULL WHERE RecordID = 190")
+    grouped = 0
+    for by in (None, *GROUPS):
+        one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
+        accounts = create(Options(control_dir=site.control, page_rows=1), {})
+        try:
+            for counted in accounts.counted(wanted):
+                one_by_one.add((job, totals_of(job)) for job in counted.jobs)
+            for page in accounts.summed(wanted, by):
+                summed.add(page.groups)
+                grouped += sum(one.jobs for _, one in page.groups if one.jobs > 1)
+        finally:
+            accounts.close()
+        assert summed == one_by_one, by
+        assert one_by_one.totals.jobs > 1
+    assert grouped > 1 or wanted.extras, "nothing was in groups"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from publisher.model.text import arex_unescape
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.site import Site
 from publisher.sources.statistics import (
-    GROUPINGS,
     Accounts,
     JobDetails,
     JobFilter,
@@ -36,10 +35,10 @@ _COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 
 def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> JobStatistics:
     """Everything that is told of the jobs that a filter takes. Raises: SourceError."""
-    tally = JobStatistics(by=None if by is None else GROUPINGS[by])
+    tally = JobStatistics(by=by)
     with closing(_accounts(site)) as accounts:
-        for page in accounts.counted(wanted):
-            tally.add(page.jobs)
+        for page in accounts.summed(wanted, by):
+            tally.add(page.groups)
             rows_read(page.rows_read)
     return tally
 

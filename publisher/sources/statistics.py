@@ -143,44 +143,59 @@ class Totals:
     def cpu_s(self) -> int:
         return self.cpu_user_s + self.cpu_kernel_s
 
-    def add(self, job: CountedJob) -> None:
-        self.jobs += 1
-        self.in_progress += job.in_progress
-        self.unreadable += job.unreadable
-        self.wall_s += job.wall_s or 0
-        self.cpu_user_s += job.cpu_user_s or 0
-        self.cpu_kernel_s += job.cpu_kernel_s or 0
-        self.stage_in_bytes += job.stage_in_bytes or 0
-        self.stage_out_bytes += job.stage_out_bytes or 0
-        submitted, ended = job.submitted_at, job.ended_at
-        if submitted is not None and (self.first_submitted_at is None or submitted < self.first_submitted_at):
-            self.first_submitted_at = submitted
-        if ended is not None and (self.last_ended_at is None or ended > self.last_ended_at):
-            self.last_ended_at = ended
+    def add(self, other: Totals) -> None:
+        self.jobs += other.jobs
+        self.in_progress += other.in_progress
+        self.unreadable += other.unreadable
+        self.wall_s += other.wall_s
+        self.cpu_user_s += other.cpu_user_s
+        self.cpu_kernel_s += other.cpu_kernel_s
+        self.stage_in_bytes += other.stage_in_bytes
+        self.stage_out_bytes += other.stage_out_bytes
+        submitted = [at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None]
+        ended = [at for at in (self.last_ended_at, other.last_ended_at) if at is not None]
+        self.first_submitted_at = min(submitted, default=None)
+        self.last_ended_at = max(ended, default=None)
+
+
+def totals_of(job: CountedJob) -> Totals:
+    return Totals(
+        jobs=1,
+        in_progress=int(job.in_progress),
+        unreadable=int(job.unreadable),
+        wall_s=job.wall_s or 0,
+        cpu_user_s=job.cpu_user_s or 0,
+        cpu_kernel_s=job.cpu_kernel_s or 0,
+        stage_in_bytes=job.stage_in_bytes or 0,
+        stage_out_bytes=job.stage_out_bytes or 0,
+        first_submitted_at=job.submitted_at,
+        last_ended_at=job.ended_at,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
 class JobStatistics:
     """Everything that is told of some jobs. Grows with the number of users, not of jobs.
 
-    `groups` are totals by what `by` tells of a job; without it there are none. Names that are '' are in no set.
+    `groups` are totals by `by`, one of `GROUPINGS`; without it there are none. Names that are '' are in no set.
     """
 
-    by: Callable[[CountedJob], str] | None = None
+    by: str | None = None
     totals: Totals = field(default_factory=Totals)
     states: Counter[str] = field(default_factory=Counter)
     vos: set[str] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
     groups: dict[str, Totals] = field(default_factory=dict)
 
-    def add(self, jobs: Iterable[CountedJob]) -> None:
-        for job in jobs:
-            self.totals.add(job)
-            self.states[job.status] += 1
+    def add(self, groups: Iterable[tuple[CountedJob, Totals]]) -> None:
+        """Jobs in groups, each with one that has the names which they have in common."""
+        for job, totals in groups:
+            self.totals.add(totals)
+            self.states[job.status] += totals.jobs
             self.vos.add(job.vo)
             self.users.add(job.user)
             if self.by is not None:
-                self.groups.setdefault(self.by(job), Totals()).add(job)
+                self.groups.setdefault(GROUPINGS[self.by](job), Totals()).add(totals)
         self.vos.discard("")
         self.users.discard("")
 
@@ -316,6 +331,14 @@ class CountedPage:
     rows_read: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedPage:
+    """The jobs of a page that a filter takes, in groups as `JobStatistics` adds them up."""
+
+    groups: Sequence[tuple[CountedJob, Totals]]
+    rows_read: int
+
+
 class Accounts(Protocol):
     """A site's accounting data, to be looked into. Only reads; a job in two databases counts once, where it is finished.
 
@@ -329,6 +352,10 @@ class Accounts(Protocol):
 
     def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
         """The jobs that a filter takes, page by page; pages may be empty."""
+        ...
+
+    def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
+        """The same jobs, added up page by page so that they can be told apart `by` one of `GROUPINGS`."""
         ...
 
     def names(self, kind: NameKind) -> frozenset[str]:

@@ -78,12 +78,12 @@ class NameTables:
         self.look_up(connection, {column: {row[sql.NAMES[column][0]] for row in rows} for column in self._columns})
 
     def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]) -> None:
-        """As `fill`, for numbers by column."""
+        """As `fill`, for numbers by column, which may be only some of the columns."""
         if any(len(known) > _REMEMBERED_NAMES for known in self._texts.values()):
             self._forget()
         for column in self._columns:
             known = self._texts[column]
-            missing = [number for number in numbers[column] if number not in known and number.__class__ is int]
+            missing = [number for number in numbers.get(column, ()) if number not in known and number.__class__ is int]
             if not missing:
                 continue
             for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(missing)}):

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from publisher.model.job import JobId, RowRef
+from publisher.sources.arex import grouped
 from publisher.sources.arex.counting import count as sql
 from publisher.sources.arex.counting.count import CountingDatabase, Stretch, with_arex_spelling
 from publisher.sources.arex.database import DatabaseOptions, stored_job_id
@@ -16,7 +18,17 @@ from publisher.sources.arex.rows import Row
 from publisher.sources.arex.source import Options, copies_directory, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone
 from publisher.sources.sqlite_reader import CopyShelf
-from publisher.sources.statistics import CountedJob, CountedPage, JobDetails, JobFilter, NameKind
+from publisher.sources.statistics import (
+    CountedJob,
+    CountedPage,
+    JobDetails,
+    JobFilter,
+    NameKind,
+    SummedPage,
+    totals_of,
+)
+
+_SUMMED_PAGES: Final = 100  # at once, where SQLite adds them up: some 0.1 s for 50,000 rows
 
 
 def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
@@ -60,6 +72,21 @@ class ArexAccounts:
                         rows_read=len(stretch.rows),
                     )
 
+    def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
+        if wanted.extras or _tell_apart(wanted, by) is None:
+            for page in self.counted(wanted):
+                yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
+            return
+        if self._options.unescape:
+            wanted = _in_both_spellings(wanted)
+        with self._opened() as opened:
+            for place, database in enumerate(opened):
+                above, below = opened[:place], opened[place + 1 :]
+                limit = self._options.page_rows * _SUMMED_PAGES
+                for found in database.summed(wanted, _tell_apart(wanted, by) or "", limit, [*above, *below]):
+                    alone = [(job, totals_of(job)) for _, job in _once(found.alone, above, below)]
+                    yield SummedPage(groups=[*found.groups, *alone], rows_read=found.rows_read)
+
     def names(self, kind: NameKind) -> frozenset[str]:
         with self._opened() as opened:
             return frozenset().union(*(database.name_texts(sql.NAMES[kind]) for database in opened))
@@ -100,6 +127,13 @@ class ArexAccounts:
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)
+
+
+def _tell_apart(wanted: JobFilter, by: str | None) -> str | None:
+    """Which of `grouped.BY` tells the groups apart; None where it would take two of them."""
+    kinds = {by if by in grouped.BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
+    kinds.discard("")
+    return None if len(kinds) > 1 else next(iter(kinds), "")
 
 
 def _once(

@@ -12,16 +12,18 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape, arex_unescape
 from publisher.model.time import Window
+from publisher.sources.arex import grouped
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
-from publisher.sources.statistics import CountedJob, JobFilter
+from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
@@ -92,7 +94,7 @@ _LOOKED_UP_AT_ONCE: Final = 500
 _IN_PROGRESS: Final = "in-progress"
 # Words of people for what A-REX calls otherwise; arcctl's help says `project`.
 _ALSO: Final = {"project": ("projectname",), "nodename": ("nodenames",), "nodenames": ("nodename",)}
-Advance = Callable[[Row], Mapping[str, object]]
+Place = tuple[Any, Any, Any]  # RecordID, SubmitTime, EndTime of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +106,21 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SummedStretch:
+    """The jobs of a stretch that a filter takes: in groups, with one of each, or by themselves."""
+
+    groups: Sequence[tuple[CountedJob, Totals]]
+    alone: Stretch
+    rows_read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
     """Rows in the order of an index: the question by layout, where to begin, and where to go on after a row."""
 
     question: Mapping[int, str]
     begin: Mapping[str, object]
-    advance: Advance
+    advance: Callable[[Place], Mapping[str, object]]
 
 
 class CountingDatabase(AccountingDatabase):
@@ -126,7 +137,77 @@ class CountingDatabase(AccountingDatabase):
                 yield stretch
                 if len(stretch.rows) < limit:
                     break
-                parameters = {**parameters, **walk.advance(stretch.rows[-1])}
+                parameters = {**parameters, **walk.advance(_place(stretch.rows[-1]))}
+
+    def summed(
+        self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]
+    ) -> Iterator[SummedStretch]:
+        """As `stretches`, with most jobs in groups; those that one of `others` has too are by themselves.
+
+        Filters by queue, interface or extra attributes are not for groups, unless they are told apart `by` it.
+        Raises: SourceError.
+        """
+        asked: dict[str, object] = {"limit": limit}
+        for name, window in (("submitted", wanted.submitted), ("ended", wanted.ended)):
+            first, last = _bounds(window) if window != Window() else (0, LAST_SECOND)
+            asked |= {f"{name}_first": first, f"{name}_last": last}
+        for walk in self._walks(wanted):
+            at: Place | None = None
+            asked.update(walk.begin)
+            while True:
+                asked["alone"] = json.dumps(self._elsewhere(walk.question, asked, others))
+                found, at = self._ask(partial(self._sums, page=walk.question, asked=asked, wanted=wanted, by=by))
+                yield found
+                if at is None:
+                    break
+                asked.update(walk.advance(at))
+
+    def _elsewhere(
+        self, question: Mapping[int, str], asked: Mapping[str, object], others: Sequence[CountingDatabase]
+    ) -> list[int]:
+        """The rows of a page whose jobs are in other databases too."""
+        if not others:
+            return []
+        rows = self._ask(
+            lambda connection, reader: connection.execute(grouped.ids(question[reader.layout]), asked).fetchall()
+        )
+        there: set[bytes] = set()
+        for other in others:
+            there |= other.standing_among(rows).keys()
+        return [row[0] for row in rows if stored_job_id(row) in there]
+
+    def _sums(
+        self,
+        connection: sqlite3.Connection,
+        reader: RowReader,
+        *,
+        page: Mapping[int, str],
+        asked: Mapping[str, object],
+        wanted: JobFilter,
+        by: str,
+    ) -> tuple[SummedStretch, Place | None]:
+        """A stretch, and where it ends if it is full. Raises: sqlite3.Error."""
+        rows_of, alone = page[reader.layout], asked["alone"] != "[]"
+        groups = _added_up(connection, grouped.sums(rows_of, by, alone), asked)
+        rows: list[Row] = []
+        if groups is None:
+            rows, groups = connection.execute(rows_of, asked).fetchall(), []
+        elif not all(group[0] for group in groups):
+            rows = connection.execute(grouped.odd(rows_of, alone), asked).fetchall()
+        names = self._names_of(connection, reader)
+        names.fill(connection, rows)
+        numbers = {column: {group[at] for group in groups} for column, at in _IN_SUMS.items()}
+        if by in _BY_COLUMN:
+            numbers[_BY_COLUMN[by]] = {group[5] for group in groups}
+        names.look_up(connection, numbers)
+        plain = [_summed(group, names, by) for group in groups if group[0]]
+        jobs = ((row, _counted(row, names, reader)) for row in rows)
+        found = SummedStretch(
+            groups=[one for one in plain if _has_names(wanted, one[0])],
+            alone=Stretch(rows=rows, taken=[(row, job) for row, job in jobs if _takes(wanted, job)]),
+            rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
+        )
+        return found, connection.execute(grouped.last(rows_of), asked).fetchone()
 
     def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
         """Which jobs of rows elsewhere are here too, as `stored_job_id` gives them, and whether they are finished here."""
@@ -175,9 +256,9 @@ class CountingDatabase(AccountingDatabase):
                 for user in self._user_ids(wanted.users)
             ]
         if wanted.ended != Window():
-            return [_by_time(BY_END, wanted.ended, 12)]
+            return [_by_time(BY_END, wanted.ended, 2)]
         if wanted.submitted != Window():
-            return [_by_time(BY_SUBMISSION, wanted.submitted, 11)]
+            return [_by_time(BY_SUBMISSION, wanted.submitted, 1)]
         return [_Walk(question=BY_ROW, begin={"after": BEFORE_ALL}, advance=_next_row)]
 
     def _user_ids(self, users: Iterable[str]) -> list[int]:
@@ -218,27 +299,92 @@ def with_arex_spelling(values: frozenset[str]) -> frozenset[str]:
     return values | {arex_unescape(value) for value in values}
 
 
-def _by_time(question: Mapping[int, str], window: Window, place: int) -> _Walk:
-    # A job that has not ended has 0 there: without an end it is in no window.
-    first = max(1, window.start or 1)
-    last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+def _by_time(question: Mapping[int, str], window: Window, time: int) -> _Walk:
+    first, last = _bounds(window)
     return _Walk(
         question=question,
         begin={"first": first, "last": last, "after": BEFORE_ALL},
-        advance=lambda row: {"first": row[place], "after": row[0]},
+        advance=lambda place: {"first": place[time], "after": place[0]},
     )
 
 
-def _next_row(row: Row) -> Mapping[str, object]:
-    return {"after": row[0]}
+def _bounds(window: Window) -> tuple[int, int]:
+    """The first and the last second. A job that has not ended has 0 there: without an end it is in no window."""
+    last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+    return max(1, window.start or 1), last
+
+
+def _next_row(place: Place) -> Mapping[str, object]:
+    return {"after": place[0]}
+
+
+def _place(row: Row) -> Place:
+    return row[0], row[11], row[12]
+
+
+def _added_up(connection: sqlite3.Connection, sums: str, asked: Mapping[str, object]) -> list[Row] | None:
+    """The groups of a page; None where SQLite cannot add up its numbers. Raises: sqlite3.Error."""
+    try:
+        groups = connection.execute(sums, asked).fetchall()
+    except sqlite3.OperationalError as error:
+        if "integer overflow" not in str(error):  # odd numbers, each beyond what is plain
+            raise
+        return None
+    fractions = any(isinstance(value, float) for group in groups if group[0] for value in group)
+    return None if fractions else groups
+
+
+_IN_SUMS: Final = {"StatusID": 1, "VOID": 2, "UserID": 3}
+_BY_COLUMN: Final = {"queue": "QueueID", "endpoint": "EndpointID"}
+
+
+def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]:
+    """A row of `grouped.sums`, with one job that has what they have in common."""
+    _, status_id, vo_id, user_id, has_end, place_id, jobs, *sums, first_submitted, last_ended = group
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out = (number or 0 for number in sums[:5])
+    status = names.statuses.get(status_id, "")
+    in_progress = status == _IN_PROGRESS or (not status and not has_end)
+    ended_at = Epoch(last_ended) if has_end else None
+    job = CountedJob(
+        job_id="",
+        status=status,
+        in_progress=in_progress,
+        interface=names.endpoints.get(place_id, ("", ""))[0] if by == "endpoint" else "",
+        queue=names.queues.get(place_id, "") if by == "queue" else "",
+        user=names.users.get(user_id, ""),
+        vo=names.vos.get(vo_id, ""),
+        submitted_at=Epoch(first_submitted),
+        ended_at=ended_at,
+        wall_s=wall_s,
+        cpu_user_s=cpu_user_s,
+        cpu_kernel_s=cpu_kernel_s,
+        stage_in_bytes=stage_in,
+        stage_out_bytes=stage_out,
+        unreadable=False,
+    )
+    totals = Totals(
+        jobs=jobs,
+        in_progress=jobs if in_progress else 0,
+        wall_s=wall_s,
+        cpu_user_s=cpu_user_s,
+        cpu_kernel_s=cpu_kernel_s,
+        stage_in_bytes=stage_in,
+        stage_out_bytes=stage_out,
+        first_submitted_at=Epoch(first_submitted),
+        last_ended_at=ended_at,
+    )
+    return job, totals
 
 
 def _takes(wanted: JobFilter, job: CountedJob) -> bool:
     """All but the extra attributes, which stand in other tables."""
+    within = _within(wanted.ended, job.ended_at) and _within(wanted.submitted, job.submitted_at)
+    return within and _has_names(wanted, job)
+
+
+def _has_names(wanted: JobFilter, job: CountedJob) -> bool:
     return (
-        _within(wanted.ended, job.ended_at)
-        and _within(wanted.submitted, job.submitted_at)
-        and (not wanted.vos or job.vo in wanted.vos)
+        (not wanted.vos or job.vo in wanted.vos)
         and (not wanted.users or job.user in wanted.users)
         and (not wanted.states or job.status in wanted.states)
         and (not wanted.queues or job.queue in wanted.queues)
