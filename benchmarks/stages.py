@@ -92,7 +92,7 @@ class Rehearsed(DryRunLedger):
         state = super().begin_round(
             target, start_rule=start_rule, start=start, selection_digest=selection_digest, now=now
         )
-        return replace(state, checked_digest=self._checked_digest)
+        return state._replace(checked_digest=self._checked_digest)
 
 
 class TakesAll:

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.sources.base import ImportReport
 from publisher.sources.gridengine.importer import Options, create
+from publisher.sources.importers import ImportReport
 
 CLUSTER = "sge.example.org"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.sources.base import ImportReport
+from publisher.sources.importers import ImportReport
 from publisher.sources.sonar.importer import Options, create
 from tests.gridengine_files import jobs
 

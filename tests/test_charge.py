@@ -299,7 +299,7 @@ def assessed(number: int, amount: str | None = "1", **overrides: Any) -> Assesse
         queue="q", project="p", group="g", tariff=TARIFF, amount=None if amount is None else Decimal(amount),
         reason="" if amount is not None else "division by zero",
     )  # fmt: skip
-    return replace(job, **overrides)
+    return job._replace(**overrides)
 
 
 def never() -> bool:

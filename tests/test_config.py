@@ -529,7 +529,7 @@ def same(found: Settings) -> Settings:
         replace(
             target,
             policy=replace(
-                target.policy, benchmarks=replace(target.policy.benchmarks, rules=rules(target.records).benchmark)
+                target.policy, benchmarks=target.policy.benchmarks._replace(rules=rules(target.records).benchmark)
             ),
         )
         for target in targets

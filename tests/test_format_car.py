@@ -388,7 +388,7 @@ def test_who_and_where_are_rendered_once_for_all_their_jobs(car: Car) -> None:
     assert first.who is second.who
     assert first.where is second.where
     assert first.benchmark is second.benchmark
-    other = replace(first, who=replace(first.who, user="/CN=other"))
+    other = replace(first, who=first.who._replace(user="/CN=other"))
     assert [row["GlobalUserName"] for row in read_car(payload(car, [first, other, second]), NOW)] == [
         first.who.user,
         "/CN=other",

@@ -414,8 +414,8 @@ def test_transfers_are_told_without_their_secrets(ur: OgfUr) -> None:
 
 
 def test_a_record_of_20000_transfers_can_shed_them(ur: OgfUr) -> None:
-    one = replace(STAGED[2], size_bytes=10)
-    many = tuple(replace(one, url=f"https://se.example.org/tr:FileTransfers/{number}") for number in range(20_000))
+    one = STAGED[2]._replace(size_bytes=10)
+    many = tuple(one._replace(url=f"https://se.example.org/tr:FileTransfers/{number}") for number in range(20_000))
     published = make_policy().describe(make_job(transfers=many, job_name="</tr:FileTransfers><tr:FileTransfers>"))
     content = ur.render(published, NOW)
     made = ur.frame.join([content])
@@ -446,7 +446,7 @@ def test_users_and_places_that_are_shared_are_not_mixed_up(ur: OgfUr) -> None:
     policy = make_policy()
     first, second = policy.describe(make_job(job_id=JobId("A1"))), policy.describe(make_job(job_id=JobId("A3")))
     assert first.who is second.who
-    other = replace(first, job=make_job(job_id=JobId("A2")), record_id="x", who=replace(first.who, user="/CN=other"))
+    other = replace(first, job=make_job(job_id=JobId("A2")), record_id="x", who=first.who._replace(user="/CN=other"))
     rows = read_ur(payload(ur, [first, other, second]))
     assert [row["global_user_name"] for row in rows] == [first.who.user, "/CN=other", first.who.user]
 

@@ -23,8 +23,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.sources.base import Importer, ImportReport
 from publisher.sources.gridengine import importer as gridengine
+from publisher.sources.importers import Importer, ImportReport
 from publisher.sources.importing.log_files import opened
 from publisher.sources.sonar import importer as sonar
 from tests import sonar_files

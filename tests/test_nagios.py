@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,7 +32,7 @@ WELL = TargetStatus(
     overdue=NOW + timedelta(hours=2),
     began=True,
 )
-LATE = replace(WELL, last_success=NOW - timedelta(hours=30), overdue=NOW - timedelta(hours=20))
+LATE = WELL._replace(last_success=NOW - timedelta(hours=30), overdue=NOW - timedelta(hours=20))
 # Label, value, unit, and the thresholds. Spec: Monitoring Plugins Development Guidelines, section 2.6.
 PERFORMANCE = re.compile(r"'[^'=]+'=(?:U|-?[0-9.]+)(?:s|%|B|c)?(?:;[0-9.:~@]*){0,4}")
 
@@ -58,12 +57,12 @@ def test_all_is_well() -> None:
     ("found", "state", "said"),
     [
         (LATE, 1, "WARNING - egi: last success 30 hours ago"),
-        (replace(LATE, last_success=NOW - timedelta(days=4)), 2, "CRITICAL - egi: last success 4 days ago"),
-        (replace(WELL, quarantined=1), 1, "WARNING - egi: 1 jobs set aside"),
-        (replace(WELL, held=2), 1, "WARNING - egi: 2 months held back"),
-        (replace(WELL, last_success=None, overdue=None), 2, "CRITICAL - egi: never had a success"),
-        (replace(WELL, last_success=None, overdue=None, began=False), 1, "WARNING - egi: had no round yet"),
-        (replace(WELL, pending=50_000, late=9, in_doubt=500), 0, "OK - egi: last success"),
+        (LATE._replace(last_success=NOW - timedelta(days=4)), 2, "CRITICAL - egi: last success 4 days ago"),
+        (WELL._replace(quarantined=1), 1, "WARNING - egi: 1 jobs set aside"),
+        (WELL._replace(held=2), 1, "WARNING - egi: 2 months held back"),
+        (WELL._replace(last_success=None, overdue=None), 2, "CRITICAL - egi: never had a success"),
+        (WELL._replace(last_success=None, overdue=None, began=False), 1, "WARNING - egi: had no round yet"),
+        (WELL._replace(pending=50_000, late=9, in_doubt=500), 0, "OK - egi: last success"),
     ],
 )
 def test_what_is_worth_a_call_without_options(found: TargetStatus, state: int, said: str) -> None:
@@ -73,21 +72,21 @@ def test_what_is_worth_a_call_without_options(found: TargetStatus, state: int, s
 
 
 def test_a_weekly_target_is_not_called_late_after_three_days() -> None:
-    weekly = replace(WELL, last_success=NOW - timedelta(days=10), overdue=NOW + timedelta(days=4))
+    weekly = WELL._replace(last_success=NOW - timedelta(days=10), overdue=NOW + timedelta(days=4))
     assert asked(weekly)[0] == 0
-    assert asked(replace(weekly, last_success=NOW - timedelta(days=15), overdue=NOW - timedelta(days=1)))[0] == 2
+    assert asked(weekly._replace(last_success=NOW - timedelta(days=15), overdue=NOW - timedelta(days=1)))[0] == 2
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("pending", replace(WELL, pending=11)),
-        ("late", replace(WELL, late=11)),
-        ("in_doubt", replace(WELL, in_doubt=11)),
-        ("quarantined", replace(WELL, quarantined=11)),
-        ("held", replace(WELL, held=11)),
-        ("age", replace(WELL, last_success=NOW - timedelta(seconds=11))),
-        ("oldest", replace(WELL, oldest_unsent=Epoch(int(NOW.timestamp()) - 11), pending=1)),
+        ("pending", WELL._replace(pending=11)),
+        ("late", WELL._replace(late=11)),
+        ("in_doubt", WELL._replace(in_doubt=11)),
+        ("quarantined", WELL._replace(quarantined=11)),
+        ("held", WELL._replace(held=11)),
+        ("age", WELL._replace(last_success=NOW - timedelta(seconds=11))),
+        ("oldest", WELL._replace(oldest_unsent=Epoch(int(NOW.timestamp()) - 11), pending=1)),
     ],
 )
 def test_thresholds_are_what_is_not_yet_too_much(name: str, found: TargetStatus) -> None:
@@ -98,8 +97,8 @@ def test_thresholds_are_what_is_not_yet_too_much(name: str, found: TargetStatus)
 
 
 def test_the_gravest_comes_first_and_unknown_hides_none_of_it() -> None:
-    aside = replace(WELL, target="nordic", quarantined=3)
-    unknown = replace(WELL, pending=None, late=None)
+    aside = WELL._replace(target="nordic", quarantined=3)
+    unknown = WELL._replace(pending=None, late=None)
     assert asked(aside, LATE, critical=["age=1d"])[1] == (
         "PUBLISHER CRITICAL - egi: last success 30 hours ago; nordic: 3 jobs set aside"
     )
@@ -114,7 +113,7 @@ def test_a_threshold_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_line_is_not_too_long_for_nagios() -> None:
-    many = [replace(WELL, target=f"target-{number}", quarantined=1) for number in range(60)]
+    many = [WELL._replace(target=f"target-{number}", quarantined=1) for number in range(60)]
     assert len(asked(*many)[1]) < 650
 
 

@@ -97,7 +97,7 @@ def test_rules_about_a_run(fields: dict[str, Any], rule: str | None) -> None:
 )
 def test_rules_about_a_place(fields: dict[str, Any], rule: str | None) -> None:
     job = make_policy().describe(make_job())
-    fault = apel_fault(replace(job, where=replace(job.where, **fields)), NOW)
+    fault = apel_fault(replace(job, where=job.where._replace(**fields)), NOW)
     assert (fault.rule if fault else None) == rule
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -181,7 +180,7 @@ def test_attributes_stay_with_their_vo() -> None:
     assert vo_attributes(described(make_job(), vo_rules=(rule,)).who) == (("/ops/site", "/Role=lcgadmin"),)
     nobody = described(make_job(vo="", fqans=()), vo_groups=("/g",))
     assert vo_attributes(nobody.who) == ()
-    assert vo_attributes(replace(nobody.who, vo="x")) == (("/g", ""),)
+    assert vo_attributes(nobody.who._replace(vo="x")) == (("/g", ""),)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
 from publisher.pipeline.publish import TargetStatus
@@ -36,16 +35,14 @@ _COUNTS: Final = {
 _WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(NamedTuple):
     """What is too much, by name; seconds for times. More than that is told, as many is not."""
 
     warning: Mapping[str, int]
     critical: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
+class _Looked(NamedTuple):
     """One value of a target; None cannot be told. Unless `exact`, it is an upper bound."""
 
     target: str

@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from publisher import __version__
 from publisher.cli.commands import COMMANDS, Group
@@ -200,8 +199,7 @@ def count(text: str) -> int:
 # For documents and completion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandUsage:
+class CommandUsage(NamedTuple):
     """How a command is called, and what it does in a line."""
 
     usage: str

@@ -41,7 +41,8 @@ if TYPE_CHECKING:  # each command loads what it makes live: all of it took 30 ms
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import ImportedFrom, Importer
+    from publisher.sources.base import ImportedFrom
+    from publisher.sources.importers import Importer
     from publisher.sources.statistics import Accounts, UsageReader
 
 

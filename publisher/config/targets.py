@@ -190,7 +190,7 @@ def _settings(
         if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
-        return replace(policy, benchmarks=replace(policy.benchmarks, jura_before=epoch(month.next.start)))
+        return replace(policy, benchmarks=policy.benchmarks._replace(jura_before=epoch(month.next.start)))
 
     return ConfiguredTarget(
         name=name,

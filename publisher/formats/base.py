@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
@@ -36,8 +35,7 @@ def _nothing_omitted(_: PublishedJob) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receiver:
+class Receiver(NamedTuple):
     """What an accounting service does with the records of a format.
 
     Within one `table` records replace each other; those of two tables of one service are counted beside each other.
@@ -49,6 +47,7 @@ class Receiver:
     name: str
     on_change: OnChange
     table: str
+    values: Callable[[PublishedJob, bool], Iterator[tuple[str, str]]]
     row_keys: Callable[[], RowKeys] | None = None
     whole_months: bool = False
     sync_format: str = ""  # in which counts of jobs are told; '' for a receiver that takes none
@@ -59,12 +58,10 @@ class Receiver:
     submit_host_is_client: bool = False  # SubmitHost is where the user's client ran
     signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
     default_batch_records: int = 500  # as in ARC's publisher
-    values: Callable[[PublishedJob, bool], Iterator[tuple[str, str]]]
     omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = _nothing_omitted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(NamedTuple):
     """What stands before, between and after the records of a payload. Bytes, so that a batch is joined, never parsed."""
 
     head: bytes

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from publisher.model import per_job
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
@@ -52,8 +51,7 @@ class Hold(StrEnum):
     DROPPED = "dropped"  # an administrator said: never
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveredRun:
+class DeliveredRun(NamedTuple):
     """A run that the ledger knows: delivered (`settled`) or in an outstanding message.
 
     `only_counted`: into a month whose totals the receiver has not accepted as they are now.
@@ -83,8 +81,7 @@ class OutboxRecord:
     group: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outstanding:
+class Outstanding(NamedTuple):
     """A message without a receipt. `narrowing` is set while a refused message is halved down to its culprits."""
 
     number: int
@@ -94,8 +91,7 @@ class Outstanding:
     narrowing: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetState:
+class TargetState(NamedTuple):
     """What the ledger knows of a target. Counts are records; times are UTC, None before the first."""
 
     target: str
@@ -122,8 +118,7 @@ class TargetState:
         return self.last_round is not None and self.last_round > self.last_success
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined:
+class Quarantined(NamedTuple):
     """A job set aside. `number` names it in `quarantine release|drop`."""
 
     number: int
@@ -135,8 +130,7 @@ class Quarantined:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownDatabase:
+class KnownDatabase(NamedTuple):
     """An accounting database that rounds of a target have found; `retired` since an administrator said that it is gone."""
 
     target: str
@@ -146,8 +140,7 @@ class KnownDatabase:
     retired: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message that carried a run of a job."""
 
     target: str
@@ -165,8 +158,7 @@ class Delivery:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonthState:
+class MonthState(NamedTuple):
     """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, '' before the first."""
 
     month: int
@@ -184,8 +176,7 @@ class MonthState:
     sending_jobs: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonthMessage:
+class MonthMessage(NamedTuple):
     """A message that says (part of) some months whole, and the names of its groups for quarantine."""
 
     message: Message
@@ -193,8 +184,7 @@ class MonthMessage:
     records: tuple[OutboxRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCounts:
+class HostCounts(NamedTuple):
     """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver.
 
     `before_basis` is of what `before` was counted from; '' when it has to be counted anew.
@@ -207,8 +197,7 @@ class HostCounts:
     before_basis: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncMessage:
+class SyncMessage(NamedTuple):
     """A message of counts; `counts` and `records` are in one order."""
 
     message: Message

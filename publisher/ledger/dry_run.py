@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 
 from publisher.ledger.contract import (
@@ -72,8 +71,7 @@ class DryRunLedger(LedgerReader):
             jobs = sum(group.jobs for group in groups)
             digest = month_text.digest(text)
             by_settings = before.by_settings or (target, month) in self._by_settings
-            states[month] = replace(
-                before,
+            states[month] = before._replace(
                 jobs=jobs,
                 digest=digest,
                 basis=basis,
@@ -87,11 +85,11 @@ class DryRunLedger(LedgerReader):
             if name == target and left.groups:
                 jobs = sum(group.jobs for group in left.groups)
                 state = states.get(month, _nothing_of(month))
-                states[month] = replace(
-                    state, accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
+                states[month] = state._replace(
+                    accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
                 )
         return [
-            replace(states[month], dirty=True) if (target, month) in self._dirty else states[month]
+            states[month]._replace(dirty=True) if (target, month) in self._dirty else states[month]
             for month in sorted(states)
         ]
 
@@ -100,8 +98,8 @@ class DryRunLedger(LedgerReader):
         if (target, state.month) not in self._arrived:
             return state
         if not state.sending_digest:
-            return replace(state, accepted_digest="part")
-        return replace(state, accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
+            return state._replace(accepted_digest="part")
+        return state._replace(accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})

@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch, JobRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fqan:
+class Fqan(NamedTuple):
     """VO, group and role of an FQAN. `role` keeps its `Role=` and has no leading slash; None where there is none."""
 
     vo: str
@@ -100,8 +99,7 @@ VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue"
 RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})  # of these: what stands in a job's own row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoRule:
+class VoRule(NamedTuple):
     """The VO of jobs that it matches; first match wins. `field` is one of `VO_RULE_FIELDS`, `pattern` a shell pattern."""
 
     field: str

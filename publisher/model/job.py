@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final, NewType, cast
+from typing import Final, NamedTuple, NewType, cast
 
 from publisher.model import per_job
 
@@ -44,8 +44,7 @@ class RowRef:
     record_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One file staged in or out. `size_bytes` is None when unknown."""
 
     kind: str  # download | cached | upload
@@ -138,8 +137,7 @@ class JobRecord(RunValues):
         return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedJob:
+class SkippedJob(NamedTuple):
     """A job that cannot be published now: the rule it broke, and why, for people."""
 
     row: RowRef

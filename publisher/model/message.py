@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 from publisher.model import per_job
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
@@ -92,8 +92,7 @@ def _id_of(made_at: datetime, digest: str) -> MessageId:
     return MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{digest[:16]}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRow:
+class OpenRow(NamedTuple):
     """A row to look at again: its job is still running, or finished but with side rows still to come.
 
     `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
@@ -104,8 +103,7 @@ class OpenRow:
     finished_seen_at: Epoch | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class Cursor(NamedTuple):
     """How far a database was read: every row up to `record_id` was dealt with or is open.
 
     `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
@@ -117,8 +115,7 @@ class Cursor:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowMark:
+class WindowMark(NamedTuple):
     """How far an errand (a window to republish) has come: everything up to this end time and row is written down."""
 
     window_progress: str
@@ -159,8 +156,7 @@ TOO_LARGE: Final = "too-large"
 _LEARNT_FOR: Final = timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearntLimit:
+class LearntLimit(NamedTuple):
     """The largest payload for a service that refused a larger one. `wire` stands for the options of the target.
 
     It is believed for a week: asking again costs one refused message, and a limit that an operator raised is found. With other
@@ -175,8 +171,7 @@ class LearntLimit:
         return self.wire == wire and timedelta(0) <= now - self.learnt_at < _LEARNT_FOR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """Records of one message, and what the ledger may write down of the reading once they are prepared."""
 
     records: tuple[Rendered, ...]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model import per_job
 from publisher.model.errors import Unfit
@@ -22,8 +22,7 @@ from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy, Charge, Cha
 from publisher.model.text import arex_escape, ascii_text, endpoint_host, is_domain_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueOrigin:
+class ValueOrigin(NamedTuple):
     """`name` is the value's name in APEL's messages; `rule` what decided, `source` the field of the job record ('' if none)."""
 
     name: str
@@ -66,8 +65,7 @@ def check_description(text: str) -> str | None:
     return f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, such as PUBLISHER-NONE-SGE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedPlace:
+class ImportedPlace(NamedTuple):
     """What is said of the place of jobs that an importer brought in. Each value comes with the configuration key it is from.
 
     `description` is '' for PUBLISHER-NONE- and the batch system's name.
@@ -78,8 +76,7 @@ class ImportedPlace:
     description: tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserIdentity:
+class UserIdentity(NamedTuple):
     """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it.
 
     Group and role of summaries, where they are part of the receiver's key, are spelt in the site's key style.
@@ -110,8 +107,7 @@ class UserIdentity:
         return text if told.vo and (told.vo, told.group or "", told.role or "") == meant else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(NamedTuple):
     """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one.
 
     `spelt_host` is the same in the site's key style, for summaries and sync.
@@ -187,16 +183,15 @@ class PublishedJob:
         return self.job.transfers if self.identity_open else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Affiliation:
+class _Affiliation(NamedTuple):
     """Whom a job's user belongs to, and where that is from. `fqan` is the one that group and role are of, '' for none."""
 
     vo: str
+    origins: tuple[ValueOrigin, ...]
     issuer: str = ""
     group: str = ""
     role: str = ""
     fqan: str = ""
-    origins: tuple[ValueOrigin, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.model import per_job
 from publisher.model.errors import Unfit
@@ -27,8 +27,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]
 _LONGEST_NUMBER: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """A benchmark as the server keeps it: type in its usual spelling, value at three decimals."""
 
     kind: str
@@ -97,8 +96,7 @@ class BenchmarkRule:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkPolicy:
+class BenchmarkPolicy(NamedTuple):
     """The first of the site's rules that matches: for a job with a benchmark of its own only of those that override it."""
 
     rules: tuple[BenchmarkRule, ...] = ()
@@ -168,8 +166,7 @@ def is_read_by_jura(text: str) -> bool:
     return kind in _JURA_KINDS and bool(colon) and ":" not in value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tariff:
+class Tariff(NamedTuple):
     """What the charges of one rule have in common. Shared by its jobs."""
 
     unit: str
@@ -204,8 +201,7 @@ def amount_text(amount: Decimal) -> str:
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssessedJob:
+class AssessedJob(NamedTuple):
     """What came of the site's rules for a job, as it is kept. Without a rule, `tariff` is None too.
 
     `amount` and `reason` are both there where a job without a result costs 0.

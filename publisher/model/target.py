@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, RunValues
 from publisher.model.policy import RecordPolicy
@@ -13,8 +13,7 @@ from publisher.model.rates import Charging
 from publisher.model.time import StartRule, Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(NamedTuple):
     """The jobs a target wants. VO names are those that policy arrives at, compared exactly."""
 
     statuses: frozenset[str]

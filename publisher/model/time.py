@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
@@ -44,8 +44,7 @@ _DAY: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _CLOCK: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2}))?Z?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
+class Period(NamedTuple):
     """A half-open stretch of time, aware UTC. A clock time has `start == end`."""
 
     start: datetime
@@ -88,8 +87,7 @@ class StartKind(StrEnum):
     DATE = "date"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRule:
+class StartRule(NamedTuple):
     """Since when ended jobs belong to a new target. `since` is the date of kind `date`, aware UTC."""
 
     kind: StartKind = StartKind.MONTH

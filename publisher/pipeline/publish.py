@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
@@ -18,13 +18,13 @@ from publisher.model.target import Target
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, WaitingJobs, waiting
-from publisher.pipeline.takeover.lost_jobs import LostJobs
 from publisher.sources.base import Source
 
 if TYPE_CHECKING:  # `status` starts sooner without them
     from publisher.pipeline.round.outcome import Outcome
     from publisher.pipeline.round.round import Observer
     from publisher.pipeline.site import LiveTarget
+    from publisher.pipeline.takeover.lost_jobs import LostJobs
 
 log = logging.getLogger("publisher")
 
@@ -34,8 +34,7 @@ AnyTarget = TypeVar("AnyTarget", bound=Target)
 _EARLY = timedelta(minutes=5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetStatus:
+class TargetStatus(NamedTuple):
     """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
 
     Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
@@ -59,8 +58,7 @@ class TargetStatus:
     missing: Sequence[Missing] = ()  # databases that its rounds have read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class Traced(NamedTuple):
     """All that is known of a job: the messages that carried it, where it is set aside, and its rows now."""
 
     job_id: JobId

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from publisher.ledger.contract import Ledger
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import ImportedFrom, Importer, Source, WritingOrder
+    from publisher.sources.base import ImportedFrom, Source, WritingOrder
+    from publisher.sources.importers import Importer
     from publisher.sources.statistics import Accounts, UsageReader
 
 

@@ -27,7 +27,8 @@ from publisher.pipeline.site import Site
 from publisher.reporting.charges.rules import Charges
 from publisher.reporting.explanation import ExplainedValue, explained
 from publisher.sources import BY_INTERFACE
-from publisher.sources.base import ImportedFrom, ImportRule, Page
+from publisher.sources.base import ImportedFrom, Page
+from publisher.sources.importers import ImportRule
 
 _FOLLOW: Final = "follow when all rows are looked at, once a day or with `publisher publish --force`"
 

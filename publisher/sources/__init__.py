@@ -18,7 +18,7 @@ from publisher.model.errors import ConfigError
 from publisher.sources.base import SourcePlugin
 
 if TYPE_CHECKING:
-    from publisher.sources.base import ImporterPlugin
+    from publisher.sources.importers import ImporterPlugin
 
 IMPORTERS: Final[Mapping[str, str]] = {
     "gridengine": "publisher.sources.gridengine.importer",

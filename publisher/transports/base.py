@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from publisher.model.message import Message
 
@@ -51,8 +51,7 @@ class Receipt:
     refused_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One question of a pre-flight check and its answer for people; `exit_status` (model/errors.py) is 0 when all is well.
 
     `advice` is the thing to do, where the answer does not say it; with an `exit_status` of 0 it makes the answer a warning.
@@ -64,8 +63,7 @@ class Step:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A service that a target talks to. `url` is https://HOST[:PORT]; `proxy` is the way there, '' for none; times in s."""
 
     name: str
@@ -76,8 +74,7 @@ class Endpoint:
     attempt_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class Credentials(NamedTuple):
     """Certificate, key and trust. `ca` is a hashed directory, a bundle file, or None for the system's store."""
 
     certificate: Path
@@ -85,8 +82,7 @@ class Credentials:
     ca: Path | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(NamedTuple):
     """What a transport needs of the world, handed in so that nothing in this room sleeps, guesses or looks around.
 
     `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that many seconds and returns

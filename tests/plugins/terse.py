@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -43,7 +42,7 @@ ADDED: Final = Receiver(
 RECEIVERS: Final[Mapping[str, Receiver]] = {
     "terse": TERSE,
     "terse-added": ADDED,
-    "terse-replaced": replace(ADDED, name="Replaced", row_keys=None, whole_months=False, sync_format=""),
+    "terse-replaced": ADDED._replace(name="Replaced", row_keys=None, whole_months=False, sync_format=""),
     "terse-counts": ADDED,
 }
 

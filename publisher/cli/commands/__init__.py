@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:  # the command line is read without what its commands need
     from publisher.cli.site import LiveSite
@@ -24,8 +24,7 @@ class Group(StrEnum):
     CONFIGURATION = "configuration"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(NamedTuple):
     """What a command gets beside its arguments: the site, when it asks for it, and the event that asks for an early end."""
 
     load: Callable[[], LiveSite]

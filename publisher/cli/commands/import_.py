@@ -13,7 +13,7 @@ from publisher.cli.output import Json, Part, TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.pipeline.site import Site
 from publisher.sources import BESIDE_STATE, IMPORTERS, importer_plugin
-from publisher.sources.base import BadLine, ImportReport, Watch
+from publisher.sources.importers import BadLine, ImportReport, Watch
 
 _ABORTED = "aborted"
 _SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all

@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock, nearest
@@ -44,8 +44,7 @@ class Wrong(Exception):
     """What is wrong with a value and what to write instead; it becomes a problem at the value's place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadContext:
+class ReadContext(NamedTuple):
     """What reading needs beside the text: where problems go, the environment, and where relative paths start."""
 
     problems: Problems

@@ -6,14 +6,13 @@ Nothing is typed here: a scalar stays the text that was written, so that a VO ca
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from publisher.model.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where something is written: line (from 1; 0 is the file as a whole) and path of keys."""
 
     line: int
@@ -23,8 +22,7 @@ class Place:
         return Place(line=line, path=f"{self.path}.{name}" if self.path else name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(NamedTuple):
     """A scalar as it was written. `null` when nothing, `~` or `null` was."""
 
     place: Place
@@ -32,16 +30,14 @@ class Text:
     null: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(NamedTuple):
     """A list."""
 
     place: Place
     entries: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlBlock:
+class YamlBlock(NamedTuple):
     """A mapping; the line of each node in it is the line of its key."""
 
     place: Place

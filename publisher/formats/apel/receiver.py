@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -67,8 +66,8 @@ JOBS: Final = Receiver(
     values=published_values,
 )
 # All benchmarks of a job travel in a dictionary, of which the server keeps one by preference; elsewhere the first travels.
-JOBS_WITH_ALL_BENCHMARKS: Final = replace(JOBS, row_keys=partial(SummaryKeys, several=True))
-CAR_JOBS: Final = replace(JOBS, takes_charges=True)
-SUMMARIES: Final = replace(JOBS, on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
-NORMALISED_SUMMARIES: Final = replace(SUMMARIES, table="NormalisedSummaries", keeps_benchmark_values=False)
-SYNC: Final = replace(SUMMARIES, table="SyncRecords")
+JOBS_WITH_ALL_BENCHMARKS: Final = JOBS._replace(row_keys=partial(SummaryKeys, several=True))
+CAR_JOBS: Final = JOBS._replace(takes_charges=True)
+SUMMARIES: Final = JOBS._replace(on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
+NORMALISED_SUMMARIES: Final = SUMMARIES._replace(table="NormalisedSummaries", keeps_benchmark_values=False)
+SYNC: Final = SUMMARIES._replace(table="SyncRecords")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from publisher.formats.rules import Rule, require
 from publisher.formats.xml.text import RenderedParts
@@ -74,8 +74,7 @@ _SHARED: Final[dict[Scope, Taker]] = {
 _IN_MOULD: Final = frozenset({Scope.WHERE.value, Scope.BENCHMARK.value})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placeholder:
+class Placeholder(NamedTuple):
     """The place of a value that is the job's own."""
 
     take: Taker

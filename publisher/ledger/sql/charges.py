@@ -207,7 +207,7 @@ class SqlChargeBook:
         if before is None:
             return None if job.tariff is None else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
         if job.tariff is None:
-            job = replace(job, reason=NO_RULE)
+            job = job._replace(reason=NO_RULE)
         # What a run brought that failed later was told to nobody: it is this one's news.
         untold = before.news_of in self._failed
         if _said(job) == _said(before.job):
@@ -271,7 +271,7 @@ def _kept(row: Sequence[Any]) -> KeptCharge:
     was = None
     if was_reason is not None:
         was_decimal = None if was_amount is None else Decimal(was_amount)
-        was = replace(job, tariff=_tariff_of(row[16:19]), amount=was_decimal, reason=was_reason)
+        was = job._replace(tariff=_tariff_of(row[16:19]), amount=was_decimal, reason=was_reason)
     return KeptCharge(job=job, news=News(news), news_of=RunNumber(news_of), was=was)
 
 

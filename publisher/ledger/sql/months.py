@@ -9,7 +9,6 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -330,8 +329,7 @@ def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> lis
 
 def _row(group: SummaryGroup) -> SummaryGroup:
     """What tells a row from others, without what is added up in it."""
-    return replace(
-        group,
+    return group._replace(
         earliest_end=Epoch(0),
         latest_end=Epoch(0),
         wall_s=0,

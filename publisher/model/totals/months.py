@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from publisher.model.time import Month, Window, epoch
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, SummaryKey, month_number_of, year_and_month
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedMonth:
+class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose.
 
     `was` is the format in which it was sent as totals, where single records would count beside them. `emptied`: nothing
@@ -30,8 +29,7 @@ class BlockedMonth:
         return month_name(self.month)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InheritedMonth:
+class InheritedMonth(NamedTuple):
     """What another publisher left of a month at the receiver: totals, or single records by the rows that they make there."""
 
     month: int
@@ -41,8 +39,7 @@ class InheritedMonth:
     hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedChange:
+class AcceptedChange(NamedTuple):
     """Rows of a month that an administrator let stay at the receiver, without their digests, and jobs that it lost."""
 
     month: int
@@ -94,11 +91,10 @@ def left_behind(
 
 def without_usage(group: SummaryGroup) -> SummaryGroup:
     """The record that empties a row."""
-    return replace(group, jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
+    return group._replace(jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJobs:
+class FoundJobs(NamedTuple):
     """The counted jobs of a month that are in the accounting data, in groups: as they were counted, and changed since."""
 
     unchanged: Sequence[SummaryGroup]

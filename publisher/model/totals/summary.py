@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
@@ -89,8 +89,7 @@ _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with s
 GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
+class Grouping(NamedTuple):
     """What a table of the server has in its key beyond what all summaries share.
 
     `by_level`: the benchmark's value, as Summaries has it; NormalisedSummaries has only its type.
@@ -101,8 +100,7 @@ class Grouping:
     several: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryGroup:
+class SummaryGroup(NamedTuple):
     """What one row of the server says of a UTC calendar month. Texts are ASCII, '' where nothing is known.
 
     `benchmarks` are those that all jobs of the group have, the one that the server keeps first. The normalised times are
@@ -144,8 +142,7 @@ class SummaryGroup:
         return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(NamedTuple):
     """What some jobs of one month add to their group."""
 
     jobs: int
@@ -379,8 +376,7 @@ def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncCount:
+class SyncCount(NamedTuple):
     """How many jobs of a month a site holds for a submit host."""
 
     site: str
@@ -421,8 +417,7 @@ class SyncCounter:
         self._counts[key] = (min(spelling, (site, host)), counted + jobs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryKey:
+class SummaryKey(NamedTuple):
     """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people.
 
     The text leaves the site out, because all rows of a ticket share theirs.
@@ -434,8 +429,7 @@ class SummaryKey:
     site: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTotal:
+class KeyTotal(NamedTuple):
     """What the server adds up under a key."""
 
     key: SummaryKey

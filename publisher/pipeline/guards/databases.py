@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
 from shlex import quote
+from typing import NamedTuple
 
 from publisher.ledger.contract import KnownDatabase, Positions
 from publisher.model.errors import PublisherError, SourceError, UsageError
@@ -23,16 +23,14 @@ from publisher.sources.base import Absent, Source
 _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class Missing(NamedTuple):
     """A database, or a name or pattern of the configuration that stands for none, and what to do about it."""
 
     file: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Databases:
+class Databases(NamedTuple):
     """Those that are there, by name with their inodes; those that are missing; those that were renamed or came back."""
 
     there: Mapping[str, int]
@@ -95,7 +93,7 @@ def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, led
     """The name that the same file has now. The row that was read last stands in it too: inodes are used again."""
     cursor = ledger.cursor(lost.target, lost.file)
     for name, inode in there.items():
-        if inode == lost.inode and (cursor is None or source.fits(replace(cursor, database=name))):
+        if inode == lost.inode and (cursor is None or source.fits(cursor._replace(database=name))):
             return name
     return None
 
@@ -119,8 +117,7 @@ def _knows_of(known: Sequence[KnownDatabase], absent: Absent) -> bool:
     return any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A database that the rounds of any target have found. `there`: it is read today."""
 
     file: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from publisher.formats import receiver_of
 from publisher.formats.base import OnChange
@@ -28,8 +29,7 @@ from publisher.sources.base import Page, Source
 HostMonth = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowTotals:
+class WindowTotals(NamedTuple):
     """What the jobs of a window make: rows by month, and jobs by month and submit host.
 
     `again` are those of them, by month, that were delivered before, and `again_by_row` by the digest of their row, without
@@ -42,8 +42,7 @@ class WindowTotals:
     again_by_row: Mapping[bytes, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobScope:
+class JobScope(NamedTuple):
     """Whose jobs count, and how they are described."""
 
     target: str
@@ -88,7 +87,7 @@ class _Making:
         self._ledger = ledger
         self._delivered = delivered
         self._decider = Decider(
-            selection=replace(wanted.selection, window=window),
+            selection=wanted.selection._replace(window=window),
             policy=wanted.policy,
             policy_digest="",
             changed=OnChange.REPLACE,
@@ -162,7 +161,7 @@ class _Making:
             digest: max(jobs, min(jobs + earlier, were[digest].jobs if digest in were else 0))
             for digest, jobs in own.items()
         }
-        kept = [replace(total, jobs=beside[total.key.digest]) for total in rows if own[total.key.digest]]
+        kept = [total._replace(jobs=beside[total.key.digest]) for total in rows if own[total.key.digest]]
         return kept + theirs
 
     def _covers(self, month: int) -> bool:
@@ -259,4 +258,4 @@ def emptied(
 
 def _settled(known: DeliveredRun | None) -> DeliveredRun | None:
     """Whether a message is still on its way does not matter here."""
-    return None if known is None else replace(known, settled=True)
+    return None if known is None else known._replace(settled=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
 from publisher.ledger.contract import MonthMessage, OutboxRecord
@@ -20,8 +19,7 @@ from publisher.model.message import (
 from publisher.model.totals.summary import SummaryGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembled:
+class Assembled(NamedTuple):
     """A message of a whole batch. `faults` are the records that a check found, each of which fails alone."""
 
     message: Message
@@ -45,7 +43,7 @@ def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime,
         for at in range(0, len(contents), _CHECKED_AT_ONCE):
             form.check(form.frame.join(contents[at : at + _CHECKED_AT_ONCE]))
     except Unfit:
-        return replace(made, faults=tuple(_faults(form, batch)))
+        return made._replace(faults=tuple(_faults(form, batch)))
     return made
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.totals.months import BlockedMonth, month_name
 from publisher.pipeline.round.sender import RoundCounters
-from publisher.pipeline.takeover.lost_jobs import LostJobs
 from publisher.transports.base import Receipt, Verdict
+
+if TYPE_CHECKING:  # once in the life of a target
+    from publisher.pipeline.takeover.lost_jobs import LostJobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ def whole_window(
     """
     for page in source.window(window, needs, now, after):
         if page.open:
-            given_up = [replace(row, finished_seen_at=_LONG_AGO) for row in page.open]
+            given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
             known = ledger.known(target, [job.key for job in found])
             jobs = [*page.jobs, *(job for job in found if job.key in known)]

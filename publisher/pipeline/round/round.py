@@ -345,7 +345,7 @@ class Round:
 
     def _decider(self, window: Window, *, again: bool) -> Decider:
         return Decider(
-            selection=replace(self._live.selection, window=window),
+            selection=self._live.selection._replace(window=window),
             policy=self._live.policy,
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,

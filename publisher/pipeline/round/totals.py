@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
@@ -62,16 +62,14 @@ _NO_PROGRESS: Final = Progress()
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageLimits:
+class MessageLimits(NamedTuple):
     """What bounds the messages of a summary target."""
 
     most_records: int  # 0: no limit by count
     fill_to: Callable[[], int]  # how many bytes a payload shall have
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted:
+class _Accepted(NamedTuple):
     """What an administrator lets happen to a month at the receiver."""
 
     month: int
@@ -377,7 +375,7 @@ class MonthlyTotals:
 
     def _judge_of(self, month: int) -> Decider:
         """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
-        return replace(self._decider, selection=replace(self._decider.selection, window=month_window(month)))
+        return replace(self._decider, selection=self._decider.selection._replace(window=month_window(month)))
 
     def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from publisher.formats import receiver_of
 from publisher.model.target import Target
-from publisher.model.time import Window, month_of
+from publisher.model.time import month_of
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import KeyTotal, month_number_of, year_and_month
 from publisher.pipeline.site import Site
@@ -68,7 +68,7 @@ def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> lis
 
 
 def _compared(target: Target, number: int, source: Source, now: datetime) -> ComparedMonth:
-    selection = replace(target.selection(Window()), window=month_window(number))
+    selection = target.selection(month_window(number))
     ours = by_key(rows_of(selection, target.policy, target.format, number, source, now))
     left = left_by_jura(target, number, None, source, now)
     theirs = by_key(left)

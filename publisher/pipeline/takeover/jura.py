@@ -94,13 +94,13 @@ def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] |
             return None
         if published.who.user != policy.spell(job, job.user):
             raise Unfit("sent-by-jura", _NAMED)
-        return replace(published, where=replace(published.where, receiver_host=counted_at))
+        return replace(published, where=published.where._replace(receiver_host=counted_at))
 
     return told
 
 
 def jura_selection(selection: Selection, window: Window) -> Selection:
     """The jobs that it sends of a window, of every VO: it knows none to leave out, and goes by the job's own (`vos`)."""
-    return replace(
-        selection, statuses=frozenset({"completed", "failed"}), window=window, vos=None, exclude_vos=frozenset()
+    return selection._replace(
+        statuses=frozenset({"completed", "failed"}), window=window, vos=None, exclude_vos=frozenset()
     )

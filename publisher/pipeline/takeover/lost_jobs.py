@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch
 from publisher.model.text import shown
@@ -42,8 +42,7 @@ _DISORDER: Final = 0.2
 _ENOUGH_TO_TELL: Final = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watermark:
+class Watermark(NamedTuple):
     """Where ARC stopped with one target, and where ours begins. `vos` empty is all."""
 
     target: str
@@ -54,8 +53,7 @@ class Watermark:
     period_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A job that was certainly or perhaps lost. `behind_s` is how much later one ended that was written before it."""
 
     job: WrittenJob
@@ -249,8 +247,7 @@ def _iso(moment: Epoch) -> str:
     return iso(datetime.fromtimestamp(moment, UTC))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostJob:
+class LostJob(NamedTuple):
     """A job that was certainly or perhaps passed over."""
 
     job_id: str
@@ -258,8 +255,7 @@ class LostJob:
     certain: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostJobs:
+class LostJobs(NamedTuple):
     """What was found. The numbers count all, `jobs` are the first of them; `lines` say it to people, and what to do."""
 
     certain: int

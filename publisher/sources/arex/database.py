@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId
@@ -33,8 +33,7 @@ _COUNTED_ROWS: Final = 500_000  # of those behind a cursor; more are told by the
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseOptions:
+class DatabaseOptions(NamedTuple):
     """How a site's databases are to be read."""
 
     clock: LocalTime

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from publisher.model.job import Epoch, JobId, RowRef, Transfer
@@ -149,7 +148,7 @@ class _DetailsReader:
         unknown = transfer(self._text(url), (size, started, ended, _DOWNLOAD))
         if unknown is None:
             raise AssertionError("a download is a transfer")
-        return replace(unknown, kind=f"type {_shown(kind)}")
+        return unknown._replace(kind=f"type {_shown(kind)}")
 
 
 def _likely(moments: tuple[Epoch, ...], submitted_at: Epoch | None, ended_at: Epoch | None) -> tuple[Epoch, ...]:

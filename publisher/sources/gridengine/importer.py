@@ -15,10 +15,10 @@ from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobRecord
-from publisher.sources.base import BadLine, ImportedJob, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, held, is_parallel, merge
 from publisher.sources.gridengine.records import GridEngineRecord, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
+from publisher.sources.importers import BadLine, ImportedJob, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import (

@@ -14,9 +14,9 @@ from typing import Final
 
 from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
-from publisher.sources.base import ImportedJob, ImportRule
 from publisher.sources.gridengine.parallel_jobs import ParallelRun
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit
+from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.arc_jobs import WAIT_S
 from publisher.sources.importing.site_mapping import (
     UnmappedVo,

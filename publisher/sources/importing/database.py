@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from publisher.model.errors import Busy, LedgerError, UsageError
 from publisher.model.job import JobId, RowRef
-from publisher.sources.base import BadLine, ImportedFrom, ImportedJob
+from publisher.sources.base import ImportedFrom
+from publisher.sources.importers import BadLine, ImportedJob
 from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
 
 IMPORTER_VERSION: Final = "1"

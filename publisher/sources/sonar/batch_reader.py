@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from publisher.sources.base import BadLine
+from publisher.sources.importers import BadLine
 from publisher.sources.importing.log_files import DIGEST_BYTES, KEPT_BYTES, FilePosition
 from publisher.sources.sonar.cluster import Node, Partitions, Sample, read_node, read_partitions, read_samples
 from publisher.sources.sonar.envelopes import (

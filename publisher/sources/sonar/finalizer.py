@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from publisher.sources.base import ImportedJob
+from publisher.sources.importers import ImportedJob
 from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE

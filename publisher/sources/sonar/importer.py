@@ -16,7 +16,7 @@ from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobRecord
-from publisher.sources.base import BadLine, ImportReport, ImportRule, Watch, unwatched
+from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.importing.arc_jobs import ArcJobs
 from publisher.sources.importing.compressed import SUFFIXES
 from publisher.sources.importing.database import ImportDatabase

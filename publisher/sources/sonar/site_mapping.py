@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
-from publisher.sources.base import ImportedJob, ImportRule
+from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.arc_jobs import WAIT_S
 from publisher.sources.importing.site_mapping import (
     UnmappedVo,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.transports.http.answers import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
 
@@ -35,8 +34,7 @@ class Action(StrEnum):
     STOP_TARGET = "stop target"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """An action and why. `doubt` says that the request may have been carried out; `asked` is the Retry-After header.
 
     `certain` is False for a refusal that may be about all messages rather than this one.

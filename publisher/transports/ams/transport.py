@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
@@ -42,8 +42,7 @@ _SET_ASIDE: Final = 65
 _ERRORS: Final[dict[int, type[PublisherError]]] = {75: Unreachable, 76: Rejected, 77: CredentialError, 78: ConfigError}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(NamedTuple):
     """Who AMS takes us for: the user's name, its roles in the project, and the topics it may publish to."""
 
     user: str
@@ -242,7 +241,7 @@ class AmsTransport:
                     return decision
             self._token = ""
         reason = f"{decision.reason}: AMS refuses the token that authn gives; ask its operators about this host's user"
-        return replace(decision, reason=self._with_certificate(reason), asked=_SETTLING)
+        return decision._replace(reason=self._with_certificate(reason), asked=_SETTLING)
 
     def _ensure_token(self) -> Decision:
         if self._token:
@@ -253,7 +252,7 @@ class AmsTransport:
             self._token = token_of(answer)
             self._secrets.add(self._token)
         elif decision.exit_status == CREDENTIALS and not _is_their_certificate(answer):
-            return replace(decision, reason=self._with_certificate(decision.reason))
+            return decision._replace(reason=self._with_certificate(decision.reason))
         return decision
 
     def _publish(self, handover: _DeliveryAttempts) -> Decision:
@@ -278,7 +277,7 @@ class AmsTransport:
                 return self._receipt(Verdict.DELIVERED, decision, handover)
             case Action.SPLIT | Action.RETRY_THEN_SPLIT:
                 self._data_limit = min(self._data_limit, max(SMALLEST_LIMIT, handover.data_length // 2))
-                return self._receipt(Verdict.TOO_LARGE, replace(decision, exit_status=REFUSED), handover)
+                return self._receipt(Verdict.TOO_LARGE, decision._replace(exit_status=REFUSED), handover)
             case Action.REFUSE_MESSAGE:
                 return self._receipt(Verdict.REFUSED, decision, handover)
             case _:

@@ -5,9 +5,8 @@ Pure arithmetic; chance and time come in as arguments, and waiting is somebody e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 FIRST_S: Final = 2.0
 LONGEST_S: Final = 60.0
@@ -15,8 +14,7 @@ LONGEST_S: Final = 60.0
 LONGEST_ASKED_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrySchedule:
+class RetrySchedule(NamedTuple):
     """How often and how long: `attempts` in all for one message, `budget_s` for everything that goes wrong in one run."""
 
     attempts: int = 5

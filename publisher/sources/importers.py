@@ -1,0 +1,136 @@
+"""What every importer offers: files in, rows of an accounting database out, and a report of what became of each record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from publisher.model.errors import RecordError, SourceError, gravest
+from publisher.model.job import JobRecord
+
+
+class ImportedJob(NamedTuple):
+    """One finished run, as a row of AAR with its extra information. 0 and '' are unknown, as ARC writes it.
+
+    A tuple, because there are millions: a frozen dataclass of this size takes 4 µs to make instead of 1.
+    """
+
+    job_id: str
+    local_id: str
+    endpoint: tuple[str, str]  # interface and URL
+    queue: str
+    user: str
+    vo: str
+    status: str
+    exit_code: int | None
+    submitted_at: int
+    started_at: int
+    ended_at: int
+    node_count: int
+    cpu_count: int
+    memory_kib: int
+    virtual_memory_kib: int
+    wall_s: int
+    cpu_user_s: int
+    cpu_kernel_s: int
+    gpu_count: int | None
+    source: str
+    source_key: str  # what makes the record the same one when it is met again
+    extra: tuple[tuple[str, str], ...]  # keys and values of JobExtraInfo
+
+
+class BadLine(NamedTuple):
+    """A line that cannot be understood; `line` is its beginning."""
+
+    path: str
+    offset: int
+    length: int
+    reason: str
+    line: bytes
+    digest: bytes  # of the whole line: the same line is set aside once, wherever it is met again
+
+
+Watch = Callable[[int], None]
+"""Told how many records more have been read, after each step."""
+
+
+def unwatched(more: int) -> None:
+    """Nobody watches."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportReport:
+    """What one run did. `held`, `orphans` and `set_aside` are what the database holds after it, the rest is of this run."""
+
+    importer: str
+    database: Path
+    files: int = 0
+    lines: int = 0  # records, good or bad; not comments, empty lines and envelopes around them
+    imported: int = 0
+    updated: int = 0  # rows that changed: a part of the job came later
+    merged: int = 0  # records of parallel tasks, or steps, that went into the row of their job
+    duplicates: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)  # records by reason
+    bad: int = 0  # lines set aside for the first time
+    bad_lines: list[BadLine] = field(default_factory=list)  # the first of them
+    aborted: int = 0  # jobs in the database that somebody cancelled while they ran
+    incomplete: int = 0  # records whose CPU time is not all of it
+    held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
+    orphans: int = 0  # those among them that wait for too long
+    orphans_are: str = "records of parallel tasks"
+    set_aside: int = 0
+    notes: list[str] = field(default_factory=list)  # what an administrator must know
+    troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why
+    watch: Watch = unwatched
+
+    def count_lines(self, more: int) -> None:
+        """So many records were written down with what they are."""
+        self.lines += more
+        self.watch(more)
+
+    @property
+    def exit_status(self) -> int:
+        return gravest(
+            [SourceError.exit_status if self.troubles else 0, RecordError.exit_status if self.bad else 0],
+        )
+
+
+class ImportRule(NamedTuple):
+    """How a field of the job record came to be what it is when the job was imported."""
+
+    field: str
+    rule: str
+
+
+class Importer(Protocol):
+    """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is one transaction."""
+
+    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+        """Read what is new in these files. One file's trouble never stops another.
+
+        Raises: ConfigError for maps of the site, UsageError for a database that is not ours, LedgerError when it cannot be
+        written, Busy when another process keeps it locked.
+        """
+        ...
+
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        """How the fields of a job that it imported came about, by the rules of today."""
+        ...
+
+
+class ImporterPlugin(Protocol):
+    """A module in this room: its options (a frozen dataclass) and a way to make it live.
+
+    It may also offer `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs
+    are known in the order in which their ends were written.
+    """
+
+    Options: type
+    SUMMARY: str  # of `import NAME`, for its help
+    PATHS: str  # what it reads, for its help
+
+    def create(self, options: object) -> Importer: ...
