@@ -22,6 +22,7 @@ from publisher.model import time
 from publisher.model.message import Message
 from publisher.model.target import Target
 from publisher.pipeline import publish as commands
+from publisher.pipeline import status as standing
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
@@ -331,8 +332,8 @@ class World:
         compared = check.check(site, site.settings.targets, months=None, portal=None)
         return [f"{row.month_name} {row.submit_host}: {repair}" for row in compared for repair in row.repairs]
 
-    def status(self) -> commands.TargetStatus:
-        (found,), trouble = commands.status(self.site(), targets=[])
+    def status(self) -> standing.TargetStatus:
+        (found,), trouble = standing.status(self.site(), targets=[])
         assert not trouble
         return found
 

@@ -133,6 +133,47 @@ def test_nothing_starts_a_process(path: Path) -> None:
     assert "subprocess" not in {name for _, name in imported(path)}
 
 
+# Whoever loads a module by its name or inside a function: registries, and commands for what the manual is built without.
+LOADERS = {
+    "cli/commands/__init__.py",  # the commands
+    "cli/commands/doctor.py",  # cryptography
+    "cli/commands/report.py",  # Jinja2
+    "cli/commands/run.py",  # APScheduler, prometheus_client
+    "cli/main.py",  # the site, when a command asks for it
+    "cli/output.py",  # rich, for terminals
+    "cli/site.py",  # what the site is made of
+    "config/yaml/__init__.py",  # YAML, and what reads keys that few write
+    "formats/__init__.py",
+    "formats/apel/__init__.py",
+    "formats/sgas/__init__.py",
+    "sources/__init__.py",
+    "sources/importing/compressed.py",  # what unpacks files
+    "transports/__init__.py",
+    "transports/ams/__init__.py",  # options are read without what makes a transport of them
+    "transports/http/lazy_session.py",  # requests, with the first message
+    "transports/http/retry.py",  # email.utils, for a date that is hardly ever sent
+    "transports/sgas/__init__.py",
+    "transports/spool/__init__.py",
+}
+
+
+def loads_late(path: Path) -> bool:
+    """Whether a function imports something, or a module by its name."""
+    tree = ast.parse(path.read_text())
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    ]
+    inside = [node for function in functions for node in ast.walk(function)]
+    named = [node.func for node in inside if isinstance(node, ast.Call)]
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in inside) or any(
+        ast.unparse(function).split(".")[-1] in ("import_module", "__import__") for function in named
+    )
+
+
+def test_only_registries_and_commands_import_inside_functions() -> None:
+    assert {name_of(path) for path in modules() if loads_late(path)} == LOADERS
+
+
 PLUG_IN_NAMES = {*TRANSPORTS, *FORMATS}
 
 

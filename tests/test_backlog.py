@@ -16,10 +16,9 @@ from publisher.ledger.sqlite.connection import open_ledger_file
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch
 from publisher.model.time import Window
-from publisher.pipeline import publish
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT
+from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, TargetStatus
 from publisher.reporting.metrics import collector
 from publisher.sources.arex.source import Options, create
 from publisher.sources.base import Cursor, OpenRow, Page, RowsAhead, Source
@@ -100,7 +99,7 @@ def put(database: Path, site: ConfiguredSite) -> None:
 
 
 def status(site: CountingSite) -> TargetStatus:
-    found, trouble = publish.status(site, targets=["egi"])
+    found, trouble = standing.status(site, targets=["egi"])
     assert trouble == ""
     return found[0]
 
@@ -185,7 +184,7 @@ def test_several_targets_share_what_is_looked_at(site: WatchedSite, many: Path) 
     targets = site.site.config["targets"]
     targets["second"] = dict(targets["egi"])
     counting = CountingSite(site)
-    found, _ = publish.status(counting, targets=[])
+    found, _ = standing.status(counting, targets=[])
     assert [one.pending for one in found] == [JOBS, JOBS]
     assert counting.rows <= LOOKED_AT + 2 * PAGE
 
@@ -237,7 +236,7 @@ def test_a_locked_accounting_database_is_told_as_what_it_is(site: WatchedSite, m
     targets["second"] = dict(targets["egi"])
     with locked(site.site.database()):
         counting = CountingSite(site)
-        found, trouble = publish.status(counting, targets=[])
+        found, trouble = standing.status(counting, targets=[])
         assert [(one.pending, one.late, one.delivered) for one in found] == [(None, None, 0)] * 2
         assert counting.waits == [LOCK_WAIT_S], "and no more: it is locked for the second target too"
         assert LOCK_WAIT_S <= 2
@@ -273,6 +272,6 @@ def test_a_locked_ledger_is_told_as_what_it_is(site: WatchedSite) -> None:
         assert connection.execute("PRAGMA busy_timeout").fetchone()[0] <= 2000
     with locked(state):
         with pytest.raises(LedgerError, match="another program holds it"):
-            publish.status(site.live(), targets=[])
+            standing.status(site.live(), targets=[])
         assert site.nagios()[0] == 3
         assert site.site.run("status").status == 74

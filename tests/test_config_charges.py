@@ -32,7 +32,8 @@ def read(text: str, folder: Path) -> Settings:
 
 
 def rules(text: str, folder: Path) -> tuple[ChargeRule, ...]:
-    return read(text, folder).records.charges
+    charges = read(text, folder).records.charges
+    return charges.rules if charges else ()
 
 
 def problems(text: str, folder: Path) -> list[str]:
@@ -178,4 +179,4 @@ def test_a_target_may_have_rules_of_its_own_or_none(tmp_path: Path) -> None:
     text = TOP.replace("format: car}", "format: car, charges: []}") + "  charges: {formula: cpu, unit: h}\n"
     path.write_text(text)
     here, _ = load(path, {}, host_name="ce.example.org", registered=PLUGINS).targets
-    assert (here.records.charges, here.policy.charging) == ((), None)
+    assert (here.records.charges, here.policy.charging) == (None, None)

@@ -11,6 +11,7 @@ import pytest
 
 from publisher.ledger.contract import Hold
 from publisher.pipeline import publish
+from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from tests.arex_databases import SampleJob, Writer, generate
 from tests.fake_ams.service import FakeAMS
@@ -37,11 +38,11 @@ def an_hour_later(world: World) -> Outcome:
 
 
 def set_aside(world: World) -> list[tuple[str, str]]:
-    return [(held.job.job_id, held.job.rule) for held in publish.quarantined(world.site(), targets=[])]
+    return [(held.job.job_id, held.job.rule) for held in standing.quarantined(world.site(), targets=[])]
 
 
 def release(world: World) -> None:
-    publish.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
+    standing.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
 
 
 def wall_of(world: World, job: SampleJob) -> int:
@@ -111,7 +112,7 @@ def test_a_job_that_was_never_delivered_is_in_nobodys_way(world: World, why: str
     world.finish([replace(FIRST, status="aborted") if why == "not wanted" else replace(FIRST, cpus=0, wall_s=-5)])
     done(world.publish())
     if why == "dropped":
-        publish.release_or_drop(world.site(), [], Hold.DROPPED, every=True, targets=[])
+        standing.release_or_drop(world.site(), [], Hold.DROPPED, every=True, targets=[])
     world.finish([*OTHERS, SECOND])
     done(world.publish())
     assert wall_of(world, SECOND) == SECOND.wall_s

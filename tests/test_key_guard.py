@@ -20,6 +20,7 @@ from publisher.ledger.sqlite.connection import open_database
 from publisher.model import time
 from publisher.model.errors import Busy, UsageError
 from publisher.pipeline import publish
+from publisher.pipeline import status as standing
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.round.outcome import Outcome
 from publisher.sources.arex.source import ArexSource
@@ -303,7 +304,7 @@ def test_a_dropped_job_stays_out_when_its_month_is_summed_up_anew(world: World) 
     world.finish([poor, *(replace(job, benchmark="HEPSPEC:10") for job in rest)])
     assert done(world.publish()).quarantined == 1
     site = world.site()
-    publish.release_or_drop(site, [], Hold.DROPPED, every=True, targets=[])
+    standing.release_or_drop(site, [], Hold.DROPPED, every=True, targets=[])
     world.config["records"]["benchmark"] = {"type": "HEPSPEC", "value": 10}
     world.pass_time(2)
     assert done(world.publish()).exit_status == 0

@@ -11,7 +11,7 @@ import pytest
 from publisher.cli.nagios import status_nagios, thresholds
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline.status import TargetStatus
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.pki import PKI

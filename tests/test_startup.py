@@ -61,8 +61,6 @@ OF_OTHERS: Final = (
     "publisher.pipeline.takeover.compare",
     "publisher.sources.statistics",
     "publisher.reporting.statistics",
-    "publisher.pipeline.sync.counts",
-    "publisher.pipeline.takeover.adopt",
     "publisher.reporting.usage",
 )
 OF_A_ROUND: Final = (
@@ -76,6 +74,8 @@ OF_A_ROUND: Final = (
     "publisher.pipeline.round.round",
     "publisher.cli.commands.publish",
     "publisher.pipeline.round.totals",
+    "publisher.pipeline.sync.counts",
+    "publisher.pipeline.takeover.adopt",
 )
 # requests and lxml come with the first message.
 HEAVY: Final = ("apscheduler", "jinja2", "lxml", "matplotlib", "prometheus_client", "requests", "rich", "urllib3")

@@ -20,7 +20,7 @@ import pytest
 from publisher.cli.outcomes import ticket
 from publisher.ledger.contract import Hold
 from publisher.model.time import epoch, iso
-from publisher.pipeline import publish as operations
+from publisher.pipeline import status as operations
 from tests.arc_pages import apel, keys, stopped
 from tests.arex_databases import SampleJob, Schema
 from tests.pki import Credential

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher.pipeline import publish
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline import status as standing
+from publisher.pipeline.status import TargetStatus
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -35,7 +35,7 @@ def finish(site: WatchedSite, *numbers: int) -> None:
 
 
 def status(site: WatchedSite) -> TargetStatus:
-    ((found,), trouble) = publish.status(site.live(), targets=[])
+    ((found,), trouble) = standing.status(site.live(), targets=[])
     assert trouble == ""
     return found
 

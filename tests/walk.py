@@ -24,6 +24,7 @@ from publisher.cli.site import LiveSite
 from publisher.ledger.contract import Hold
 from publisher.model.errors import ConfigError, LedgerError, PublisherError, SourceError
 from publisher.pipeline import publish as commands
+from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
 from publisher.transports.background import BackgroundTask
@@ -154,11 +155,11 @@ class Walk(Statuses):
     def _release_the_condemned(self) -> None:
         """A record that a service refused by itself waits for an administrator; nothing else does by now."""
         site = self._live(Witness(self, Dangers()), Dangers())
-        held = commands.quarantined(site, targets=[])
+        held = standing.quarantined(site, targets=[])
         strange = [one for one in held if one.job.rule not in ("refused-by-receiver", "too-large")]
         assert not strange, strange
         if held:
-            commands.release_or_drop(site, [], Hold.RELEASED, every=True, targets=[])
+            standing.release_or_drop(site, [], Hold.RELEASED, every=True, targets=[])
 
     def _live(
         self, witness: Witness, dangers: Dangers, *, ahead: timedelta = timedelta(0), save: bool = True

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline.status import TargetStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")

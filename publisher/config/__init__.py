@@ -6,6 +6,8 @@ may hold, stands in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys
 the sample and a paragraph in publisher.yaml(5).
 """
 
+from pathlib import Path
+
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import (
     CredentialSettings,
@@ -40,6 +42,4 @@ __all__ = [
 
 def example() -> str:
     """The commented sample configuration."""
-    from importlib.resources import files  # takes 2 ms to load, and few commands show the sample
-
-    return files("publisher.config").joinpath("example.yaml").read_text(encoding="utf-8")
+    return Path(__file__).with_name("example.yaml").read_text(encoding="utf-8")

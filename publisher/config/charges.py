@@ -18,6 +18,7 @@ from publisher.reporting.charges.rules import (
     DEFAULT_PLACES,
     MAX_PLACES,
     ChargeRule,
+    Charges,
     Compatibility,
     Formula,
     OnError,
@@ -96,7 +97,7 @@ class ChargeKeys:
                 raise ValueError(f"has both {short} and {long}; take one of them out")
 
 
-def charge_rules(node: Node, reading: ReadContext) -> tuple[ChargeRule, ...]:
+def read(node: Node, reading: ReadContext) -> Charges | None:
     """One mapping, or a list of rules."""
     entries = node.entries if isinstance(node, Listing) else (node,)
     rules = []
@@ -108,7 +109,7 @@ def charge_rules(node: Node, reading: ReadContext) -> tuple[ChargeRule, ...]:
                 reading.wrong(entry.place, str(wrong))
     if len(rules) != len(entries):
         raise Wrong("")
-    return tuple(rules)
+    return Charges(rules=tuple(rules)) if rules else None
 
 
 def _rule(node: Node, reading: ReadContext) -> ChargeRule:

@@ -14,6 +14,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from apscheduler.triggers.cron import CronTrigger
+
+from publisher.config.yaml import schema
+from publisher.config.yaml.schema import ReadContext, Wrong
+from publisher.config.yaml.tree import Node
+
 _SHAPE: Final = 'write five fields: minute hour day month weekday, such as "0 3 * * *" for 03:00 UTC every day'
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -58,11 +64,18 @@ class Cron:
         return self.text
 
 
+def read(node: Node, _reading: ReadContext) -> Cron:
+    """The value of a target's key `cron`. Raises: Wrong."""
+    text = schema.scalar(node, "five fields as in crontab")
+    try:
+        return Cron(text)
+    except ValueError as error:
+        raise Wrong(f"{schema.quoted(text)}: {error}") from error
+
+
 @lru_cache(maxsize=64)
 def _triggers(text: str) -> tuple[Any, ...]:
     """One trigger; two when day and weekday are both given, of which either is enough. Spec: crontab(5)."""
-    from apscheduler.triggers.cron import CronTrigger  # takes 80 ms to load, for the few who write `cron`
-
     words = text.split()
     if len(words) != len(_FIELDS):
         raise ValueError(f"has {len(words)} fields; {_SHAPE}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config.rules import benchmark_rules, vo_rules
-from publisher.config.yaml import schema
+from publisher.config.yaml import read_by, schema
 from publisher.config.yaml.schema import ReadContext, Wrong, check_names, keys_of, read_block, read_keys
 from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
 from publisher.model.identity import Identity, IdentityMode, VoRule
@@ -21,7 +21,7 @@ from publisher.model.text import is_domain_name
 from publisher.sources import BY_INTERFACE
 
 if TYPE_CHECKING:
-    from publisher.reporting.charges.rules import ChargeRule, Charges
+    from publisher.reporting.charges.rules import Charges
 
 # Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
@@ -100,9 +100,7 @@ class RecordSettings:
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
     infrastructure_description: str = field(default="", metadata={"check": check_description})
-    charges: tuple[ChargeRule, ...] = field(
-        default=(), metadata={"read": lambda node, reading: _charge_rules(node, reading)}
-    )
+    charges: Charges | None = field(default=None, metadata={"read": read_by("charges")})
 
     def policy(
         self, site: str, host_name: str, importers: Mapping[str, object] | None = None, *, charged: bool = False
@@ -130,16 +128,8 @@ class RecordSettings:
             imported={
                 interface: self._imported(name, (importers or {}).get(name)) for interface, name in BY_INTERFACE.items()
             },
-            charging=self.charging() if charged else None,
+            charging=self.charges if charged else None,
         )
-
-    def charging(self) -> Charges | None:
-        """The price lists; None without any."""
-        if not self.charges:
-            return None
-        from publisher.reporting.charges.rules import Charges
-
-        return Charges(rules=self.charges)
 
     def _imported(self, name: str, options: Any) -> ImportedPlace:
         """Of jobs that an importer brought in: what stands in its own block comes before `records`."""
@@ -174,12 +164,6 @@ def _own(name: str, options: Any, key: str) -> tuple[tuple[str, str], ...]:
 
 def _unless_auto(said: str) -> str:
     return "" if said is Infrastructure.AUTO else str(said)
-
-
-def _charge_rules(node: Node, reading: ReadContext) -> tuple[ChargeRule, ...]:
-    from publisher.config.charges import charge_rules  # formulas take 15 ms to load, for the few who charge
-
-    return charge_rules(node, reading)
 
 
 def _identity(node: Node, reading: ReadContext) -> IdentitySettings:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.targets import Common, ConfiguredTarget, destination, read_target, read_targets
-from publisher.config.yaml import schema
+from publisher.config.yaml import read_tree, schema
 from publisher.config.yaml.plugins import REGISTERED, Registered, plugin_options
 from publisher.config.yaml.schema import (
     ReadContext,
@@ -170,8 +170,6 @@ def load(
     Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
     """
     problems = Problems(str(path))
-    from publisher.config.yaml.loader import read_tree  # the manual is built where there is no YAML library
-
     tree = read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher.config.records import IdentitySettings, RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
+from publisher.config.yaml import write_tree
 from publisher.config.yaml.schema import keys_of
 from publisher.model.identity import VoRule
 from publisher.model.rates import BenchmarkRule
@@ -36,9 +37,7 @@ def show(settings: Settings) -> str:
         **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
-    import yaml  # the manual is built where there is no YAML library
-
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+    return write_tree(tree)
 
 
 def _importers(settings: Settings) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _identity(records.identity)
-    shown["charges"] = [_charge_rule(rule) for rule in records.charges]
+    shown["charges"] = [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
     return shown
 
 

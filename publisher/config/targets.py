@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config.records import RecordSettings
-from publisher.config.yaml import schema
+from publisher.config.yaml import read_by, schema
 from publisher.config.yaml.plugins import Registered, plugin_options
 from publisher.config.yaml.schema import ReadContext, Wrong, build, check_names, keys_of, read_keys
 from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
@@ -68,16 +68,6 @@ def _read_every(node: Node, _reading: ReadContext) -> int:
     return seconds
 
 
-def _read_cron(node: Node, _reading: ReadContext) -> Cron:
-    from publisher.config.cron import Cron  # for the few who write it
-
-    text = schema.scalar(node, "five fields as in crontab")
-    try:
-        return Cron(text)
-    except ValueError as error:
-        raise Wrong(f"{schema.quoted(text)}: {error}") from error
-
-
 def _read_jitter(node: Node, _reading: ReadContext) -> int:
     seconds = schema.whole_duration_s(node)
     if seconds not in _JITTER_S:
@@ -107,7 +97,7 @@ class TargetKeys:
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
     sync: bool = False
     every: int | None = field(default=None, metadata={"read": _read_every})
-    cron: Cron | None = field(default=None, metadata={"read": _read_cron})
+    cron: Cron | None = field(default=None, metadata={"read": read_by("cron")})
     jitter: int = field(default=0, metadata={"read": _read_jitter})
     start: StartRule = field(default=StartRule(), metadata={"read": _read_start})
     vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})
@@ -212,7 +202,7 @@ def _settings(
         statuses=frozenset(records.statuses),
         policy=policy_for(keys.format),
         policy_for=policy_for,
-        charging=records.charging(),
+        charging=records.charges,
     )
 
 

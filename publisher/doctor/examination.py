@@ -12,8 +12,7 @@ from publisher.doctor.host import Host, check_machine
 from publisher.doctor.imports import check_importers
 from publisher.doctor.services import check_identity, check_services
 from publisher.doctor.state import check_directory, check_ledger
-from publisher.pipeline.publish import choose
-from publisher.pipeline.site import Site
+from publisher.pipeline.site import Site, choose
 
 
 def examine(

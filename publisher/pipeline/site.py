@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
+from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import Charging
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from publisher.sources.base import ImportedFrom, Source, WritingOrder
     from publisher.sources.importers import Importer
     from publisher.sources.statistics import Accounts, UsageReader
+
+AnyTarget = TypeVar("AnyTarget", bound=Target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,3 +225,14 @@ class Site(Protocol):
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
         ...
+
+
+def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:
+    """The targets of these names, all without any. Raises: UsageError for a name that is not configured."""
+    by_name = {target.name: target for target in targets}
+    for name in names:
+        if name not in by_name:
+            near = get_close_matches(name, by_name, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"configured are: {', '.join(by_name)}"
+            raise UsageError(f"no target is called {name!r}; {hint}")
+    return [target for target in targets if not names or target.name in names]

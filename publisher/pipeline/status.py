@@ -1,4 +1,4 @@
-"""What waits for a target: jobs that are there and were not accepted yet. Only reads.
+"""How targets stand: what was delivered, what is set aside, and what waits: jobs that are there and were not accepted yet.
 
 People and monitoring ask when something is wrong, which is when most waits. So the first rows behind what was read are looked
 at as a round would, and of the others SQLite only counts those that ended: then the numbers say "at most".
@@ -7,18 +7,20 @@ at as a round would, and of the others SQLite only counts those that ended: then
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format
-from publisher.ledger.contract import Ledger, TargetState
-from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobRecord
+from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
+from publisher.model.errors import SourceError, Unfit, UsageError
+from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.message import MessageId
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 from publisher.model.totals.months import month_window
-from publisher.pipeline.site import Site
+from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
+from publisher.pipeline.site import Site, choose
 from publisher.sources.base import Page, Source
 
 LOCK_WAIT_S: Final = 2.0  # for a writer of the accounting data; then that is the answer
@@ -130,3 +132,139 @@ def _wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
 def _start(target: Target, now: datetime) -> Epoch | None:
     begin = target.start.begin(now)
     return None if begin is None else Epoch(int(begin.timestamp()))
+
+
+class TargetStatus(NamedTuple):
+    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
+
+    Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
+    when that cannot be told. `overdue` is when somebody should look at it, if it has no success until then; None before the
+    first one.
+    """
+
+    target: str
+    last_success: datetime | None
+    last_published_end: Epoch | None
+    delivered: int
+    pending: int | None
+    late: int | None
+    in_doubt: int
+    quarantined: int
+    held: int  # months that the last round held back
+    oldest_unsent: Epoch | None
+    overdue: datetime | None
+    began: bool  # it had a round
+    exact: bool = True
+    missing: Sequence[Missing] = ()  # databases that its rounds have read
+
+
+class Traced(NamedTuple):
+    """All that is known of a job: the messages that carried it, where it is set aside, and its rows now."""
+
+    job_id: JobId
+    deliveries: Sequence[Delivery]
+    quarantined: Sequence[Quarantined]
+    rows: Sequence[JobRecord] | None  # None when the accounting data cannot be read; `trouble` says why
+    trouble: str
+
+
+def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
+    """Every target's state, and what kept the pending jobs from being counted, if anything did. Only reads.
+
+    Whoever finds the accounting data locked, or gone, does not wait for it once more for the next target.
+    Raises: UsageError, LedgerError.
+    """
+    chosen = choose(site.targets, targets)
+    with closing(site.ledger_to_read()) as ledger:
+        trouble = ""
+        found = []
+        for target in chosen:
+            state = ledger.target(target.name)
+            waits: WaitingJobs | None = None
+            missing: Sequence[Missing] = ()
+            try:
+                if not trouble:
+                    with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+                        missing = missing_databases(target.name, source, ledger)
+                        waits = waiting(site, target, state, source, ledger, LOOKED_AT // len(chosen))
+            except SourceError as error:
+                trouble = str(error)
+            found.append(_status(target, state, waits, missing))
+    return found, trouble
+
+
+def _status(
+    target: Target,
+    state: TargetState | None,
+    waits: WaitingJobs | None,
+    missing: Sequence[Missing],
+) -> TargetStatus:
+    success = state.last_success if state else None
+    return TargetStatus(
+        target=target.name,
+        last_success=success,
+        last_published_end=state.last_published_end if state else None,
+        delivered=state.delivered if state else 0,
+        pending=waits.pending if waits else None,
+        late=waits.late if waits else None,
+        in_doubt=state.in_doubt if state else 0,
+        quarantined=state.quarantined if state else 0,
+        held=len(state.held) if state else 0,
+        oldest_unsent=waits.first_end if waits else None,
+        overdue=None if success is None else target.overdue_after(success),
+        began=state is not None and state.last_round is not None,
+        exact=waits is None or waits.exact,
+        missing=missing,
+    )
+
+
+def trace(site: Site, job_id: JobId) -> Traced:
+    """Every message that carried a job, and where it stands now.
+
+    Raises: UsageError for a job that is known nowhere, LedgerError.
+    """
+    page, trouble = None, ""
+    with closing(site.ledger_to_read()) as ledger:
+        deliveries, held = ledger.trace(job_id), ledger.quarantined(job_id)
+        try:
+            with closing(site.source()) as source:
+                page = source.find(job_id, frozenset(), site.clock())
+                if not (deliveries or held or page.jobs or page.skipped or page.open):
+                    trouble = said_of(missed(site.targets, source, ledger))
+        except SourceError as error:  # what was delivered can be proved all the same
+            trouble = str(error)
+    if page is not None and not (deliveries or held or page.jobs or page.skipped or page.open or trouble):
+        raise UsageError(
+            f"job {job_id} is neither in the ledger nor in the accounting data; what is asked for is the JobID of the CE, "
+            "and `publisher stats -o jobids` lists those that are there"
+        )
+    return Traced(
+        job_id=job_id,
+        deliveries=deliveries,
+        quarantined=held,
+        rows=None if page is None else page.jobs,
+        trouble=trouble,
+    )
+
+
+def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
+    """The jobs set aside. Raises: UsageError, LedgerError."""
+    names = {target.name for target in choose(site.targets, targets)} if targets else None
+    with closing(site.ledger_to_read()) as ledger:
+        return [held for held in ledger.quarantine() if names is None or held.target in names]
+
+
+def release_or_drop(
+    site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]
+) -> Sequence[Quarantined]:
+    """Release or drop quarantined jobs, by number or JobID; returns them. Raises: UsageError, LedgerError."""
+    held = quarantined(site, targets=targets)
+    names = set(chosen)
+    found = [one for one in held if every or str(one.number) in names or one.job.job_id in names]
+    known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
+    if unknown := sorted(names - known):
+        raise UsageError(f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is")
+    numbers = [one.number for one in found]
+    with closing(site.ledger()) as ledger:
+        _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+    return found

@@ -21,9 +21,8 @@ from publisher.model.time import Window, epoch
 from publisher.model.totals.summary import Accumulator, SummaryGroup, month_number
 from publisher.pipeline.guards.collisions import is_later_run
 from publisher.pipeline.guards.databases import not_found
-from publisher.pipeline.publish import choose
 from publisher.pipeline.round.decision import is_unchanged
-from publisher.pipeline.site import Site
+from publisher.pipeline.site import Site, choose
 from publisher.reporting.charges.rules import Charges
 from publisher.reporting.explanation import ExplainedValue, explained
 from publisher.sources import BY_INTERFACE

@@ -15,9 +15,9 @@ from publisher.model.target import Target
 from publisher.model.time import Window, epoch, month_of
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import month_number, month_number_of, year_and_month
-from publisher.pipeline import publish
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline import status as standing
 from publisher.pipeline.site import Site
+from publisher.pipeline.status import TargetStatus
 from publisher.reporting.usage import OWN_PROJECT, ExpectedJobs, HostMonth, Usage, UsageReport
 
 RowsRead = Callable[[int], None]
@@ -147,7 +147,7 @@ def _targets(
 ) -> list[TargetReport]:
     # Of a target without a round everything would have to be read to say that all of it waits.
     begun = [name for name, state in states.items() if state is not None]
-    status = {one.target: one for one in publish.status(site, targets=begun)[0]} if begun else {}
+    status = {one.target: one for one in standing.status(site, targets=begun)[0]} if begun else {}
     with closing(site.history()) as history:
         past = history.targets(begun, window)
     return [

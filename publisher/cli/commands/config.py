@@ -81,7 +81,7 @@ def _check_importers(site: LiveSite) -> None:
 def _overlaps(site: LiveSite) -> list[str]:
     """Rules of charges that meet, each pair once though targets have them too."""
     settings = site.settings
-    price_lists = [settings.records.charging(), *(target.charging for target in settings.targets)]
+    price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
     rules = [each.rules for each in price_lists if isinstance(each, Charges)]
     return list(dict.fromkeys(said for each in rules for said in told_of_overlaps(each)))
 

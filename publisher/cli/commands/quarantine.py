@@ -10,7 +10,7 @@ from publisher.cli.output import Json, Part, TextTable, moment_text, print_resul
 from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.errors import UsageError
-from publisher.pipeline import publish as operations
+from publisher.pipeline import status as operations
 from publisher.pipeline.round.decision import KEY_COLLISION
 
 _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")

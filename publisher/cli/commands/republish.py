@@ -21,10 +21,10 @@ from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
 from publisher.model.totals.months import gone_lines
-from publisher.pipeline.publish import choose
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
+from publisher.pipeline.site import choose
 from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import OneOff
 

@@ -11,8 +11,8 @@ from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.model.errors import PublisherError, SourceError, UsageError
-from publisher.pipeline import publish as operations
-from publisher.pipeline.publish import TargetStatus
+from publisher.pipeline import status as operations
+from publisher.pipeline.status import TargetStatus
 
 _COLUMNS = (
     "target",

@@ -17,7 +17,7 @@ from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.totals.months import AcceptedChange
 from publisher.model.totals.summary import KeyTotal, year_and_month
-from publisher.pipeline.publish import choose
+from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
 from publisher.pipeline.sync import counts as syncing
 from publisher.pipeline.sync.check import Compared

@@ -12,8 +12,8 @@ from publisher.cli.output import Json, Part, TextTable, moment_text, print_resul
 from publisher.cli.parser import add_job, add_json
 from publisher.model.errors import SourceError
 from publisher.model.job import JobId, job_key
-from publisher.pipeline import publish as operations
-from publisher.pipeline.publish import Traced
+from publisher.pipeline import status as operations
+from publisher.pipeline.status import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -21,6 +21,10 @@ _TAG: Final = "tag:yaml.org,2002:"
 _KNOWN_TAGS: Final = frozenset(
     _TAG + name for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
 )
+
+
+def write_tree(tree: dict[str, Any]) -> str:
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_tree(path: Path, problems: Problems) -> YamlBlock | None:

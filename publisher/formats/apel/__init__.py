@@ -29,3 +29,8 @@ RECEIVERS: Final[Mapping[str, Receiver]] = {name: found for name, (found, _) in 
 def create(name: str) -> Any:
     """The format of that name, of its kind."""
     return import_module(f"{__name__}.{_MODULES[name][1]}").create(name)
+
+
+def check_car(payload: bytes) -> None:
+    """Check a payload against the schema; lxml is loaded with the first one. Raises: Unfit."""
+    import_module(f"{__name__}.car_check").check(payload)

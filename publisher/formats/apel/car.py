@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from publisher import __version__
+from publisher.formats.apel import check_car
 from publisher.formats.apel.receiver import CAR_JOBS
 from publisher.formats.apel.rules import (
     BENCHMARK_RULES,
@@ -263,9 +264,7 @@ class Car:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""
-        from publisher.formats.apel.car_check import check  # lxml only where something is checked
-
-        check(payload)
+        check_car(payload)
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)

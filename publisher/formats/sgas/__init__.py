@@ -19,3 +19,8 @@ def create(name: str) -> JobFormat:
     """The format of that name."""
     made: JobFormat = import_module(f"{__name__}.ogf_ur").create(name)
     return made
+
+
+def check_ogf_ur(payload: bytes) -> None:
+    """Check a payload against the schema; lxml is loaded with the first one. Raises: Unfit."""
+    import_module(f"{__name__}.ogf_ur_check").check(payload)

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 from publisher import __version__
 from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import latest_end, require
-from publisher.formats.sgas import values
+from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
 from publisher.formats.sgas.rules import SGAS_WHERE_RULES, SGAS_WHO_RULES, require_sgas_run
 from publisher.formats.xml.charge import charge_element, charge_looks
@@ -268,9 +268,7 @@ class OgfUr:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""
-        from publisher.formats.sgas.ogf_ur_check import check  # lxml only where something is checked
-
-        check(payload)
+        check_ogf_ur(payload)
 
     def shed(self, content: bytes) -> bytes | None:
         """The record of `render` without its file transfers; None when it has none, so that nothing can be shed.

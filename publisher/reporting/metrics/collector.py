@@ -11,10 +11,11 @@ from typing import Final
 
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
-from publisher.pipeline import publish
+from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S
+from publisher.pipeline.sync import counts as syncing
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import definitions
 from publisher.reporting.metrics.definitions import lost_measures
@@ -112,7 +113,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 
 def _of_target(site: Site, name: str) -> Measured:
     """What `status` tells. Raises: LedgerError."""
-    ((status,), trouble) = publish.status(site, targets=[name])
+    ((status,), trouble) = standing.status(site, targets=[name])
     with closing(site.measure_book_to_read()) as book:
         messages, records = book.delivered(name)
     return Measured(
@@ -145,10 +146,6 @@ def _drift(site: Site, name: str) -> float | None:
     (target,) = (target for target in site.targets if target.name == name)
     if not target.sync:
         return None
-    from publisher.pipeline.sync import (
-        counts as syncing,  # loaded by the round already, where there is something to tell
-    )
-
     with closing(site.ledger_to_read()) as ledger:
         counts = ledger.counts(name)
     due = syncing.to_tell(counts)
