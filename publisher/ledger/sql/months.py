@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import sha256
+from operator import attrgetter
+from typing import Any, Final
 
 from publisher.ledger.contract import MonthState, OutboxRecord
 from publisher.ledger.sql.database import Database
@@ -60,13 +63,11 @@ def digest(text: bytes) -> str:
     return sha256(zlib.decompress(text)).hexdigest()[:32]
 
 
-def _group(row: list[object]) -> SummaryGroup:
-    texts = [str(text) for text in row[2:10]]
-    site, user, vo, vo_group, role, submit_host, infrastructure, kind = texts
-    benchmarks = row[10] if isinstance(row[10], list) else []
-    year, month, nodes, cores, earliest, latest, wall, cpu, wall_micro, cpu_micro, jobs = (
-        int(str(number)) for number in [*row[:2], *row[11:]]
-    )
+def _group(row: list[Any]) -> SummaryGroup:
+    # fmt: off
+    (year, month, site, user, vo, vo_group, role, submit_host, infrastructure, kind, benchmarks, nodes, cores,
+     earliest, latest, wall, cpu, wall_micro, cpu_micro, jobs) = row
+    # fmt: on
     return SummaryGroup(
         year=year,
         month=month,
@@ -78,7 +79,7 @@ def _group(row: list[object]) -> SummaryGroup:
         submit_host=submit_host,
         infrastructure=infrastructure,
         kind=kind,
-        benchmarks=tuple(Benchmark(kind=name, value=Decimal(value)) for name, value in benchmarks),
+        benchmarks=tuple(_benchmark(name, value) for name, value in benchmarks),
         node_count=nodes,
         cpu_count=cores,
         earliest_end=Epoch(earliest),
@@ -89,6 +90,11 @@ def _group(row: list[object]) -> SummaryGroup:
         normalised_cpu_micro=cpu_micro,
         jobs=jobs,
     )
+
+
+@lru_cache(maxsize=1024)
+def _benchmark(kind: str, value: str) -> Benchmark:
+    return Benchmark(kind=kind, value=Decimal(value))
 
 
 _MONTHS = """
@@ -327,14 +333,8 @@ def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> lis
     return [*(group for group in accepted if _row(group) not in replaced), *new]
 
 
-def _row(group: SummaryGroup) -> SummaryGroup:
-    """What tells a row from others, without what is added up in it."""
-    return group._replace(
-        earliest_end=Epoch(0),
-        latest_end=Epoch(0),
-        wall_s=0,
-        cpu_s=0,
-        normalised_wall_micro=0,
-        normalised_cpu_micro=0,
-        jobs=0,
-    )
+_SUMS: Final = frozenset(
+    {"earliest_end", "latest_end", "wall_s", "cpu_s", "normalised_wall_micro", "normalised_cpu_micro", "jobs"}
+)
+# What tells a row from others, without what is added up in it.
+_row: Final = attrgetter(*(name for name in SummaryGroup._fields if name not in _SUMS))

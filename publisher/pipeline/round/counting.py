@@ -28,6 +28,7 @@ from publisher.sources.base import Page, Source
 
 _END: Final = itemgetter(3)  # of a BareRun
 _REMEMBERED: Final = 5_000  # speakers, 2 kB each
+_ASKED_FOR_S: Final = 2**30  # more than nearly any job uses, and within every receiver's bounds
 Stretch = tuple[int, int]  # a month, and a place between turning points: all that end in it are judged alike
 
 
@@ -243,11 +244,12 @@ class AlikeCounter:
         if end <= last[0] and wall_s <= last[1] and cpu_s <= last[2]:
             return True
         fit, wall_s, cpu_s = speaker.fit.published, max(wall_s, last[1]), max(cpu_s, last[2])
-        # Ends grow from page to page: where the stretch is over, whatever ends in it is asked for at once.
-        for latest in map(Epoch, (speaker.until, max(end, last[0]))):
-            worst = _with_values(fit.job, latest, wall_s, cpu_s)
+        # Ends grow from page to page, and so does the worst: more is asked for than is needed now, so as not to ask again.
+        beyond = Epoch(speaker.until), max(wall_s, _ASKED_FOR_S), max(cpu_s, _ASKED_FOR_S)
+        for latest, most_wall_s, most_cpu_s in (beyond, (Epoch(max(end, last[0])), wall_s, cpu_s)):
+            worst = _with_values(fit.job, latest, most_wall_s, most_cpu_s)
             if self._totals.admits(replace(fit, job=worst, ended_at=latest), now):
-                speaker.admitted = latest, wall_s, cpu_s
+                speaker.admitted = latest, most_wall_s, most_cpu_s
                 return True
         return False
 
