@@ -60,6 +60,9 @@ EXIT_STATUSES = {
 # is a heading of JSON OUTPUT in publisher(1).
 JSON_RUNS: dict[str, tuple[str, ...]] = {
     "publish": ("publish", "--json"),
+    # Before the others: a republish sends nothing while a database is missing.
+    "source list": ("source", "list", "--json"),
+    "source retire": ("source", "retire", "--json", "GONE"),
     "republish": ("republish", "--json", "--yes", "--from", "2026-10", "--to", "2026-10"),
     "sync": ("sync", "--json", "--target", "egi", "--months", "all"),
     "sync --check": ("sync", "--check", "--json", "--months", "all"),
@@ -75,8 +78,6 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
-    "source list": ("source", "list", "--json"),
-    "source retire": ("source", "retire", "--json", "GONE"),
     "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
     "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),

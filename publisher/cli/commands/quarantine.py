@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
@@ -46,15 +46,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     replaces = [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION]
     print_result(
         changed,
-        lambda jobs: {
-            "changed": len(jobs),
-            "hold": str(hold),
-            "replaces": [quarantined_json(one) for one in replaces],
-        },
+        lambda jobs: _changed_as_json(jobs, hold, replaces),
         lambda jobs: [f"{len(jobs)} {hold}", *map(_what_it_replaces, replaces)],
         in_json=arguments.json,
     )
     return 0
+
+
+def _changed_as_json(changed: Sequence[Quarantined], hold: Hold, replaces: Sequence[Quarantined]) -> Json:
+    return {
+        "changed": len(changed),
+        "hold": str(hold),
+        "replaces": [quarantined_json(one) for one in replaces],
+    }
 
 
 def _what_it_replaces(held: Quarantined) -> str:
