@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.targets import Common, ConfiguredTarget, destination, read_target, read_targets
@@ -36,7 +36,8 @@ _LOOPBACK: Final = "127.0.0.1"
 _PORTS: Final = range(1, 65536)
 
 
-class Listen(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
     """An address of this host, IPv4 or IPv6, and a port."""
 
     host: str
