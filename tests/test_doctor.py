@@ -200,6 +200,14 @@ def test_at_a_healthy_sgas_site_all_is_well(sgas_clinic: Clinic) -> None:
     assert (sgas_clinic.messages(), dict(sgas_clinic.server.rows)) == (before, rows)
 
 
+def test_the_default_benchmark_of_jobs_that_never_ran_is_no_finding(clinic: Clinic) -> None:
+    """A-REX writes HEPSPEC:1.0 for every job that dies before the batch system; no wall time is lost by it."""
+    (job,) = generate(9, 1, NOW - timedelta(hours=5), NOW - timedelta(hours=2))
+    clinic.write(replace(job, benchmark="HEPSPEC:1.0", wall_s=0, cpu_user_s=0, cpu_kernel_s=0))
+    (found,) = (found for found in clinic.doctor("--json").json["findings"] if found["name"] == "benchmarks")
+    assert found["state"] == "ok"
+
+
 def test_it_prints_both_spellings_of_the_dn_to_paste(clinic: Clinic) -> None:
     (subject,) = (found for found in clinic.doctor("--json").json["findings"] if found["name"] == "subject")
     assert "GOCDB, host DN: /DC=org/DC=example/OU=hosts/CN=ce.example.org |" in subject["found"]

@@ -164,6 +164,11 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
     assert "carry HEPSPEC:1.0" in told.page
 
 
+def test_the_default_benchmark_of_jobs_that_never_ran_is_no_highlight(small: ConfiguredSite) -> None:
+    write(small, [replace(job, benchmark="HEPSPEC:1.0", wall_s=0, cpu_user_s=0, cpu_kernel_s=0) for job in JOBS[:3]])
+    assert "HEPSPEC:1.0" not in Told(small, *WINDOW, page=True).page
+
+
 # Waiting times
 
 
