@@ -22,11 +22,13 @@ from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.ledger.sql import months as month_text
 from publisher.ledger.sqlite.membership import KEY_BYTES, entries, unpack
-from publisher.model.job import SideTable
+from publisher.model.job import Epoch, RowRef, SideTable
 from publisher.model.message import Cursor
+from publisher.model.time import Window
 from publisher.pipeline import publish as commands
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
+from publisher.pipeline.sync import check as sync_check
 from publisher.sources.base import DoneWith, Page, Source
 from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, hostile
 from tests.pki import PKI
@@ -80,6 +82,17 @@ class OneByOne:
     ) -> Iterator[Page]:
         return self._source.since(cursor, database, needs, now, done_with)
 
+    def window(
+        self,
+        window: Window,
+        needs: frozenset[SideTable],
+        now: datetime,
+        after: tuple[Epoch, RowRef] | None = None,
+        *,
+        alike: bool = False,
+    ) -> Iterator[Page]:
+        return self._source.window(window, needs, now, after)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
@@ -128,11 +141,11 @@ def site_with(folder: Path, pki: PKI, form: str, rules: dict[str, Any], target: 
     return made
 
 
-def publish(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: datetime) -> tuple[Outcome, Watching]:
-    """One regular round over the databases of a control directory, at a given time: both rounds see the same."""
+def live_site(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: datetime) -> LiveSite:
+    """The site over the databases of a control directory, at a given time: two of them see the same."""
     loaded = config.load(site.path, {}, host_name="ce01.example.org")
     options = replace(loaded.source.options, control_dir=control)  # type: ignore[type-var]  # any source's options
-    live = kind(
+    return kind(
         settings=replace(loaded, source=replace(loaded.source, options=options)),
         process=ProcessEnvironment(
             environment={},
@@ -141,6 +154,11 @@ def publish(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: date
             wait=threading.Event().wait,
         ),
     )
+
+
+def publish(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: datetime) -> tuple[Outcome, Watching]:
+    """One regular round."""
+    live = live_site(site, kind, control, now)
     watching = Watching()
     (outcome,) = commands.publish(live, targets=[], observer=watching)
     return outcome, watching
@@ -345,6 +363,39 @@ def test_who_was_dropped_stays_out_although_the_row_was_mended(tmp_path: Path, p
         arex.execute("UPDATE AAR SET BenchmarkID = (SELECT max(BenchmarkID) FROM AAR WHERE BenchmarkID > 0)")
     assert twins.publish().alike > 50
     assert [row[8] for row in written(twins.quick.state)["quarantine"]] == ["dropped"]
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.parametrize("rules", ["plain", "benchmarks by queue and date"])
+@pytest.mark.parametrize("schema", [1, 2])
+def test_what_sync_checks_is_seen_alike_as_one_by_one(
+    tmp_path: Path, pki: PKI, databases: dict[Schema, Path], schema: Schema, form: str, rules: str
+) -> None:
+    """Jobs that were delivered, wait, are set aside, restarted or torn, by month and submit host."""
+    twins = Twins(tmp_path, pki, form, RULES[rules], {"start": "2026-10", "exclude_vos": ["belle"]})
+    shutil.copy(databases[schema], twins.quick.database(schema))
+    publish(twins.quick, LiveSite, twins.quick.control, twins.now)
+    jobs = list(generate(7, 300, START, END))
+    with twins.quick.arex(schema) as arex:
+        for number, job in enumerate(jobs[::29]):
+            again = replace(job, local_job_id=f"{number}9", wall_s=job.wall_s + 60)
+            arex.finish_again(again, end_time=job.end_time + 90_000 * number)
+        torn, *new = generate(9, 20, START, END)
+        arex.accept(torn)
+        arex.finish(torn, stop_after="aar")
+        for job in new:
+            arex.write(job)
+    sites = [live_site(twins.quick, kind, twins.quick.control, twins.now) for kind in (LiveSite, SlowSite)]
+    seen: list[list[int]] = [[], []]
+    quick, slow = (
+        sync_check.check(site, site.settings.targets, months=None, portal=None, jobs_seen=counts.append)
+        for site, counts in zip(sites, seen, strict=True)
+    )
+    assert quick == slow
+    assert sum(seen[0]) == sum(seen[1]) > 400
+    told = {name: sum(getattr(row, name) for row in quick) for name in ("database", "delivered", "before", "pending")}
+    assert min(told.values()) > 0, told
+    assert sum(row.quarantined for row in quick) > 3
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

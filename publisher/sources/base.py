@@ -138,9 +138,18 @@ class Source(Protocol):
         ...
 
     def window(
-        self, window: Window, needs: frozenset[SideTable], now: datetime, after: tuple[Epoch, RowRef] | None = None
+        self,
+        window: Window,
+        needs: frozenset[SideTable],
+        now: datetime,
+        after: tuple[Epoch, RowRef] | None = None,
+        *,
+        alike: bool = False,
     ) -> Iterator[Page]:
-        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database."""
+        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
+
+        `alike` as for `since`.
+        """
         ...
 
     def count(self, window: Window) -> int:

@@ -89,6 +89,38 @@ class _Lot:
         return sum([user + kernel > wall * cores for wall, user, kernel in times])
 
 
+class Stretches:
+    """Times in which whoever decides makes the same of runs that are alike."""
+
+    def __init__(self, decider: Decider) -> None:
+        window = decider.selection.window
+        edges = {edge for edge in (window.start, window.end) if edge is not None}
+        self._turning_points = sorted(edges | decider.policy.change_times)
+
+    def of(self, runs: Sequence[BareRun]) -> Iterator[tuple[Stretch | None, Sequence[BareRun]]]:
+        """The runs by stretch, None for those that end in no month; nearly always all are in one."""
+        ends = list(map(_END, runs))
+        first = self._at(min(ends))
+        if first is not None and first == self._at(max(ends)):
+            yield first, runs
+            return
+        apart: dict[Stretch | None, list[BareRun]] = {}
+        for run in runs:
+            apart.setdefault(self._at(run[3]), []).append(run)
+        yield from apart.items()
+
+    def last_second(self, stretch: Stretch) -> int:
+        month, place = stretch
+        edges = [month_window(month).end, *self._turning_points[place : place + 1]]
+        return min(edge for edge in edges if edge is not None) - 1
+
+    def _at(self, ended_at: Epoch) -> Stretch | None:
+        try:
+            return month_number(ended_at), bisect_right(self._turning_points, ended_at)
+        except Unfit:
+            return None
+
+
 class AlikeCounter:
     """Counts runs that are alike into a target's months."""
 
@@ -108,9 +140,7 @@ class AlikeCounter:
         self._ledger = ledger
         self._totals = totals
         self._needs = needs
-        window = decider.selection.window
-        edges = {edge for edge in (window.start, window.end) if edge is not None}
-        self._turning_points = sorted(edges | decider.policy.change_times)
+        self._stretches = Stretches(decider)
         self._speakers: dict[tuple[int, Stretch], _Speaker] = {}
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, Taken]:
@@ -128,7 +158,7 @@ class AlikeCounter:
 
     def take(self, alike: Sequence[Alike], now: datetime) -> Taken:
         """Count all that can be."""
-        lots = [lot for one in alike for lot in self._lots(one)]
+        lots = [_Lot(one.example, stretch, runs) for one in alike for stretch, runs in self._stretches.of(one.runs)]
         every = [key for lot in lots for key in lot.keys]
         known, held = self._ledger.known(self._target, every), self._ledger.held(self._target, every)
         taken = Taken()
@@ -138,25 +168,6 @@ class AlikeCounter:
             taken.left += [RowRef(database=database, record_id=record_id) for record_id in left]
         self._totals.remark(taken.arex_default, taken.arex_default_wall_s, taken.warnings)
         return taken
-
-    def _lots(self, alike: Alike) -> Iterator[_Lot]:
-        """The runs by stretch, None for those that end in no month; nearly always all are in one."""
-        ends = list(map(_END, alike.runs))
-        first = self._stretch(min(ends))
-        if first is not None and first == self._stretch(max(ends)):
-            yield _Lot(alike.example, first, alike.runs)
-            return
-        apart: dict[Stretch | None, list[BareRun]] = {}
-        for run in alike.runs:
-            apart.setdefault(self._stretch(run[3]), []).append(run)
-        for stretch, runs in apart.items():
-            yield _Lot(alike.example, stretch, runs)
-
-    def _stretch(self, ended_at: Epoch) -> Stretch | None:
-        try:
-            return month_number(ended_at), bisect_right(self._turning_points, ended_at)
-        except Unfit:
-            return None
 
     def _take(
         self,
@@ -231,7 +242,7 @@ class AlikeCounter:
         if isinstance(verdict, Skip):
             return _Speaker(example=example)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
-            until = self._until(stretch)
+            until = self._stretches.last_second(stretch)
             return _Speaker(example=example, fit=verdict, until=until, warnings=shared_warnings(verdict.published))
         return _Speaker(example=example, refused=True)
 
@@ -252,12 +263,6 @@ class AlikeCounter:
                 speaker.admitted = latest, most_wall_s, most_cpu_s
                 return True
         return False
-
-    def _until(self, stretch: Stretch) -> int:
-        """The last second of a stretch."""
-        month, place = stretch
-        edges = [month_window(month).end, *self._turning_points[place : place + 1]]
-        return min(edge for edge in edges if edge is not None) - 1
 
 
 def counter_for(

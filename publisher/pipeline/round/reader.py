@@ -150,12 +150,14 @@ def whole_window(
     needs: frozenset[SideTable],
     now: datetime,
     after: tuple[Epoch, RowRef] | None = None,
+    *,
+    alike: bool = False,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
-    for page in source.window(window, needs, now, after):
+    for page in source.window(window, needs, now, after, alike=alike):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]

@@ -15,19 +15,21 @@ from typing import Final
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobRecord, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob, job_keys
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals.months import AcceptedChange, month_name, month_window
 from publisher.model.totals.summary import column, month_number, month_number_of, sync_host
-from publisher.pipeline.round.decision import Publish
+from publisher.pipeline.round.counting import Stretch, Stretches
+from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 
+_REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 
 
@@ -243,26 +245,25 @@ def _seen_in_the_database(
     decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = state.start if state and state.start is not None else None
     seen = _without_end_time(target, ledger)
-    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now):
-        jobs_seen(len(page.jobs))
+    alike = decider.policy.depends_on_row_only
+    runs_of = _Runs(target, decider)
+    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now, alike=alike):
         _see_unreadable(target, page.skipped, start, ledger, seen)
-        keys = [job.key for job in page.jobs]
+        runs = runs_of(page)
+        jobs_seen(len(runs))
+        keys = [run[0] for run in runs]
         known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
         earlier = ledger.other_runs(target.name, keys)
-        for job, key in zip(page.jobs, keys, strict=True):
-            for at in _places(target, job, earlier.get(key, ())):
+        for key, ended_at, wanted, host in runs:
+            for at in _places(host, earlier.get(key, ())):
                 seen.setdefault(at, _Seen()).restarted += 1
-            fit = decider.decide(job, key, None, None)
-            unwanted = not isinstance(fit, Publish) and key not in held
+            unwanted = not wanted and key not in held
             if unwanted and key not in known:
                 continue
             # A single record stays in the month in which it was delivered; totals are to follow their jobs.
             stays = key in known and not is_summary_format(target.format)
-            try:
-                month = month_number(known[key].ended_at if stays else job.ended_at)
-                at = (month, sync_host(target.policy.place(job).receiver_host))
-            except Unfit:
-                at = (UNKNOWN_MONTH, "")
+            month = _month(known[key].ended_at if stays else ended_at)
+            at = (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
             here = seen.setdefault(at, _Seen())
             here.database += not unwanted
             if key in known and known[key].fingerprint != REMOVED:
@@ -270,7 +271,7 @@ def _seen_in_the_database(
                 here.pending += not known[key].settled
             elif key in held:
                 here.set_aside(held[key])
-            elif start is not None and job.ended_at < start:
+            elif start is not None and ended_at < start:
                 here.before += 1
             else:
                 here.pending += 1
@@ -318,11 +319,51 @@ def _month(ended_at: Epoch) -> int:
         return UNKNOWN_MONTH
 
 
-def _places(target: Target, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
+# A run, its end, whether the target wants it, and its submit host; None where nobody can say that.
+_Run = tuple[JobKey, Epoch, bool, str | None]
+
+
+class _Runs:
+    """The runs of a page; of those that are alike one is looked at."""
+
+    def __init__(self, target: Target, decider: Decider) -> None:
+        self._target = target
+        self._decider = decider
+        self._stretches = Stretches(decider)
+        # With the examples, so that the id of one cannot come to mean another.
+        self._known: dict[tuple[int, Stretch | None], tuple[JobRecord, bool, str | None]] = {}
+
+    def __call__(self, page: Page) -> list[_Run]:
+        found = [(job.key, job.ended_at, *self._seen(job)) for job in page.jobs]
+        for one in page.alike:
+            for stretch, runs in self._stretches.of(one.runs):
+                _, job_ids, local_ids, ends, *_ = zip(*runs, strict=True)
+                wanted, host = self._seen_alike(one.example, stretch, ends[0])
+                keys = job_keys(job_ids, local_ids)
+                found += [(key, ended_at, wanted, host) for key, ended_at in zip(keys, ends, strict=True)]
+        return found
+
+    def _seen_alike(self, example: JobRecord, stretch: Stretch | None, ended_at: Epoch) -> tuple[bool, str | None]:
+        at = id(example), stretch
+        known = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[at] = example, *self._seen(replace(example, ended_at=ended_at))
+        return known[1:]
+
+    def _seen(self, job: JobRecord) -> tuple[bool, str | None]:
+        wanted = isinstance(self._decider.decide(job, job.key, None, None), Publish)
+        try:
+            return wanted, sync_host(self._target.policy.place(job).receiver_host)
+        except Unfit:
+            return wanted, None
+
+
+def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
     """Where delivered runs of a job are counted."""
     try:
-        host = sync_host(target.policy.place(job).receiver_host)
-        return [(month_number(run.ended_at), host) for run in runs if run.settled]
+        return [] if host is None else [(month_number(run.ended_at), host) for run in runs]
     except Unfit:
         return []
 

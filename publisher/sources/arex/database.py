@@ -89,7 +89,7 @@ class AccountingDatabase:
     def ended(self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, keep: Keep) -> RowPage:
         """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
-        return self._page(sql.WINDOW, parameters, asked, keep)
+        return self._page(sql.WINDOW_TO_COUNT if asked.alike else sql.WINDOW, parameters, asked, keep)
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, keep: Keep) -> RowPage:
         return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, keep)
@@ -216,7 +216,7 @@ class AccountingDatabase:
         kept = keep(rows)
         whole = span and len(kept) == len(rows)
         if asked.alike:
-            return RowPage(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked))
+            return RowPage(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=span))
         return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
     def _alike_of(self, reader: RowReader) -> AlikeReader:

@@ -116,14 +116,13 @@ SINCE_TO_COUNT: Final = {
     for layout in LAYOUTS
 }
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
-WINDOW: Final = {
-    layout: f"""
-        SELECT {_select_list(layout)} FROM AAR
-        WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
-        ORDER BY EndTime, RecordID LIMIT :limit
-    """
-    for layout in LAYOUTS
-}
+_BY_END: Final = """
+    FROM AAR
+    WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
+    ORDER BY EndTime, RecordID LIMIT :limit
+"""
+WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
+WINDOW_TO_COUNT: Final = {layout: f"SELECT {_select_list(layout, _COUNTED)} {_BY_END}" for layout in LAYOUTS}
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
@@ -192,21 +191,36 @@ def events(which: str) -> str:
     """
 
 
-# For those who only count: what stands beside a stretch of rows and matters to all that is said of them in sums. A start
-# before 1971 is none (`formats/rules.py` tells of it): NULL says that there is one, and `EARLY` of whom.
-FINISHED_OR_EARLY: Final = f"""
-    SELECT CASE EventKey WHEN 'FINISHED' THEN RecordID END FROM JobEvents
-    WHERE {BETWEEN} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
-"""
-EARLY: Final = f"SELECT RecordID FROM JobEvents WHERE {BETWEEN} AND +EventKey = 'LRMSSTART' AND EventTime < '1971'"
-# FQANs that may be no UTF-8, also those that sums do not tell: such a job is set aside however it is read. To look at every
-# character takes 1 µs a job; where all of a page is ASCII, as nearly always, there is nobody to look for. The cast of keys
-# finds those that are bytes, as reading them all would.
-ATTRIBUTE_TEXTS: Final = f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {BETWEEN}"
-STRANGE_FQANS: Final = f"""
-    SELECT RecordID FROM AuthTokenAttributes
-    WHERE {BETWEEN} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue GLOB '*[^ -~]*'
-"""
+# For those who only count: what stands beside a page of rows and matters to all that is said of them in sums.
+
+
+def finished_or_early(which: str) -> str:
+    """The finished rows, and NULL where one of them started before 1971: that is no start (`formats/rules.py` tells of it)."""
+    return f"""
+        SELECT CASE EventKey WHEN 'FINISHED' THEN RecordID END FROM JobEvents
+        WHERE {which} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
+    """
+
+
+def early(which: str) -> str:
+    """The rows that started before 1971."""
+    return f"SELECT RecordID FROM JobEvents WHERE {which} AND +EventKey = 'LRMSSTART' AND EventTime < '1971'"
+
+
+def attribute_texts(which: str) -> str:
+    """All texts of tokens in one. To look at every character of FQANs takes long; nearly always all are ASCII."""
+    return f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"
+
+
+def strange_fqans(which: str) -> str:
+    """Rows with FQANs that may be no UTF-8, also those that sums do not tell: such a job is set aside however it is read.
+
+    The cast of keys finds those that are bytes, as reading them all would.
+    """
+    return f"""
+        SELECT RecordID FROM AuthTokenAttributes
+        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue GLOB '*[^ -~]*'
+    """
 
 
 def fqans_beside(which: str) -> str:

@@ -34,6 +34,7 @@ _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounti
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 # Rows that are only counted come so many pages at once: there are more of each kind, and they are read as quickly.
 _ALIKE_PAGES: Final = 8
+_END, _COUNTED_END = 12, 3  # EndTime's place in a row, and in one that is only counted
 # Copies may be as large as the database, and /tmp is often memory.
 _COPIES: Final = "/var/tmp"  # noqa: S108  # mkdtemp makes a private directory below
 
@@ -202,9 +203,15 @@ class ArexSource:
                     yield _page(found, gone=_gone(database.name, chunk, found))
 
     def window(
-        self, window: Window, needs: frozenset[SideTable], now: datetime, after: tuple[Epoch, RowRef] | None = None
+        self,
+        window: Window,
+        needs: frozenset[SideTable],
+        now: datetime,
+        after: tuple[Epoch, RowRef] | None = None,
+        *,
+        alike: bool = False,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, alike=alike)
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
@@ -258,13 +265,15 @@ class ArexSource:
         self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: ReadOptions, keep: Keep
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), past the position."""
+        limit = self._page_rows * _ALIKE_PAGES if asked.alike else self._page_rows
+        end = _COUNTED_END if asked.alike else _END
         while True:
-            found = database.ended(position, last, self._page_rows, asked, keep)
+            found = database.ended(position, last, limit, asked, keep)
             if not found.rows:
                 return
-            position = (found.rows[-1][12], found.rows[-1][0])
+            position = (found.rows[-1][end], found.rows[-1][0])
             yield _page(found)
-            if len(found.rows) < self._page_rows:
+            if len(found.rows) < limit:
                 return
 
     @contextmanager

@@ -40,11 +40,13 @@ class AlikeReader:
         self._names = NameTables(whole.layout, whole.text)
         self._examples: dict[Kind, JobRecord] = {}
 
-    def read(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions) -> RowOutcomes:
+    def read(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
+    ) -> RowOutcomes:
         """As `RowReader.read` of rows that hold what counts; most jobs come as `alike`. Raises: sqlite3.Error."""
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
-        groups, strange = self._sorted(connection, rows)
+        groups, strange = self._sorted(connection, rows, span=span)
         strange += self._read_examples(connection, groups, asked)
         examples = self._examples
         alike = [Alike(example=examples[kind], runs=runs) for kind, runs in groups.items() if kind in examples]
@@ -57,13 +59,14 @@ class AlikeReader:
         rows = connection.execute(sql.BY_ROW[self._whole.layout], wanted).fetchall()
         return self._whole.read(connection, rows, asked, span=False)
 
-    def _sorted(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> tuple[Groups, list[int]]:
+    def _sorted(self, connection: sqlite3.Connection, rows: Sequence[Row], *, span: bool) -> tuple[Groups, list[int]]:
         """Runs by kind, and the strange rows."""
+        everywhere = _between(rows) if span else _listed([row[0] for row in rows])
         kinds: defaultdict[Kind, list[BareRun]] = defaultdict(list)
         for row in rows:
             kinds[row[_KIND]].append(row[_RUN])
         self._names.look_up(connection, {name: {kind[at] for kind in kinds} for at, name in enumerate(_NAMED)})
-        odd = _odd(rows) | self._odd_beside(connection, rows)
+        odd = _odd(rows) | self._odd_beside(connection, rows, everywhere)
         strange = list(odd)
         plain: dict[Kind, list[BareRun]] = {}
         for kind, runs in kinds.items():
@@ -72,30 +75,30 @@ class AlikeReader:
                 strange += [run[0] for run in normal]
             elif normal:
                 plain[kind] = normal
-        return self._by_whole_kind(connection, rows, plain), strange
+        return self._by_whole_kind(connection, len(rows), everywhere, plain), strange
 
-    def _odd_beside(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> set[int]:
+    def _odd_beside(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
-        between = {"first": rows[0][0], "last": rows[-1][0]}
-        finished = {record_id for (record_id,) in connection.execute(sql.FINISHED_OR_EARLY, between).fetchall()}
+        which, at = everywhere
+        finished = {record_id for (record_id,) in connection.execute(sql.finished_or_early(which), at).fetchall()}
         among = {row[0] for row in rows}  # between them may be rows that belong to another database
         odd = set() if self._whole.layout == sql.IMPORTED else among - finished
         if None in finished:
-            odd.update(record_id for (record_id,) in connection.execute(sql.EARLY, between))
-        (texts,) = connection.execute(sql.ATTRIBUTE_TEXTS, between).fetchone()
+            odd.update(record_id for (record_id,) in connection.execute(sql.early(which), at))
+        (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
-            odd.update(record_id for (record_id,) in connection.execute(sql.STRANGE_FQANS, between))
+            odd.update(record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at))
         return odd & among
 
-    def _by_whole_kind(self, connection: sqlite3.Connection, rows: Sequence[Row], groups: Groups) -> Groups:
+    def _by_whole_kind(self, connection: sqlite3.Connection, rows: int, everywhere: Where, groups: Groups) -> Groups:
         """The groups, told apart by the FQANs and benchmarks that stand beside their rows.
 
         Schema 1 has both there, schema 2 only where the row has none.
         """
         without_fqan = {kind for kind in groups if not self._names.fqans[kind[_FQAN]]}
         without_benchmark = {kind for kind in groups if not self._names.benchmarks[kind[_BENCHMARK]]}
-        fqans = _main_fqans(connection, _where(rows, groups, without_fqan))
-        benchmarks = _benchmarks(connection, _where(rows, groups, without_benchmark))
+        fqans = _main_fqans(connection, _where(rows, everywhere, groups, without_fqan))
+        benchmarks = _benchmarks(connection, _where(rows, everywhere, groups, without_benchmark))
         whole: defaultdict[Kind, list[BareRun]] = defaultdict(list)
         for kind, runs in groups.items():
             if kind not in without_fqan and kind not in without_benchmark:
@@ -167,14 +170,20 @@ def _is_bare(row: Row) -> bool:
     )
 
 
-def _where(rows: Sequence[Row], groups: Groups, lacking: Iterable[Kind]) -> Where | None:
-    """Where to look beside the rows of these kinds: row by row for few, along the whole stretch for many; None for none."""
+def _between(rows: Sequence[Row]) -> Where:
+    return sql.BETWEEN, {"first": rows[0][0], "last": rows[-1][0]}
+
+
+def _listed(record_ids: Sequence[int]) -> Where:
+    return sql.LISTED, {"rows": json.dumps(record_ids)}
+
+
+def _where(rows: int, everywhere: Where, groups: Groups, lacking: Iterable[Kind]) -> Where | None:
+    """Where to look beside the rows of these kinds: row by row for few, beside all for many; None for none."""
     wanted = [run[0] for kind in lacking for run in groups[kind]]
     if not wanted:
         return None
-    if len(wanted) * _FEW < len(rows):
-        return sql.LISTED, {"rows": json.dumps(wanted)}
-    return sql.BETWEEN, {"first": rows[0][0], "last": rows[-1][0]}
+    return _listed(wanted) if len(wanted) * _FEW < rows else everywhere
 
 
 def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int, object]:
