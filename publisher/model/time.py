@@ -199,7 +199,7 @@ def iso(moment: datetime) -> str:
 
 def iso_epoch(moment: Epoch) -> str:
     """The same of whole seconds since 1970."""
-    return iso(datetime.fromtimestamp(moment, UTC))
+    return f"{datetime.fromtimestamp(moment, UTC).isoformat()[:19]}Z"  # hot path: strftime takes eight times as long
 
 
 def _month(year: int, month: int) -> Period:

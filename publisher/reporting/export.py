@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import attrgetter
 from typing import Final, Literal
 
 from publisher.model.errors import Unfit
@@ -53,7 +54,7 @@ def _raw(name: str, kind: Literal["text", "integer", "texts"], unit: str, meanin
 
 def _count(name: str, unit: str, meaning: str) -> Column:
     """A number of the job record, which may be zero."""
-    return Column(name=name, kind="integer", unit=unit, meaning=meaning, value=lambda one: getattr(one.job, name))
+    return Column(name=name, kind="integer", unit=unit, meaning=meaning, value=attrgetter(f"job.{name}"))
 
 
 def _said(

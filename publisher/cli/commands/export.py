@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
@@ -21,7 +22,15 @@ from publisher.reporting.export import COLUMNS, ExportedJob, SkippedJobs, Value
 from publisher.reporting.files import whole_file
 
 _DEFINITION_COLUMNS: Final = ("column", "type", "unit", "meaning")
-_NAMES: Final = {column.name: json.dumps(column.name) for column in COLUMNS}
+# Hot path: what stands before each value of a line, and how to get the value; then how each type of value is written.
+_VALUES: Final = tuple((f"{json.dumps(column.name)}: ", column.value) for column in COLUMNS)
+_JSON: Final[Mapping[type, Callable[[Any], str]]] = {
+    str: encode_basestring_ascii,
+    int: int.__repr__,
+    Decimal: lambda value: format(value, "f"),
+    tuple: json.dumps,
+    type(None): lambda _: "null",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +73,7 @@ def _write(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:
 def _json_lines(jobs: Iterable[ExportedJob]) -> Iterator[str]:
     """A JSON object a job, every column in each; decimals are numbers as they are written, never rounded."""
     for job in jobs:
-        yield "{" + ", ".join(f"{_NAMES[column.name]}: {_json(column.value(job))}" for column in COLUMNS) + "}"
+        yield "{" + ", ".join([name + _JSON[type(found := value(job))](found) for name, value in _VALUES]) + "}"
 
 
 def _csv_rows(jobs: Iterable[ExportedJob]) -> Iterator[list[str]]:
@@ -82,12 +91,6 @@ def _left_out_lines(left_out: SkippedJobs) -> Iterator[str]:
         yield f"{left_out.in_progress:,} jobs are still in progress and were left out"
     for rule, count in sorted(left_out.unreadable.items()):
         yield f"{count:,} jobs were left out because their rows cannot be read: {rule}"
-
-
-def _json(value: Value) -> str:
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    return json.dumps(value)
 
 
 def _cell(value: Value) -> str:
