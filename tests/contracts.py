@@ -82,13 +82,16 @@ class SourceContract:
         (database, *_) = world.source.databases()
         whole = list(world.source.since(None, database, NOTHING, world.now))
         seen: list[RunValues] = []
+        numbers: list[int] = []
 
-        def every_third_stays(runs: Sequence[RunValues]) -> list[bool]:
+        def every_third_stays(rows: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
+            numbers.extend(rows)
             seen.extend(runs)
             return [added.index(run.job_id) % 3 != 0 for run in runs]
 
         pages = list(world.source.since(None, database, NOTHING, world.now, every_third_stays))
         assert jobs_of(pages) == jobs_of(whole)[::3]
+        assert numbers == [job.row.record_id for job in jobs_of(whole)]
         told = [(run.key, run.fingerprint, run.status, run.ended_at) for run in seen]
         assert told == [(job.key, job.fingerprint, job.status, job.ended_at) for job in jobs_of(whole)]
         assert [page.cursor for page in pages] == [page.cursor for page in whole]

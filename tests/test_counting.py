@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.ledger.sql import months as month_text
-from publisher.ledger.sqlite.membership import KEY_BYTES, entries, unpack
+from publisher.ledger.sql.delivered import pages
 from publisher.model.job import Epoch, RowRef, SideTable
 from publisher.model.message import Cursor
 from publisher.model.time import Window
@@ -167,9 +167,11 @@ def publish(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: date
 def written(state: Path) -> dict[str, Any]:
     """Everything in the ledger but the numbers of messages."""
     with closing(sqlite3.connect(state)) as ledger:
-        packed = [blob for (blob,) in ledger.execute("SELECT entries FROM fresh UNION ALL SELECT entries FROM leaf")]
+        packed = [blob for (blob,) in ledger.execute("SELECT runs FROM delivered_page")]
         members = sorted(
-            (one[:KEY_BYTES], unpack(one).ended_at, unpack(one).fingerprint) for b in packed for one in entries(b)
+            (one.key, one.ended_at, one.fingerprint)
+            for blob in packed
+            for one in pages.unpack(0, blob, frozenset(pages.digests(blob)))
         )
         asked = "SELECT month, jobs, last_end, digest, dirty, accepted_digest, counted FROM month ORDER BY month"
         months = ledger.execute(asked).fetchall()

@@ -14,7 +14,7 @@ import pytest
 from publisher.ledger.contract import Hold, Ledger, MessageState, MonthMessage, OutboxRecord, SyncMessage
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sqlite.connection import open_database_to_read
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import (
     Cursor,
     Entry,
@@ -81,6 +81,10 @@ def job(number: int) -> JobRecord:
         row=RowRef(database="a.db", record_id=number),
         ended_at=Epoch(END + number),
     )
+
+
+def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
+    return {one.key: one.row for one in jobs}
 
 
 def rendered(*jobs: JobRecord) -> list[Rendered]:
@@ -160,11 +164,11 @@ def count(ledger: Ledger, jobs: int) -> None:
 
 
 def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
-    keys = [job(1).key]
+    asked = runs(job(1))
     assert ledger.target("other") is None
-    assert not ledger.known("egi", keys)
-    assert not ledger.other_runs("egi", keys)
-    assert not ledger.held("egi", keys)
+    assert not ledger.known("egi", asked)
+    assert not ledger.other_runs("egi", asked)
+    assert not ledger.held("egi", [job(1).key])
     assert ledger.outstanding("egi") is None
     assert ledger.cursor("egi", "a.db") is None
     assert ledger.window_progress("egi", "w") is None
@@ -264,7 +268,7 @@ def test_a_prepared_message_is_found_whole_by_the_next_process(kept: Kept) -> No
     assert found is not None
     assert (found.message, found.state) == (message, MessageState.PREPARED)
     assert [record.job_id for record in found.records] == ["job1", "job2"]
-    assert not kept.ledger.known("egi", [job(1).key])[job(1).key].settled
+    assert not kept.ledger.known("egi", runs(job(1)))[job(1).key].settled
     kept.ledger.leave_in_doubt("egi")
     found = kept.ledger.outstanding("egi")
     assert found is not None
@@ -280,7 +284,7 @@ def test_a_sent_message_is_counted_once_and_traced(kept: Kept) -> None:
     assert (state.delivered, state.last_published_end) == (2, END + 2)
     (delivery,) = kept.ledger.trace(JobId("job1"))
     assert (delivery.message_id, delivery.state, delivery.row_id) == (message.id, MessageState.SENT, "71")
-    assert kept.ledger.known("egi", [job(n).key for n in (1, 2, 3)]).keys() == {job(1).key, job(2).key}
+    assert kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).key, job(2).key}
 
 
 def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
@@ -288,7 +292,7 @@ def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
     prepare(kept.ledger, job(1), progress=progress)
     kept.ledger.give_up("egi", [], {})
     assert kept.again().outstanding("egi") is None
-    assert not kept.ledger.known("egi", [job(1).key])
+    assert not kept.ledger.known("egi", runs(job(1)))
     assert [row.row.record_id for row in kept.ledger.open_rows("egi")] == [1]
 
 
@@ -297,7 +301,7 @@ def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Ke
     found = kept.ledger.outstanding("egi")
     assert found is not None
     kept.ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
-    assert not kept.again().known("egi", [job(1).key])
+    assert not kept.again().known("egi", runs(job(1)))
     (held,) = kept.ledger.quarantine("egi")
     assert (held.job.job_id, held.hold, held.job.reason) == ("job1", Hold.HELD, "no")
     assert kept.ledger.release([held.number]) == 1
@@ -318,7 +322,7 @@ def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
         queue.append(found.message.id)
         kept.ledger.sent(found.message, remote_id="", row_ids={}, now=NOW)
     assert queue == [halves[0][0].id, halves[1][0].id, last.id]
-    assert all(run.settled for run in kept.ledger.known("egi", [job(n).key for n in (1, 2, 3)]).values())
+    assert all(run.settled for run in kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
 def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:

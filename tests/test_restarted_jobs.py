@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
-from publisher.ledger.sqlite import stretches
-from publisher.model.job import Epoch, JobId, JobKey, job_key
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
 from publisher.model.message import REMOVED, Progress
 from publisher.reporting import explain
 from tests import spring_2028
@@ -149,20 +148,18 @@ def test_two_runs_and_a_correction_in_one_month(world: World) -> None:
     assert world.differences() == []
 
 
-@pytest.mark.parametrize("fresh", [1, 50, 10_000])
-def test_other_runs_are_found_wherever_their_entries_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: int
-) -> None:
-    """Among the fresh ones, in one stretch, across leaves and in several stretches."""
-    monkeypatch.setattr(stretches, "FRESH_ENTRIES", fresh)
+@pytest.mark.parametrize("placed", [True, False], ids=["by place", "by key"])
+def test_other_runs_are_found_in_the_rows_of_their_jobs_and_elsewhere(tmp_path: Path, placed: bool) -> None:
+    """A-REX overwrites a job's row when it restarts it: the runs of a job stand in one row."""
     with closing(open_ledger(tmp_path / "publishing.db")) as ledger:
         ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=NOW)
-        runs = {job_key(f"job{number}", str(run)): Epoch(ENDED + run) for run in range(3) for number in range(400)}
+        ledger.check_numbering("egi", "a.db", lambda _: True)
+        runs = {job_key(f"job{n}", str(run)): (Epoch(ENDED + run), n) for run in range(3) for n in range(4000)}
         left_out = job_key("job7", "9")
-        for some in batched({**runs, left_out: Epoch(ENDED + 9)}.items(), 60):
+        for some in batched({**runs, left_out: (Epoch(ENDED + 9), 7)}.items(), 600):
             ledger.count(
                 "egi",
-                {key: (end, REMOVED if key == left_out else 5) for key, end in some},
+                {key: (end, REMOVED if key == left_out else 5, "a.db", row) for key, (end, row) in some},
                 {},
                 dirty={},
                 clean=(),
@@ -172,13 +169,19 @@ def test_other_runs_are_found_wherever_their_entries_stand(
                 policy_digest="",
                 now=NOW,
             )
-        asked = [job_key(f"job{number}", "1") for number in (0, 7, 399)] + [job_key("job5", "new"), job_key("none", "")]
-        found = ledger.other_runs("egi", asked)
+        asked = {job_key(f"job{number}", "1"): number for number in (0, 7, 3999)}
+        asked |= {job_key("job5", "new"): 5, job_key("none", ""): 4000}
+        rows = {key: RowRef(database="a.db", record_id=row) if placed else None for key, row in asked.items()}
+        found = ledger.other_runs("egi", rows)
         ends = {key: sorted(run.ended_at - ENDED for run in others) for key, others in found.items()}
-    assert ends == {**{key: [0, 2] for key in asked[:3]}, asked[3]: [0, 1, 2]}
+    keys = list(asked)
+    assert ends == {**{key: [0, 2] for key in keys[:3]}, keys[3]: [0, 1, 2]}
 
 
-def batched(runs: Iterable[tuple[JobKey, Epoch]], size: int) -> Iterator[list[tuple[JobKey, Epoch]]]:
+Counted = tuple[JobKey, tuple[Epoch, int]]
+
+
+def batched(runs: Iterable[Counted], size: int) -> Iterator[list[Counted]]:
     left = iter(runs)
     while some := list(islice(left, size)):
         yield some

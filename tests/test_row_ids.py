@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from publisher.ledger.sql import messages
 from publisher.ledger.sql.ledger import SqlLedger
-from publisher.ledger.sqlite import stretches
 from publisher.model.job import JobId, JobKey, JobRecord, job_key
 from publisher.model.message import Progress
 from tests.ledgers import open_ledger
@@ -90,8 +89,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "publishing.db"
 
 
-def test_trace_finds_row_ids_also_after_compaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "FRESH_ENTRIES", 120)
+def test_trace_finds_row_ids_of_many_messages(path: Path) -> None:
     ledger = open_ledger(path)
     begin(ledger)
     for at in range(0, 1_000, 50):

@@ -304,11 +304,21 @@ class Outbox(Protocol):
 class Delivered(Protocol):
     """Which runs of jobs were delivered, or are on their way."""
 
-    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
-        """Those of the runs that were delivered or are on their way."""
+    def known(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, DeliveredRun]:
+        """Those of the runs that were delivered or are on their way.
+
+        They are given with the rows in which they stand now, None where that is not known. Quick for rows of databases that
+        `check_numbering` was asked about after they were read; right for all.
+        """
         ...
 
-    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+    def known_at(
+        self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
+    ) -> Mapping[JobKey, DeliveredRun]:
+        """The same for many rows of one database, in columns."""
+        ...
+
+    def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         """By each of these runs, the other runs of its job that were delivered or are on their way.
 
         Before a restart a job had another LocalJobID.
@@ -340,6 +350,16 @@ class Positions(Protocol):
     """How far the accounting databases were read."""
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
+
+    def check_numbering(
+        self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
+    ) -> None:
+        """Rows of a database were read: see whether they still have the numbers under which they were delivered.
+
+        `fits` tells whether the row that was read last is still the same job; `restarted`, that reading began again because it
+        was not. Where the numbers changed, what was delivered is looked for by key from now on.
+        """
+        ...
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
 

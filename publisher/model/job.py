@@ -19,7 +19,7 @@ from publisher.model import per_job
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
-# Eight bytes of digest of the JobID, three of the LocalJobID: the jobs of the ledger (ledger/sqlite/membership.py).
+# Eight bytes of digest of the JobID, three of the LocalJobID: the runs of the ledger (ledger/sql/delivered/pages.py).
 JobKey = NewType("JobKey", bytes)
 
 JOB_DIGEST_BYTES = 8

@@ -33,8 +33,8 @@ class Entry:
     fingerprint: int
 
 
-# The end time and the fingerprint of an `Entry`. A tuple, because one is made for every job, where that is all that is made.
-Values = tuple[Epoch, int]
+# End time and fingerprint of an `Entry`, and the row: database and RecordID. A tuple, because one is made for every job.
+Values = tuple[Epoch, int, str, int]
 
 
 @per_job(frozen=True, slots=True)

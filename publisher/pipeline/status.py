@@ -20,6 +20,7 @@ from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 from publisher.model.totals.months import month_window
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
+from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.site import Site, choose
 from publisher.sources.base import Page, Source
 
@@ -74,7 +75,8 @@ def _not_read(
 
     def of_page(page: Page) -> WaitingJobs:
         keys = [job.key for job in page.jobs]
-        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+        rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
+        known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
         ends = [
             job.ended_at
             for job, key in zip(page.jobs, keys, strict=True)
@@ -85,13 +87,14 @@ def _not_read(
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
-    for page in source.reread(finished[:looked_at], frozenset(), now):
+    for page in numbered(source.reread(finished[:looked_at], frozenset(), now), target.name, source, ledger):
         yield of_page(page)
     if further := [ends[row.row] for row in finished[looked_at:] if ends[row.row] in selection.window]:
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
     for database in source.databases():
-        for page in source.since(ledger.cursor(target.name, database), database, frozenset(), now):
+        pages = source.since(ledger.cursor(target.name, database), database, frozenset(), now)
+        for page in numbered(pages, target.name, source, ledger):
             yield of_page(page)
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:

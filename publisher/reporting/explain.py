@@ -172,7 +172,7 @@ def _of_skipped(bench: _Bench, skipped: SkippedJob) -> Explanation:
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:
     target, key = bench.target, job.key
-    known = bench.ledger.known(target.name, [key]).get(key)
+    known = bench.ledger.known(target.name, {key: job.row}).get(key)
     held = bench.ledger.held(target.name, [key]).get(key)
     if known is not None and receiver_of(target.format).on_change is OnChange.REPLACE:
         job = replace(job, ended_at=known.ended_at)
@@ -185,7 +185,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         reason="",
         charge=_charge(bench, job),
     )
-    others = bench.ledger.other_runs(target.name, [key]).get(key, ())
+    others = bench.ledger.other_runs(target.name, {key: job.row}).get(key, ())
     beside = any(run.settled for run in others)
     try:
         published = target.in_format(bench.format.name).policy.describe(job)

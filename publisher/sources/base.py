@@ -31,7 +31,8 @@ class Page:
     """Some rows of one database, read in one short transaction.
 
     `cursor` is where reading goes on after this page; None for pages that were asked for by window or by row.
-    `gone` are rows that were asked for and no longer exist. `alike` are further jobs, for those who asked to count them only.
+    `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
+    and no longer exist. `alike` are further jobs, for those who asked to count them only.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -41,6 +42,7 @@ class Page:
     alike: tuple[Alike, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
+    restarted: bool = False
 
 
 # End, JobID and LocalJobID of a run. A tuple, because one is made for every job.
@@ -81,8 +83,8 @@ class RowsAhead(NamedTuple):
     first_end: Epoch | None
 
 
-# Which of some runs there is nothing to do about, in their order.
-DoneWith = Callable[[Sequence[RunValues]], Sequence[bool]]
+# By RecordIDs and runs, in their order: of which there is nothing to do.
+DoneWith = Callable[[Sequence[int], Sequence[RunValues]], Sequence[bool]]
 
 
 class Source(Protocol):

@@ -5,16 +5,19 @@ What was measured of targets, in the publishing database.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from publisher.ledger.books import DailyDelivery, Measures, StoredMetric, TargetHistory
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sqlite.membership import ENTRY_BYTES, KEY_BYTES, LATEST_END, entries, message_and_end
+from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.delivered.lookup import DeliveredRuns
+from publisher.model.job import JobKey
 from publisher.model.time import Durations, Window
 from publisher.model.totals.summary import month_number
 
@@ -28,9 +31,7 @@ _MONTHS = """
 SELECT month_message.month, message.id, message.settled_at
 FROM month_message JOIN message ON message.id = month_message.message
 WHERE month_message.target = :target AND message.state = 2"""
-_FRESH = "SELECT entries FROM fresh WHERE target = :target"
-_STRETCHES = "SELECT id FROM stretch WHERE target = :target"
-_LEAVES = "SELECT entries FROM leaf WHERE stretch = :stretch ORDER BY first, id"
+_MessageAndEnd = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class SqlHistory:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._delivered = DeliveredRuns(database)
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         with self._database.snapshot():
@@ -78,27 +80,23 @@ class SqlHistory:
                 past.rejected += 1
 
     def _read_lags(self, target: int, past: _TargetPast, window: Window) -> None:
-        """Every run's first acceptance. 1.5 µs an entry."""
+        """Every run's first acceptance."""
         months = self._months(target)
-        start = 0 if window.start is None else window.start
-        end = LATEST_END + 1 if window.end is None else window.end
-        run = b""
-        lag: int | None = None
-        ended_in_window = False
-        for entry in self._in_order(target):
-            if entry[:KEY_BYTES] != run:
-                _settle(past.lags, lag, due=ended_in_window)
-                run, lag, ended_in_window = entry[:KEY_BYTES], None, False
-            message, ended_at = message_and_end(entry)
-            if not start <= ended_at < end:
+        for deliveries in self._runs(target):
+            ended = [(message, end) for message, end in deliveries if end in window]
+            if not ended:
                 continue
-            ended_in_window = True
-            accepted = past.accepted.get(message)
-            if accepted is None and message in past.counted:
-                accepted = _first_after(months.get(month_number(ended_at), []), message)
-            if accepted is not None and (lag is None or accepted - ended_at < lag):
-                lag = accepted - ended_at
-        _settle(past.lags, lag, due=ended_in_window)
+            lags = []
+            for message, end in ended:
+                accepted = past.accepted.get(message)
+                if accepted is None and message in past.counted:
+                    accepted = _first_after(months.get(month_number(end), []), message)
+                if accepted is not None:
+                    lags.append(accepted - end)
+            if lags:
+                past.lags.add((min(lags),))
+            else:
+                past.lags.unknown += 1
 
     def _months(self, target: int) -> dict[int, list[tuple[int, int]]]:
         """Numbers of the messages with each month's totals, in order, and when they were accepted."""
@@ -107,24 +105,29 @@ class SqlHistory:
             months.setdefault(month, []).append((number, settled_at))
         return {month: sorted(times) for month, times in months.items()}
 
-    def _in_order(self, target: int) -> Iterator[bytes]:
-        """All entries of a target, those of one run together, in the order of messages."""
-        fresh = [entry for (packed,) in self._database.execute(_FRESH, {"target": target}) for entry in entries(packed)]
-        fresh.sort()
-        stretches = [number for (number,) in self._database.execute(_STRETCHES, {"target": target})]
-        return heapq.merge(fresh, *map(self._stretch, stretches))
+    def _runs(self, target: int) -> Iterator[Sequence[_MessageAndEnd]]:
+        """The deliveries of each run of a target: in which message, under which end time."""
+        numberings = self._delivered.with_pages(target)
+        for numbering in numberings:
+            for _, found in groupby(pages.by_block(self._database, numbering), itemgetter(0)):
+                runs: defaultdict[JobKey, list[_MessageAndEnd]] = defaultdict(list)
+                for _, message, packed in found:
+                    for key, end in zip(pages.keys(packed), pages.ends(packed), strict=True):
+                        runs[key].append((message, end))
+                if len(numberings) > 1:
+                    self._join(target, numbering, runs)
+                yield from runs.values()
 
-    def _stretch(self, number: int) -> Iterator[bytes]:
-        for (packed,) in self._database.execute(_LEAVES, {"stretch": number}):
-            for at in range(0, len(packed), ENTRY_BYTES):
-                yield packed[at : at + ENTRY_BYTES]
-
-
-def _settle(lags: Durations, lag: int | None, *, due: bool) -> None:
-    if lag is not None:
-        lags.add((lag,))
-    elif due:
-        lags.unknown += 1
+    def _join(self, target: int, numbering: int, runs: dict[JobKey, list[_MessageAndEnd]]) -> None:
+        """Add what else was delivered of some runs; those that an earlier numbering has were told with it."""
+        wanted = frozenset(map(pages.digest_of, runs))
+        for other, one in self._delivered.elsewhere(target, numbering, wanted):
+            if one.key not in runs:
+                continue
+            if other < numbering:
+                del runs[one.key]
+            else:
+                runs[one.key].append((one.message, one.ended_at))
 
 
 def _first_after(messages: Sequence[tuple[int, int]], counted: int) -> int | None:

@@ -12,13 +12,11 @@ from operator import itemgetter
 from publisher.ledger.contract import Hold, MonthMessage, OutboxRecord, Outstanding, SyncMessage, TargetState
 from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
-from publisher.ledger.sql.messages import carried_text, rendered_text
+from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.delivered.pages import PlacedRun
+from publisher.ledger.sql.messages import Arrival, carried_text, rendered_text
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sqlite import arrival as arrivals
-from publisher.ledger.sqlite import stretches
-from publisher.ledger.sqlite.absence import Absence
-from publisher.ledger.sqlite.arrival import Arrival
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
 from publisher.model.message import (
     REMOVED,
@@ -89,23 +87,22 @@ class SqlLedger(LedgerReader):
             self._database.execute(
                 _ENTER_TARGET, {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
             )
-        self._fresh.pop(self._known_number(target), None)  # another publisher may have written since
+        self._delivered.begin_round(self._known_number(target))
         state = self.target(target)
         if state is None:  # pragma: no cover - the transaction above made it
             raise AssertionError(target)
         return state
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        arrival = arrivals.of_rendered(records)
+        arrival = rows.arrival_of_rendered(records)
         target = self._known_number(message.target)
         with self._database.atomic():
             text = rendered_text(records)
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
-            packed = rows.remember(self._database, target, number, [record.entry for record in records])
+            self._delivered.add(target, number, [_placed(record) for record in records])
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest)
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in arrival.first])
-        stretches.add_fresh(self._fresh_of(target), packed)
         self._on_its_way = number, message.id, arrival
         self._additions.setdefault(target, []).append(added)
 
@@ -147,11 +144,11 @@ class SqlLedger(LedgerReader):
             months.count(self._database, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._database, number, progress, policy_digest, now)
             rows.leave_quarantine(self._database, number, (key for key, one in runs.items() if one[1] != REMOVED))
-            packed: Sequence[bytes] = ()
             if runs:
-                packed = rows.remember_counted(self._database, number, runs, now)
+                counted = rows.enter_counted(self._database, number, len(runs), now)
+                placed = [(file, row, key, end, said) for key, (end, said, file, row) in runs.items()]
+                self._delivered.add(number, counted, placed)
                 counts.look_before_again(self._database, number, map(itemgetter(0), runs.values()))
-        self._add_or_compact(number, packed)
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
@@ -241,7 +238,6 @@ class SqlLedger(LedgerReader):
             )
             if not self._database.execute(_PREPARED, {"target": target}).fetchone():
                 self._additions.pop(target, None)
-        self._add_or_compact(target)
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
@@ -251,7 +247,7 @@ class SqlLedger(LedgerReader):
         keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
         counts.replace(self._database, target, whole, {})
         months.count_delivered(self._database, target)
-        rows.leave_quarantine(self._database, target, arrivals.of_carried(records).keys)
+        rows.leave_quarantine(self._database, target, rows.arrival_of_carried(records).keys)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._database.atomic():
@@ -281,7 +277,6 @@ class SqlLedger(LedgerReader):
                 runs |= self._take_back(number, message)
             keys.take_away(self._database, number, self._additions.get(number, ()), runs)
             rows.go_back(self._database, number, behind)
-        self._fresh.pop(number, None)
         self._additions.pop(number, None)
 
     def _take_back(self, target: int, message: int) -> set[JobKey]:
@@ -289,13 +284,14 @@ class SqlLedger(LedgerReader):
         records = rows.outbox_records(self._database, message)
         of_months = months.months_of(self._database, message)
         self._delete(message)
+        pages.forget(self._database, message)
         months.take_back(self._database, target, of_months)
         counts.take_back(self._database, message)
         rows.open_again(self._database, target, records)
         return {job_key(record.job_id, record.local_id) for record in records}
 
     def _delete(self, message: int) -> None:
-        rows.forget(self._database, message)
+        rows.leave_outbox(self._database, message)
         self._database.execute(_FORGET_MONTHS, {"message": message})
         self._database.execute(_FORGET_MESSAGE, {"message": message})
 
@@ -310,6 +306,7 @@ class SqlLedger(LedgerReader):
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
             self._delete(whole.number)
+            parts: dict[int, set[JobKey]] = {}
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 text = carried_text(records)
@@ -320,14 +317,13 @@ class SqlLedger(LedgerReader):
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
                     months.link(self._database, target, number, of_months)
-                else:
-                    rows.remember(self._database, target, number, map(rows.entry_of, records))
-        self._fresh.pop(target, None)
+                parts[number] = {job_key(record.job_id, record.local_id) for record in records}
+            pages.move(self._database, whole.number, parts)
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         target = self._known_number(whole.message.target)
         with self._database.atomic():
-            rows.forget(self._database, whole.number)
+            pages.forget(self._database, whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
             rows.set_aside(
@@ -348,7 +344,6 @@ class SqlLedger(LedgerReader):
                 policy_digest,
                 now,
             )
-        self._fresh.pop(target, None)
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": rows.epoch(limit.learnt_at)}
@@ -385,30 +380,31 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             return sum(self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
 
-    def _add_or_compact(self, target: int, packed: Sequence[bytes] = ()) -> None:
-        if len(self._fresh_of(target)) + len(packed) < stretches.FRESH_ENTRIES:
-            stretches.add_fresh(self._fresh_of(target), packed)
-            return
-        self._fresh.pop(target)
-        absence = self._absences.setdefault(target, Absence())
-        with self._database.atomic():
-            covers = stretches.settle_fresh(self._database, target, absence)
-        absence.covers = covers
-        self._database.give_back_space()
-
     def _arrival(self, number: int, message: MessageId) -> Arrival:
         """What is counted of an outstanding message: of one that was prepared just now, or as it is written down."""
         prepared, name, arrival = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
             return arrival
-        return arrivals.of_carried(rows.outbox_records(self._database, number))
+        return rows.arrival_of_carried(rows.outbox_records(self._database, number))
+
+    def _renumbered(self, target: int, database: str) -> None:
+        if not self._delivered.is_in_round(target):  # who only looks changes nothing
+            super()._renumbered(target, database)
+            return
+        with self._database.atomic():
+            self._delivered.renumber(target, database)
 
     def _known_number(self, target: str) -> int:
         number = self._number(target)
         if number is None:
             raise KeyError(target)
         return number
+
+
+def _placed(record: Rendered) -> PlacedRun:
+    row, entry = record.job.row, record.entry
+    return row.database, row.record_id, entry.key, entry.ended_at, entry.fingerprint
 
 
 def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:

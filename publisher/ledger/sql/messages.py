@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Final
 
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sqlite.membership import pack_all
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
-from publisher.model.message import Entry, Message, Progress, Rendered, Values, WindowMark
+from publisher.model.message import Entry, Message, Progress, Rendered, WindowMark
 
 # Flat lists of plain values, made here: to look for circles in them takes a quarter of the time.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -190,6 +190,42 @@ def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """Job ids and keys in the message's order; `first` are end time and submit host of what was never delivered before."""
+
+    job_ids: Sequence[JobId] = ()
+    keys: Sequence[JobKey] = ()
+    first: Sequence[tuple[Epoch, str]] = ()
+    last_end: int = 0
+
+    def rows_blob(self, row_ids: Mapping[str, str]) -> bytes | None:
+        """Ids by JobID as `message.row_ids` keeps them; of the months of a summary there are none."""
+        if not row_ids:
+            return None
+        return pack([(key, row_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
+
+
+def arrival_of_rendered(records: Sequence[Rendered]) -> Arrival:
+    """Of records that are about to leave."""
+    return Arrival(
+        job_ids=[record.job.job_id for record in records],
+        keys=[record.entry.key for record in records],
+        first=[(record.entry.ended_at, record.submit_host) for record in records if record.first_time],
+        last_end=max([record.entry.ended_at for record in records], default=0),
+    )
+
+
+def arrival_of_carried(records: Sequence[OutboxRecord]) -> Arrival:
+    """Of records as they are written down."""
+    return Arrival(
+        job_ids=[record.job_id for record in records],
+        keys=[job_key(record.job_id, record.local_id) for record in records],
+        first=[(record.ended_at, record.submit_host) for record in records if record.first_time],
+        last_end=max([record.ended_at for record in records], default=0),
+    )
+
+
 _SENT = 2  # a number of `message.state`, as sqlite/schema.py lists them
 _ENTER_MESSAGE = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
@@ -232,8 +268,6 @@ _OPEN_AGAIN = """
 INSERT INTO open_row (target, file, record_id)
 SELECT target, file, CAST(:record_id AS BIGINT) FROM reading WHERE target = :target AND file = :file AND record_id >= :record_id
 ON CONFLICT (target, file, record_id) DO NOTHING"""
-_REMEMBER = "INSERT INTO fresh (message, target, entries) VALUES (:message, :target, :entries)"
-_FORGET_RUNS = "DELETE FROM fresh WHERE message = :message"
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
 FINISH_ERRAND = "DELETE FROM errand WHERE target = :target AND name = :name"
@@ -275,35 +309,17 @@ def enter(
     return number
 
 
-def remember(database: Database, target: int, number: int, entries: Iterable[Entry]) -> list[bytes]:
-    """The runs that a message carries, known from now on; gives them packed."""
-    runs = {entry.key: (entry.ended_at, entry.fingerprint) for entry in entries}
-    return _remember(database, target, number, pack_all(runs, number))
-
-
-def remember_counted(database: Database, target: int, runs: Mapping[JobKey, Values], now: datetime) -> list[bytes]:
-    """Runs that were counted into months, known from now on under a number of their own; gives them packed."""
-    number = database.insert_returning_id(
-        _ENTER_COUNTED, {"target": target, "jobs": len(runs), "no_digest": b"", "now": epoch(now)}
+def enter_counted(database: Database, target: int, jobs: int, now: datetime) -> int:
+    """The number under which runs are known that were counted into months; no message carries them."""
+    return database.insert_returning_id(
+        _ENTER_COUNTED, {"target": target, "jobs": jobs, "no_digest": b"", "now": epoch(now)}
     )
-    return _remember(database, target, number, pack_all(runs, number))
-
-
-def _remember(database: Database, target: int, number: int, packed: list[bytes]) -> list[bytes]:
-    packed.sort()
-    blob = b"".join(packed)
-    database.execute(_REMEMBER, {"message": number, "target": target, "entries": blob})
-    return packed
 
 
 def leave_quarantine(database: Database, target: int, keys: Iterable[JobKey]) -> None:
     """Runs that are no longer held, for whatever reason; dropped ones stay dropped."""
     if database.execute(_ANY_HELD, {"target": target}).fetchone()[0]:
         database.execute_many(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
-
-
-def entry_of(record: OutboxRecord) -> Entry:
-    return Entry(key=job_key(record.job_id, record.local_id), ended_at=record.ended_at, fingerprint=record.fingerprint)
 
 
 def advance(database: Database, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
@@ -408,7 +424,7 @@ def settle(
             "reason": reason or None,
         },
     )
-    database.execute(_LEAVE_OUTBOX, {"message": number})
+    leave_outbox(database, number)
 
 
 def accept(database: Database, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None) -> None:
@@ -417,9 +433,8 @@ def accept(database: Database, number: int, now: datetime, *, remote_id: str, ro
     database.execute(_ACCEPTED, {"id": number})
 
 
-def forget(database: Database, number: int) -> None:
-    """A message's runs and what was to be sent of it. Its own row stays."""
-    database.execute(_FORGET_RUNS, {"message": number})
+def leave_outbox(database: Database, number: int) -> None:
+    """Nothing of a message is to be sent any more."""
     database.execute(_LEAVE_OUTBOX, {"message": number})
 
 

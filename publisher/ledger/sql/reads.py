@@ -22,11 +22,9 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.sql import counts, keys, messages, months
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.messages import carried_from
-from publisher.ledger.sqlite import stretches
-from publisher.ledger.sqlite.absence import Absence
-from publisher.ledger.sqlite.arrival import Arrival
-from publisher.ledger.sqlite.membership import KEY_BYTES, unpack
+from publisher.ledger.sql.delivered.lookup import DeliveredRuns
+from publisher.ledger.sql.delivered.pages import PagedRun
+from publisher.ledger.sql.messages import Arrival, carried_from
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import (
     REMOVED,
@@ -136,15 +134,14 @@ FROM message WHERE id = :id"""
 
 
 class LedgerReader:
-    """All parts of `Ledger`, as far as they only read. Caches the fresh entries of the targets it is asked about."""
+    """All parts of `Ledger`, as far as they only read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
-        self._fresh: dict[int, dict[JobKey, bytes]] = {}  # by target: the latest entry of each run
+        self._delivered = DeliveredRuns(database)
         self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
         self._additions: dict[int, list[keys.Addition]] = {}  # by target, of messages that are not settled
-        self._absences: dict[int, Absence] = {}  # by target, of what this process wrote
 
     def target(self, target: str) -> TargetState | None:
         with self._database.reading():
@@ -174,35 +171,28 @@ class LedgerReader:
             row = self._database.execute(_TOOK_OVER, {"name": target}).fetchone()
         return None if row is None or row[0] is None else Epoch(row[0])
 
-    def known(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, DeliveredRun]:
+    def known(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, DeliveredRun]:
         number = self._number(target)
-        if number is None or not keys:
+        if number is None or not runs:
             return {}
         with self._database.reading():
-            fresh = self._fresh_of(number)
-            found = {key: unpack(fresh[key]) for key in keys if key in fresh} if fresh else {}
-            others = [key for key in keys if key not in found] if found else keys
-            found |= stretches.look_up(self._database, number, others, self._absences.get(number))
-            states = {one: self._state_of(one) for one in {membership.message for membership in found.values()}}
-            counted = {one for one, state in states.items() if state is MessageState.COUNTED}
-            windows = list(map(month_window, months.not_accepted(self._database, number))) if counted else []
-            return {
-                key: DeliveredRun(
-                    ended_at=one.ended_at,
-                    fingerprint=one.fingerprint,
-                    settled=states[one.message] in _SETTLED,
-                    only_counted=one.message in counted and any(one.ended_at in window for window in windows),
-                )
-                for key, one in found.items()
-            }
+            return self._as_delivered(number, self._delivered.find(number, runs))
 
-    def other_runs(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+    def known_at(
+        self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
+    ) -> Mapping[JobKey, DeliveredRun]:
         number = self._number(target)
         if number is None or not keys:
             return {}
         with self._database.reading():
-            absence = self._absences.get(number)
-            by_job = stretches.of_jobs(self._database, number, keys, self._fresh_of(number), absence)
+            return self._as_delivered(number, self._delivered.find_at(number, database, record_ids, keys))
+
+    def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+        number = self._number(target)
+        if number is None or not runs:
+            return {}
+        with self._database.reading():
+            by_job = self._delivered.of_jobs(number, runs)
             delivered = {
                 key: [
                     DeliveredRun(
@@ -210,12 +200,41 @@ class LedgerReader:
                         fingerprint=one.fingerprint,
                         settled=self._state_of(one.message) in _SETTLED,
                     )
-                    for other, one in by_job.get(key[:JOB_DIGEST_BYTES], {}).items()
+                    for other, one in by_job[key[:JOB_DIGEST_BYTES]].items()
                     if other != key and one.fingerprint != REMOVED
                 ]
-                for key in keys
+                for key in runs
             }
         return {key: others for key, others in delivered.items() if others}
+
+    def _as_delivered(self, target: int, found: Mapping[JobKey, PagedRun]) -> dict[JobKey, DeliveredRun]:
+        states = {message: self._state_of(message) for message in {one.message for one in found.values()}}
+        counted = {message for message, state in states.items() if state is MessageState.COUNTED}
+        windows = list(map(month_window, months.not_accepted(self._database, target))) if counted else []
+        return {
+            key: DeliveredRun(
+                ended_at=one.ended_at,
+                fingerprint=one.fingerprint,
+                settled=states[one.message] in _SETTLED,
+                only_counted=one.message in counted and any(one.ended_at in window for window in windows),
+            )
+            for key, one in found.items()
+        }
+
+    def check_numbering(
+        self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
+    ) -> None:
+        number = self._number(target)
+        if number is None:
+            return
+        with self._database.reading():
+            cursor = self.cursor(target, database)
+            holds = self._delivered.holds(number, database, cursor, fits, restarted=restarted)
+        if not holds:
+            self._renumbered(number, database)
+
+    def _renumbered(self, target: int, database: str) -> None:
+        self._delivered.distrust(target, database)
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
@@ -298,8 +317,8 @@ class LedgerReader:
             return [
                 delivery
                 for number, name in self._database.execute(_TARGETS).fetchall()
-                for entry in stretches.trace(self._database, number, digest)
-                for delivery in self._deliveries(number, name, entry)
+                for one in self._delivered.everywhere(number, digest)
+                for delivery in self._deliveries(number, name, one)
             ]
 
     def months(self, target: str) -> Sequence[MonthState]:
@@ -344,27 +363,25 @@ class LedgerReader:
     def close(self) -> None:
         self._database.close()
 
-    def _deliveries(self, number: int, target: str, entry: bytes) -> list[Delivery]:
-        """The message that an entry names; of a job that was counted, every message of its month since then."""
-        membership = unpack(entry)
-        first = self._delivery(target, entry, membership.message)
+    def _deliveries(self, number: int, target: str, run: PagedRun) -> list[Delivery]:
+        """The message that carried a run; of a job that was counted, every message of its month since then."""
+        first = self._delivery(target, run, run.message)
         if first.state is not MessageState.COUNTED:
             return [first]
         since = {
             "target": number,
-            "month": month_number(membership.ended_at),
-            "counted": membership.message,  # not by time: a round's messages bear that of its beginning
+            "month": month_number(run.ended_at),
+            "counted": run.message,  # not by time: a round's messages bear that of its beginning
         }
         followed = self._database.execute(_OF_MONTH, since).fetchall()
-        return [first, *(self._delivery(target, entry, message) for (message,) in followed)]
+        return [first, *(self._delivery(target, run, message) for (message,) in followed)]
 
-    def _delivery(self, target: str, entry: bytes, message: int) -> Delivery:
-        membership = unpack(entry)
+    def _delivery(self, target: str, run: PagedRun, message: int) -> Delivery:
         row = self._database.execute(_CARRIER, {"id": message}).fetchone()
         return Delivery(
             target=target,
-            run=entry[JOB_DIGEST_BYTES : JOB_DIGEST_BYTES + 3],
-            ended_at=membership.ended_at,
+            run=run.key[JOB_DIGEST_BYTES:],
+            ended_at=run.ended_at,
             message_id=MessageId(row[0]),
             state=STATES[row[1]],
             format=row[2],
@@ -373,7 +390,7 @@ class LedgerReader:
             made_at=datetime.fromtimestamp(row[5], UTC),
             settled_at=_moment(row[6]),
             remote_id=row[7] or "",
-            row_id=messages.find(row[9], JobKey(entry[:KEY_BYTES])),
+            row_id=messages.find(row[9], run.key),
             reason=row[8] or "",
         )
 
@@ -385,11 +402,6 @@ class LedgerReader:
                 return None
             self._numbers[target] = int(row[0])
         return self._numbers[target]
-
-    def _fresh_of(self, number: int) -> dict[JobKey, bytes]:
-        if number not in self._fresh:
-            self._fresh[number] = stretches.fresh_entries(self._database, number)
-        return self._fresh[number]
 
     def _state_of(self, message: int) -> MessageState:
         return STATES[self._database.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]

@@ -17,16 +17,17 @@ from publisher.ledger.sqlite import schema
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.model.errors import LedgerError
 
-# Several targets share the file (pipeline/parallel.py): the longest transaction merges the stretches of ten million jobs.
+# Several targets share the file (pipeline/parallel.py), each with a transaction before and after every message.
 _WAIT_S: Final = 120.0
 # Nobody who writes is in the way of those who only read, unless somebody took the file for himself: that is their answer.
 _READER_WAIT_S: Final = 2.0
+_WRITE: Final = "BEGIN IMMEDIATE"
 _HEADER_BYTES: Final = 100
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
     "`start` decides from when, and receivers keep one copy of what they get twice"
 )
-# A big merge of stretches passes through the WAL; without a limit the file would keep that size for ever.
+# Without a limit the WAL would keep the size of the longest backlog for ever.
 _WAL_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -38,19 +39,15 @@ class SqliteDatabase:
         self._path = path
 
     def atomic(self) -> AbstractContextManager[None]:
-        return _atomic(self._connection, self._path)
+        return _transaction(self._connection, self._path, _WRITE)
 
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._path)
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with _translated(self._path):
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("ROLLBACK")
+    def snapshot(self) -> AbstractContextManager[None]:
+        if self._connection.in_transaction:
+            return self.reading()
+        return _transaction(self._connection, self._path, "BEGIN")
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows:
         return self._connection.execute(statement, parameters)
@@ -66,10 +63,6 @@ class SqliteDatabase:
 
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)
-
-    def give_back_space(self) -> None:
-        with _translated(self._path):
-            self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def close(self) -> None:
         self._connection.close()
@@ -143,9 +136,9 @@ def _open_in_memory() -> sqlite3.Connection:
 
 
 @contextmanager
-def _atomic(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+def _transaction(connection: sqlite3.Connection, path: Path, begin: str) -> Iterator[None]:
     with _translated(path):
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(begin)
         try:
             yield
             connection.execute("COMMIT")
@@ -231,10 +224,6 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
         )
     if read_only:
         return
-    if not tables:
-        # Both must be set before the first table: pages as large as a leaf, and free ones given back after merges.
-        connection.execute("PRAGMA page_size = 4096")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
@@ -242,7 +231,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
     # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time when it is settled.
     connection.execute("PRAGMA secure_delete = FAST")
     if not tables:
-        with _atomic(connection, path):
+        with _transaction(connection, path, _WRITE):
             # Another publisher may have been quicker: what it made is the same.
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in schema.TABLES.split(";\n"):

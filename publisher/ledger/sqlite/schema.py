@@ -7,8 +7,7 @@ Schema of the publishing database, and its history.
 version 1: the first.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
-until it is settled. Delivered jobs are `leaf` rows of packed entries (membership.py): `fresh` while they are few, one
-stretch a run when they are many.
+until it is settled. Delivered runs stand in pages by the rows of their jobs (sql/delivered/pages.py), 18 bytes each.
 """
 
 from __future__ import annotations
@@ -120,24 +119,21 @@ CREATE TABLE outbox (
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
     records   TEXT NOT NULL                 -- JSON, a list a record: where it stands, whose it is, how long it is
 );
-CREATE TABLE fresh (
-    message INTEGER PRIMARY KEY REFERENCES message (id),
-    target  INTEGER NOT NULL,
-    entries BLOB NOT NULL                   -- packed, sorted
+CREATE TABLE numbering (                    -- a database as long as its rows keep their RecordIDs; its last one is in force
+    id     INTEGER PRIMARY KEY,
+    target INTEGER NOT NULL REFERENCES target (id),
+    file   TEXT NOT NULL                    -- of the accounting database; '' for rows that nobody finds again
 );
-CREATE INDEX fresh_of_target ON fresh (target);
-CREATE TABLE stretch (
-    id      INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what is known of a stretch stays true
-    target  INTEGER NOT NULL REFERENCES target (id),
-    entries INTEGER NOT NULL                -- how many
+CREATE INDEX numbering_of_target ON numbering (target, id);
+CREATE TABLE delivered_page (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what an index knows of a page stays true
+    message   INTEGER NOT NULL REFERENCES message (id),
+    numbering INTEGER NOT NULL REFERENCES numbering (id),
+    block     INTEGER NOT NULL,             -- of 1024 RecordIDs
+    runs      BLOB NOT NULL                 -- those of the block that the message carried (sql/delivered/pages.py)
 );
-CREATE TABLE leaf (
-    id      INTEGER PRIMARY KEY,
-    stretch INTEGER NOT NULL REFERENCES stretch (id),
-    first   BLOB NOT NULL,                  -- the first entry's key
-    entries BLOB NOT NULL
-);
-CREATE UNIQUE INDEX leaf_in_order ON leaf (stretch, first, id);
+CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
+CREATE INDEX page_of_message ON delivered_page (message);
 CREATE TABLE reading (
     target    INTEGER NOT NULL REFERENCES target (id),
     file      TEXT NOT NULL,                -- of the accounting database

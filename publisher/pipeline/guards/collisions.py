@@ -70,7 +70,9 @@ class Collisions(NoCollisions):
                 others = {key: job_id for key, job_id in runs_alike.items() if job_id != job.job_id}
                 if others:
                     self._others[job.key] = others
-        self._known = self._ledger.known(self._target, [key for others in self._others.values() for key in others])
+        self._known = self._ledger.known(
+            self._target, {key: None for others in self._others.values() for key in others}
+        )
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """`is_waiting` tells of runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
@@ -118,7 +120,7 @@ class LaterRuns(NoCollisions):
         self._others: Mapping[JobKey, Sequence[DeliveredRun]] = {}  # of the page
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None:
-        self._others = self._ledger.other_runs(self._target, [job.key for job in jobs])
+        self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way: perhaps it is not stored."""

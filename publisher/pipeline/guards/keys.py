@@ -23,7 +23,7 @@ from publisher.model.time import Window
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import KeyTotal, SummaryKey, month_number, sync_host
 from publisher.pipeline.round.decision import Decider, Publish, Skip, ToldBefore
-from publisher.pipeline.round.reader import whole_window
+from publisher.pipeline.round.reader import numbered, whole_window
 from publisher.sources.base import Page, Source
 
 HostMonth = tuple[int, str]
@@ -72,7 +72,8 @@ def made(
         page_read(page)
         making.add(page.jobs)
     if window.end is not None and making.lacks_some():
-        for page in source.window(Window(start=window.end), frozenset(), now):
+        later = source.window(Window(start=window.end), frozenset(), now)
+        for page in numbered(later, wanted.target, source, ledger):
             page_read(page)
             making.add_restarted(page.jobs)
     return making.made()
@@ -107,8 +108,9 @@ class _Making:
     def add(self, jobs: Sequence[JobRecord]) -> None:
         """Jobs that ended in the window."""
         ids = [job.key for job in jobs]
-        known, held = self._ledger.known(self._target, ids), self._ledger.held(self._target, ids)
-        others = self._ledger.other_runs(self._target, ids)
+        rows = dict(zip(ids, [job.row for job in jobs], strict=True))
+        known, held = self._ledger.known(self._target, rows), self._ledger.held(self._target, ids)
+        others = self._ledger.other_runs(self._target, rows)
         for job, key in zip(jobs, ids, strict=True):
             if key in known or not (self._delivered or key in held):
                 fit = self._decider.decide(job, key, _settled(known.get(key)), None)
@@ -121,7 +123,8 @@ class _Making:
     def add_restarted(self, jobs: Sequence[JobRecord]) -> None:
         """Jobs that ended after the window: those that were delivered in it count there."""
         ids = [job.key for job in jobs]
-        known, others = self._ledger.known(self._target, ids), self._ledger.other_runs(self._target, ids)
+        rows = dict(zip(ids, [job.row for job in jobs], strict=True))
+        known, others = self._ledger.known(self._target, rows), self._ledger.other_runs(self._target, rows)
         for job, key in zip(jobs, ids, strict=True):
             self._add_earlier(job, others.get(key, ()))
             for row in self._add_earlier(job, [known[key]] if key in known else []):

@@ -379,10 +379,11 @@ def _brake(
     if state is None or is_summary_format(target.format) or state.last_published_end is None:
         return ""
     first = _first_page(site, target, window, source)
-    keys = [job.key for job in first.jobs if job.ended_at in Window(start=state.start, end=state.last_published_end)]
-    if len(keys) > 100 and not ledger.known(target.name, keys):
+    served = Window(start=state.start, end=state.last_published_end)
+    runs = {job.key: job.row for job in first.jobs if job.ended_at in served}
+    if len(runs) > 100 and not ledger.known(target.name, runs):
         return (
-            f"none of the first {len(keys)} jobs of the window was ever delivered to {target.name}, though it was "
+            f"none of the first {len(runs)} jobs of the window was ever delivered to {target.name}, though it was "
             "served at that time: is this the right accounting database?"
         )
     return ""

@@ -160,7 +160,10 @@ class AlikeCounter:
         """Count all that can be."""
         lots = [_Lot(one.example, stretch, runs) for one in alike for stretch, runs in self._stretches.of(one.runs)]
         every = [key for lot in lots for key in lot.keys]
-        known, held = self._ledger.known(self._target, every), self._ledger.held(self._target, every)
+        rows = [record_id for lot in lots for record_id in lot.record_ids]
+        database = lots[0].example.row.database if lots else ""
+        known = self._ledger.known_at(self._target, database, rows, every)
+        held = self._ledger.held(self._target, every)
         taken = Taken()
         for lot in lots:
             database = lot.example.row.database
@@ -194,7 +197,8 @@ class AlikeCounter:
         return left
 
     def _count(self, lot: _Lot, speaker: _Speaker, fit: Publish, taken: Taken) -> None:
-        values = zip(lot.ends, lot.fingerprints(), strict=True)
+        databases = [lot.example.row.database] * len(lot.ends)
+        values = zip(lot.ends, lot.fingerprints(), databases, lot.record_ids, strict=True)
         self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
         jobs = len(lot.runs)
         taken.jobs += jobs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob
 from publisher.model.message import OpenRow, Progress, WindowMark
 from publisher.model.time import Window
@@ -56,9 +57,11 @@ class IncrementalReader:
         self.repeats = False
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            done_with = self._done_with if self.sweep and self.nearly_all_done else None
+            done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
             alike = self.alike and done_with is None
-            for page in self.source.since(cursor, database, self.needs, now, done_with, alike=alike):
+            self.ledger.check_numbering(self.target, database, self.source.fits)
+            pages = self.source.since(cursor, database, self.needs, now, done_with, alike=alike)
+            for page in numbered(pages, self.target, self.source, self.ledger):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
 
     def once_more(self) -> IncrementalReader:
@@ -67,12 +70,12 @@ class IncrementalReader:
     def after(self, job: JobRecord) -> None:
         return None
 
-    def _done_with(self, runs: Sequence[RunValues]) -> list[bool]:
+    def _done_with(self, database: str, rows: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
         """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
         keys = [run.key for run in runs]
         held = self.ledger.held(self.target, keys)
         wanted = [self.wants(run) for run in runs]
-        known = self.ledger.known(self.target, [key for key, yes in zip(keys, wanted, strict=True) if yes])
+        known = self.ledger.known_at(self.target, database, rows, keys)
         return [
             key not in held and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
             for run, key, yes in zip(runs, keys, wanted, strict=True)
@@ -83,7 +86,7 @@ class IncrementalReader:
         # Those of a database that is missing wait for it.
         rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
         still_open: set[RowRef] = set()
-        for page in self.source.reread(rows, self.needs, now):
+        for page in numbered(self.source.reread(rows, self.needs, now), self.target, self.source, self.ledger):
             still_open.update(row.row for row in page.open)
             yield page, Progress(opened=page.open)
         closed = tuple(row.row for row in rows if row.row not in still_open)
@@ -96,7 +99,7 @@ class IncrementalReader:
             # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
             nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
             again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
-            for page in self.source.reread(again, self.needs, now):
+            for page in numbered(self.source.reread(again, self.needs, now), self.target, self.source, self.ledger):
                 named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
                 yield page, Progress(left_quarantine=named)
 
@@ -157,13 +160,26 @@ def whole_window(
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
-    for page in source.window(window, needs, now, after, alike=alike):
+    for page in numbered(source.window(window, needs, now, after, alike=alike), target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
-            known = ledger.known(target, [job.key for job in found])
+            known = ledger.known(target, {job.key: job.row for job in found})
             jobs = [*page.jobs, *(job for job in found if job.key in known)]
             page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
+        yield page
+
+
+def numbered(pages: Iterable[Page], target: str, source: Source, ledger: Positions) -> Iterator[Page]:
+    """The pages, each after it was seen that its rows have the numbers under which the ledger knows them.
+
+    Afterwards, because the file may have been replaced since it was last looked at. A page is of one database.
+    """
+    for page in pages:
+        rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
+        rows += [alike.example.row for alike in page.alike[:1]]
+        if rows:
+            ledger.check_numbering(target, rows[0].database, source.fits, restarted=page.restarted)
         yield page
 
 

@@ -315,7 +315,8 @@ class Round:
             if self._wait(0):
                 return None
             keys = [job.key for job in page.jobs]
-            known, held = self._ledger.known(self._live.name, keys), self._ledger.held(self._live.name, keys)
+            rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
+            known, held = self._ledger.known(self._live.name, rows), self._ledger.held(self._live.name, keys)
             for job, key in zip(page.jobs, keys, strict=True):
                 fit = decider.decide(job, key, known.get(key), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
@@ -380,7 +381,7 @@ class Round:
     ) -> bool:
         """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
         keys = [job.key for job in page.jobs]
-        known = self._ledger.known(self._live.name, keys)
+        known = self._ledger.known(self._live.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
         held = self._ledger.held(self._live.name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs)
         aside: list[SkippedJob] = []

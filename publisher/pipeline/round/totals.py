@@ -156,8 +156,9 @@ class MonthlyTotals:
         """
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
-        values = fit.entry.ended_at, fit.entry.fingerprint
-        if fit.known is not None and values != (fit.known.ended_at, fit.known.fingerprint):
+        row = fit.published.job.row
+        values = fit.entry.ended_at, fit.entry.fingerprint, row.database, row.record_id
+        if fit.known is not None and values[:2] != (fit.known.ended_at, fit.known.fingerprint):
             # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
             self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
             self._changed.add(fit.entry.key)
@@ -272,7 +273,8 @@ class MonthlyTotals:
             self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             keys = [job.key for job in jobs]
-            known, held = self._ledger.known(self._target, keys), self._ledger.held(self._target, keys)
+            rows = dict(zip(keys, [job.row for job in jobs], strict=True))
+            known, held = self._ledger.known(self._target, rows), self._ledger.held(self._target, keys)
             for job, key in zip(jobs, keys, strict=True):
                 fit = self._looked_at(job, key, held.get(key), decider, now)
                 self._sort(state.month, job, key, fit, known.get(key), found, was_held=key in held)
@@ -308,9 +310,9 @@ class MonthlyTotals:
             else:
                 found.unchanged.add(fit.published)
                 return
-            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint
+            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint, job.row.database, job.row.record_id
         elif before is not None and was is not None:
-            found.runs[key] = was.ended_at, REMOVED
+            found.runs[key] = was.ended_at, REMOVED, job.row.database, job.row.record_id
             found.moved[before] += 1
             if before == month:
                 found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint

@@ -15,7 +15,7 @@ from typing import Final
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob, job_keys
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob, job_keys
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
@@ -251,10 +251,10 @@ def _seen_in_the_database(
         _see_unreadable(target, page.skipped, start, ledger, seen)
         runs = runs_of(page)
         jobs_seen(len(runs))
-        keys = [run[0] for run in runs]
-        known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
-        earlier = ledger.other_runs(target.name, keys)
-        for key, ended_at, wanted, host in runs:
+        keys, rows = [run[0] for run in runs], {run[0]: run[4] for run in runs}
+        known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
+        earlier = ledger.other_runs(target.name, rows)
+        for key, ended_at, wanted, host, _ in runs:
             for at in _places(host, earlier.get(key, ())):
                 seen.setdefault(at, _Seen()).restarted += 1
             unwanted = not wanted and key not in held
@@ -299,7 +299,8 @@ def _see_unreadable(
 ) -> None:
     """Rows of a page that are no job: set aside, or about to be."""
     keys = [row.key for row in skipped]
-    known, held = ledger.known(target.name, keys), ledger.held(target.name, keys)
+    rows = dict(zip(keys, [row.row for row in skipped], strict=True))
+    known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
     for row, key in zip(skipped, keys, strict=True):
         is_ours = key not in known and (start is None or (row.ended_at or 0) >= start)
         if row.ended_at is None or not (key in held or is_ours):
@@ -319,8 +320,8 @@ def _month(ended_at: Epoch) -> int:
         return UNKNOWN_MONTH
 
 
-# A run, its end, whether the target wants it, and its submit host; None where nobody can say that.
-_Run = tuple[JobKey, Epoch, bool, str | None]
+# A run, its end, whether the target wants it, its submit host (None where nobody can say that), and its row.
+_Run = tuple[JobKey, Epoch, bool, str | None, RowRef]
 
 
 class _Runs:
@@ -334,13 +335,14 @@ class _Runs:
         self._known: dict[tuple[int, Stretch | None], tuple[JobRecord, bool, str | None]] = {}
 
     def __call__(self, page: Page) -> list[_Run]:
-        found = [(job.key, job.ended_at, *self._seen(job)) for job in page.jobs]
+        found = [(job.key, job.ended_at, *self._seen(job), job.row) for job in page.jobs]
         for one in page.alike:
             for stretch, runs in self._stretches.of(one.runs):
-                _, job_ids, local_ids, ends, *_ = zip(*runs, strict=True)
+                numbers, job_ids, local_ids, ends, *_ = zip(*runs, strict=True)
+                rows = [RowRef(database=one.example.row.database, record_id=number) for number in numbers]
                 wanted, host = self._seen_alike(one.example, stretch, ends[0])
                 keys = job_keys(job_ids, local_ids)
-                found += [(key, ended_at, wanted, host) for key, ended_at in zip(keys, ends, strict=True)]
+                found += [(key, end, wanted, host, row) for key, end, row in zip(keys, ends, rows, strict=True)]
         return found
 
     def _seen_alike(self, example: JobRecord, stretch: Stretch | None, ended_at: Epoch) -> tuple[bool, str | None]:
@@ -363,7 +365,7 @@ class _Runs:
 def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
     """Where delivered runs of a job are counted."""
     try:
-        return [] if host is None else [(month_number(run.ended_at), host) for run in runs]
+        return [] if host is None else [(month_number(run.ended_at), host) for run in runs if run.settled]
     except Unfit:
         return []
 

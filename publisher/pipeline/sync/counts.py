@@ -27,6 +27,7 @@ from publisher.pipeline.guards.databases import missing_databases
 from publisher.pipeline.parallel import for_each_target
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
+from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.round.round import Observer
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
 from publisher.pipeline.site import LiveTarget, Site
@@ -147,9 +148,9 @@ def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetim
     if basis == ledger.counts(target.name).before_basis:
         return
     jobs: Counter[HostMonth] = Counter()
-    for page in source.window(decider.selection.window, frozenset(), now):
+    for page in numbered(source.window(decider.selection.window, frozenset(), now), target.name, source, ledger):
         keys = [job.key for job in page.jobs]
-        known = ledger.known(target.name, keys)
+        known = ledger.known(target.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
         for job, key in zip(page.jobs, keys, strict=True):
             fit = decider.decide(job, key, None, None)
             if key not in known and isinstance(fit, Publish):

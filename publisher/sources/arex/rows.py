@@ -280,7 +280,8 @@ class RowReader:
     def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
         """The rows without those of finished runs that there is nothing to do about."""
         glimpses = [self._glimpse(row) for row in rows]
-        done = iter(done_with([glimpse for glimpse in glimpses if glimpse is not None]))
+        plain = [(row[0], glimpse) for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is not None]
+        done = iter(done_with([number for number, _ in plain], [glimpse for _, glimpse in plain]))
         left = [row for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is None or not next(done)]
         return rows if len(left) == len(rows) else left
 

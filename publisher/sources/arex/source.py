@@ -152,16 +152,18 @@ class ArexSource:
         with self._opened() as opened:
             place = _place(opened, database)
             reading, keep = opened[place], _keep(opened[:place])
+            restarted = False
             while True:
                 found = reading.after(cursor, limit, asked, keep)
                 if found is None:
-                    cursor = None
+                    cursor, restarted = None, True
                     continue
                 if not found.rows:
                     return
                 last, job_id = found.rows[-1][:2]
                 cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
-                yield _page(found, cursor=cursor)
+                yield _page(found, cursor=cursor, restarted=restarted)
+                restarted = False
                 if len(found.rows) < limit:
                     return
 
@@ -317,7 +319,9 @@ def _keep(above: Sequence[AccountingDatabase]) -> Keep:
     return keep
 
 
-def _page(found: RowPage, *, cursor: Cursor | None = None, gone: tuple[RowRef, ...] = ()) -> Page:
+def _page(
+    found: RowPage, *, cursor: Cursor | None = None, restarted: bool = False, gone: tuple[RowRef, ...] = ()
+) -> Page:
     verdicts = found.verdicts
     return Page(
         jobs=tuple(verdicts.jobs),
@@ -327,6 +331,7 @@ def _page(found: RowPage, *, cursor: Cursor | None = None, gone: tuple[RowRef, .
         alike=tuple(verdicts.alike),
         cursor=cursor,
         rows_read=len(found.rows),
+        restarted=restarted,
     )
 
 

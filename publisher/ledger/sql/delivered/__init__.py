@@ -1,0 +1,1 @@
+"""Which runs of jobs were delivered: pages by place, and how they are found."""

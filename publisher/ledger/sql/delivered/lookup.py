@@ -1,0 +1,202 @@
+"""Which runs were delivered: by place where the rows of a database still have their numbers, by key everywhere else.
+
+JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a job of it stands in the
+block of its row, and a run that is not there was not delivered from there. That the numbering holds is *shown*, never assumed:
+the row that was read last is still the same job (`check`, asked after each page was read). Otherwise another numbering begins.
+
+What was delivered under other numberings (of databases that were renumbered, replaced, or stand beside this one) is looked up
+by key: in all their pages, and after some such scans by an index of them in a temporary table. Its memory is bounded, and it
+costs nothing where there is one database with one numbering.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.delivered.by_key import RunIndex
+from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun, PlacedRun
+from publisher.model.job import JOB_DIGEST_BYTES, JobKey, RowRef
+from publisher.model.message import Cursor
+
+_NUMBERINGS = """
+SELECT id, file, EXISTS (SELECT 1 FROM delivered_page WHERE delivered_page.numbering = known.id)
+FROM numbering AS known WHERE target = :target ORDER BY id"""
+_BEGIN = "INSERT INTO numbering (target, file) VALUES (:target, :file)"
+_FORGET_CURSOR = "DELETE FROM reading WHERE target = :target AND file = :file"
+
+
+class DeliveredRuns:
+    """The delivered pages of a publishing database, and what this process knows of their numberings."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._shown: dict[tuple[int, str], int | None] = {}  # by target and file: the numbering that was shown to hold
+        self._begun: set[int] = set()  # numberings of this round
+        self._displaced: set[tuple[int, str]] = set()  # files that were renumbered while their rows waited in memory
+        self._in_round: set[int] = set()
+        self._by_key = RunIndex(database)
+
+    def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
+        """The latest delivery of each of the runs. A row is where the run stands now, None where that is not known."""
+        found: dict[JobKey, PagedRun] = {}
+        for file, blocks in _by_block(runs).items():
+            _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in runs))
+        return found
+
+    def find_at(
+        self, target: int, file: str, record_ids: Iterable[int], keys: Sequence[JobKey]
+    ) -> dict[JobKey, PagedRun]:
+        """The same for a page in columns."""
+        blocks: defaultdict[int, list[JobKey]] = defaultdict(list)
+        for record_id, key in zip(record_ids, keys, strict=True):
+            blocks[record_id // BLOCK_ROWS].append(key)
+        found: dict[JobKey, PagedRun] = {}
+        wanted = frozenset(keys)
+        _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in wanted))
+        return found
+
+    def of_jobs(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[bytes, dict[JobKey, PagedRun]]:
+        """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
+        found: dict[bytes, dict[JobKey, PagedRun]] = {key[:JOB_DIGEST_BYTES]: {} for key in runs}
+        for file, blocks in _by_block(runs).items():
+            for one in self._deliveries(target, file, blocks):
+                _keep_latest(found[one.key[:JOB_DIGEST_BYTES]], [one])
+        return found
+
+    def everywhere(self, target: int, digest: bytes) -> list[PagedRun]:
+        """Every delivery of every run of a job, in the order of messages."""
+        wanted = {pages.digest_of(digest)}
+        found = [
+            one
+            for numbering in self.with_pages(target)
+            for _, message, packed in pages.of_numbering(self._database, numbering)
+            if digest in packed
+            for one in pages.unpack(message, packed, wanted)
+        ]
+        return sorted(found, key=lambda one: one.message)
+
+    def elsewhere(self, target: int, numbering: int, wanted: Collection[int]) -> Iterator[tuple[int, PagedRun]]:
+        """Numbering and delivery of every run, delivered under another numbering, of the jobs with these digests."""
+        for other in self.with_pages(target):
+            if other != numbering:
+                for one in self._by_key.find(other, wanted):
+                    yield other, one
+
+    def with_pages(self, target: int) -> list[int]:
+        """The numberings of a target under which something was delivered, in the order in which they began."""
+        return [number for number, _, has_pages in self._numberings(target) if has_pages]
+
+    def _deliveries(self, target: int, file: str, blocks: Mapping[int, Sequence[JobKey]]) -> Iterator[PagedRun]:
+        """Every delivery of every run of the jobs of these runs, which stand in these blocks of a file now."""
+        numberings = self._numberings(target)
+        current = _current(numberings, file)
+        by_place = current is not None and self._shown.get((target, file)) == current
+        others = [number for number, _, has_pages in numberings if has_pages and not (by_place and number == current)]
+        if current is not None and by_place:
+            for block, keys in blocks.items():
+                if found := list(pages.of_block(self._database, current, block)):
+                    wanted = frozenset(map(pages.digest_of, keys))
+                    for message, packed in found:
+                        yield from pages.unpack(message, packed, wanted)
+        if others:
+            wanted = frozenset(pages.digest_of(key) for keys in blocks.values() for key in keys)
+            for number in others:
+                yield from self._by_key.find(number, wanted)
+
+    # Numberings
+
+    def begin_round(self, target: int) -> None:
+        """What was shown in an earlier round may be otherwise by now."""
+        self._shown = {at: number for at, number in self._shown.items() if at[0] != target}
+        self._displaced = {at for at in self._displaced if at[0] != target}
+        self._begun.clear()
+        self._in_round.add(target)
+
+    def is_in_round(self, target: int) -> bool:
+        return target in self._in_round
+
+    def holds(
+        self, target: int, file: str, cursor: Cursor | None, fits: Callable[[Cursor], bool], *, restarted: bool
+    ) -> bool:
+        """Whether the rows of a file still have the numbers under which they were delivered.
+
+        `fits` looks for the row that was read last. `restarted`: reading began again, because another file was found.
+        """
+        numberings = self._numberings(target)
+        current = _current(numberings, file)
+        if restarted:
+            return False
+        if current is None or current in self._begun:
+            holds = cursor is None or fits(cursor)
+        elif cursor is None:
+            holds = not any(has_pages for number, _, has_pages in numberings if number == current)
+        else:
+            holds = fits(cursor)
+        if holds:
+            self._shown[target, file] = current
+        return holds
+
+    def distrust(self, target: int, file: str) -> None:
+        """Look everything of this file up by key."""
+        self._shown.pop((target, file), None)
+
+    def renumber(self, target: int, file: str) -> None:
+        """Begin another numbering for a file; inside the caller's transaction.
+
+        Rows of it that were read in this round, and are not written down yet, are not of the new one.
+        """
+        if (target, file) in self._shown:
+            self._displaced.add((target, file))
+        self._database.execute(_FORGET_CURSOR, {"target": target, "file": file})
+        self._shown[target, file] = self._begin(target, file)
+
+    def _begin(self, target: int, file: str) -> int:
+        number = self._database.insert_returning_id(_BEGIN, {"target": target, "file": file})
+        self._begun.add(number)
+        return number
+
+    def _numberings(self, target: int) -> list[tuple[int, str, bool]]:
+        return self._database.execute(_NUMBERINGS, {"target": target}).fetchall()
+
+    # Writing, inside the caller's transaction
+
+    def add(self, target: int, message: int, runs: Sequence[PlacedRun]) -> None:
+        """Runs that a message carries."""
+        files = {run[0] for run in runs}
+        numberings = self._numberings(target)
+        pages.write(self._database, message, runs, {file: self._to_write(target, file, numberings) for file in files})
+
+    def _to_write(self, target: int, file: str, numberings: Sequence[tuple[int, str, bool]]) -> int:
+        """The numbering of rows of a file that were read in this round, or before."""
+        if (target, file) in self._displaced:
+            file = ""
+        current = _current(numberings, file)
+        if current is None:
+            current = self._begin(target, file)
+            if (target, file) in self._shown:
+                self._shown[target, file] = current
+        return current
+
+
+def _current(numberings: Iterable[tuple[int, str, bool]], file: str) -> int | None:
+    """The numbering that a file has had last."""
+    return max((number for number, name, _ in numberings if name == file), default=None)
+
+
+def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, list[JobKey]]]:
+    """Runs by file and block."""
+    found: dict[str, dict[int, list[JobKey]]] = {}
+    for key, row in runs.items():
+        file, block = ("", 0) if row is None else (row.database, row.record_id // BLOCK_ROWS)
+        found.setdefault(file, {}).setdefault(block, []).append(key)
+    return found
+
+
+def _keep_latest(found: dict[JobKey, PagedRun], runs: Iterable[PagedRun]) -> None:
+    for one in runs:
+        before = found.get(one.key)
+        if before is None or one.message >= before.message:
+            found[one.key] = one

@@ -1,0 +1,182 @@
+"""Delivered pages: one row for the runs that a message carried of one block of rows of an accounting database.
+
+A *block* is 1024 RecordIDs. A *numbering* is a database as long as its rows keep their RecordIDs: `rotate`, `migrate` and a
+restored file begin another. `runs` holds columns, in the order of the rows: eight bytes of each job's digest, three of each
+run's, four of each end time, three of each fingerprint; 18 bytes a run:
+
+    page of message 7, numbering 2, block 5 (rows 5120 to 6143): two runs
+
+    8a41..c2 | 93b0..11   jobs
+      0d12ff | 52aa01     runs of these jobs
+    69e2a1f0 | 69e2a3b7   end times, as they were sent
+      91c2d4 | 0e2b77     fingerprints of the values that were sent
+
+A run that went out again stands in the pages of both messages; the later message tells what the receiver has.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from publisher.ledger.sql.database import Database
+from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
+
+BLOCK_ROWS: Final = 1024
+_END_BYTES: Final = 4
+_FINGERPRINT_BYTES: Final = 3
+RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES
+_LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
+
+_INSERT = """
+INSERT INTO delivered_page (message, numbering, block, runs) VALUES (:message, :numbering, :block, :runs)"""
+_FORGET = "DELETE FROM delivered_page WHERE message = :message"
+_OF_BLOCK = """
+SELECT message, runs FROM delivered_page WHERE numbering = :numbering AND block = :block ORDER BY message"""
+_OF_NUMBERING = """
+SELECT id, message, runs FROM delivered_page WHERE numbering = :numbering AND id > :after"""
+_IN_ORDER = """
+SELECT block, message, runs FROM delivered_page WHERE numbering = :numbering ORDER BY block, message"""
+_OF_MESSAGE = """
+SELECT numbering, block, runs FROM delivered_page WHERE message = :message ORDER BY numbering, block"""
+_NEWEST = "SELECT coalesce(max(id), 0) FROM delivered_page"
+_BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering = :numbering"
+
+# A run where its row stands: database ('' where that is not known), RecordID, key, end time, fingerprint.
+PlacedRun = tuple[str, int, JobKey, Epoch, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRun:
+    """A run as a page has it."""
+
+    key: JobKey
+    message: int
+    ended_at: Epoch
+    fingerprint: int
+
+
+def pack(runs: Iterable[tuple[JobKey, Epoch, int]]) -> bytes:
+    """Runs as `delivered_page.runs` keeps them."""
+    keys, ends, fingerprints = zip(*runs, strict=True)
+    within = [end if 0 <= end <= _LATEST_END else max(0, min(end, _LATEST_END)) for end in ends]
+    return b"".join(
+        [
+            *[key[:JOB_DIGEST_BYTES] for key in keys],
+            *[key[JOB_DIGEST_BYTES:] for key in keys],
+            struct.pack(f"<{len(within)}I", *within),
+            *[fingerprint.to_bytes(_FINGERPRINT_BYTES, "little") for fingerprint in fingerprints],
+        ]
+    )
+
+
+def digests(packed: bytes) -> tuple[int, ...]:
+    """The digests of a page's jobs, in its order."""
+    return struct.unpack_from(f"<{len(packed) // RUN_BYTES}q", packed)
+
+
+def digest_of(key: bytes) -> int:
+    """The digest of a run's job, as `digests` gives it."""
+    return int.from_bytes(key[:JOB_DIGEST_BYTES], "little", signed=True)
+
+
+def ends(packed: bytes) -> tuple[int, ...]:
+    """The end times of a page's runs, in its order."""
+    count = len(packed) // RUN_BYTES
+    return struct.unpack_from(f"<{count}I", packed, count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES))
+
+
+def keys(packed: bytes) -> list[JobKey]:
+    """The keys of a page's runs, in its order."""
+    count = len(packed) // RUN_BYTES
+    return [_key(packed, count, place) for place in range(count)]
+
+
+def unpack(message: int, packed: bytes, wanted: Container[int]) -> Iterator[PagedRun]:
+    """Those of a page's runs whose job's digest is wanted."""
+    count = len(packed) // RUN_BYTES
+    end = count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES)
+    fingerprint = end + count * _END_BYTES
+    for place, digest in enumerate(digests(packed)):
+        if digest in wanted:
+            at, said = end + place * _END_BYTES, fingerprint + place * _FINGERPRINT_BYTES
+            yield PagedRun(
+                _key(packed, count, place),
+                message,
+                Epoch(int.from_bytes(packed[at : at + _END_BYTES], "little")),
+                int.from_bytes(packed[said : said + _FINGERPRINT_BYTES], "little"),
+            )
+
+
+def _all_of(packed: bytes) -> list[tuple[JobKey, Epoch, int]]:
+    return [(one.key, one.ended_at, one.fingerprint) for one in unpack(0, packed, frozenset(digests(packed)))]
+
+
+def _key(packed: bytes, count: int, place: int) -> JobKey:
+    job, run = place * JOB_DIGEST_BYTES, count * JOB_DIGEST_BYTES + place * RUN_DIGEST_BYTES
+    return JobKey(packed[job : job + JOB_DIGEST_BYTES] + packed[run : run + RUN_DIGEST_BYTES])
+
+
+def write(database: Database, message: int, runs: Iterable[PlacedRun], numberings: Mapping[str, int]) -> None:
+    """The pages of a message. `numberings` by database."""
+    blocks: dict[tuple[int, int], dict[JobKey, tuple[int, Epoch, int]]] = {}
+    for file, record_id, key, ended_at, fingerprint in runs:
+        blocks.setdefault((numberings[file], record_id // BLOCK_ROWS), {})[key] = record_id, ended_at, fingerprint
+    database.execute_many(
+        _INSERT,
+        [
+            {"message": message, "numbering": numbering, "block": block, "runs": _in_order(found)}
+            for (numbering, block), found in blocks.items()
+        ],
+    )
+
+
+def _in_order(found: Mapping[JobKey, tuple[int, Epoch, int]]) -> bytes:
+    ordered = sorted((record_id, key, end, said) for key, (record_id, end, said) in found.items())
+    return pack((key, end, said) for _, key, end, said in ordered)
+
+
+def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
+    """Runs of a message are those of some others now; they stay at their places."""
+    found = database.execute(_OF_MESSAGE, {"message": whole}).fetchall()
+    forget(database, whole)
+    for message, wanted in parts.items():
+        for numbering, block, packed in found:
+            kept = [one for one in _all_of(packed) if one[0] in wanted]
+            if kept:
+                database.execute(
+                    _INSERT, {"message": message, "numbering": numbering, "block": block, "runs": pack(kept)}
+                )
+
+
+def forget(database: Database, message: int) -> None:
+    """A message's runs were not delivered by it."""
+    database.execute(_FORGET, {"message": message})
+
+
+def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[int, bytes]]:
+    """Message and runs of each page of a block, in the order of messages."""
+    yield from database.execute(_OF_BLOCK, {"numbering": numbering, "block": block})
+
+
+def of_numbering(database: Database, numbering: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """Id, message and runs of all pages of a numbering that were written after that one."""
+    yield from database.execute(_OF_NUMBERING, {"numbering": numbering, "after": after})
+
+
+def newest(database: Database) -> int:
+    """The id of the page that was written last; no page gets it again."""
+    return int(database.execute(_NEWEST).fetchone()[0])
+
+
+def by_block(database: Database, numbering: int) -> Iterator[tuple[int, int, bytes]]:
+    """Block, message and runs of all pages of a numbering, by block."""
+    yield from database.execute(_IN_ORDER, {"numbering": numbering})
+
+
+def by_id(database: Database, numbering: int, page: int) -> tuple[int, bytes] | None:
+    """Message and runs of a page, as long as it is of that numbering."""
+    row = database.execute(_BY_ID, {"id": page, "numbering": numbering}).fetchone()
+    return None if row is None else (row[0], row[1])
