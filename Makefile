@@ -45,8 +45,9 @@ lint: $(VENV)/.ready  ## style, formatting, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine
+bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine and what was asked for; ARC_SRC: beside ARC
 	$(BIN)/python -m benchmarks $(BENCH)
+	$(BIN)/python -m benchmarks.asked $(ASKED)
 
 packages: $(VENV)/.ready  ## wheel and sdist, in dist/
 	$(BIN)/python -m build --outdir dist .

@@ -83,7 +83,7 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
         with ground.at_once(folder, faithful.credentials) as sink:
             config = ground.configuration(folder, database, sink)
             yield from _whole_runs(folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs")
-            sgas, summaries = _sgas(sink), _summaries(sink)
+            sgas, summaries = ground.sgas(sink), ground.summaries(sink)
             yield from _whole_runs(
                 folder, database, jobs, sgas, f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs"
             )
@@ -111,22 +111,13 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
 def _ladder(sizes: list[int], only: list[str] | None, kept: Path, folder: Path) -> Iterator[Line]:
     """The same rounds over databases of growing size: the first one grows with its jobs, the others with nothing."""
     with ground.stand_in(folder) as (faithful, _), ground.at_once(folder, faithful.credentials) as sink:
-        receivers = {"summaries": _summaries(sink), "car": sink, "ogf-ur": _sgas(sink)}
+        receivers = {"summaries": ground.summaries(sink), "car": sink, "ogf-ur": ground.sgas(sink)}
         for jobs in sorted(sizes):
             _say(f"making {jobs:,} jobs")
             database = ground.accounting(kept, jobs)
             for form in only or _FORMATS:
                 receiver = receivers[form].instead(str(jobs))
                 yield from _whole_runs(folder, database, jobs, receiver, f"{form}, {jobs:,} jobs", sweep=False)
-
-
-def _sgas(sink: Receiver) -> Receiver:
-    target = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
-    return Receiver(name="sgas", credentials=sink.credentials, target=target)
-
-
-def _summaries(sink: Receiver) -> Receiver:
-    return sink.instead("summaries", format="apel-summary-0.4", sync=True)
 
 
 def _whole_runs(

@@ -1,6 +1,7 @@
 """The ground that runs stand on: a large accounting database, a receiver in a process of its own, a configuration.
 
-`python -m benchmarks.ground FILE JOBS` makes such a database: SQLite takes some hundred megabytes of memory for it.
+`python -m benchmarks.ground FILE JOBS` makes such a database: SQLite takes some hundred megabytes of memory for it. With a
+schema (1 or 2) as third argument it is the varied one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, Final
 
 import yaml
 
-from tests.arex_databases import SIDE_TABLES, Writer, bulk, generate
+from benchmarks.varied import patterns
+from tests.arex_databases import SIDE_TABLES, Schema, Writer, bulk, generate
 
 START: Final = datetime(2025, 3, 1, tzinfo=UTC)
 END: Final = datetime(2025, 10, 1, tzinfo=UTC)
@@ -40,12 +42,21 @@ class Receiver:
 
 
 def accounting(directory: Path, jobs: int) -> Path:
-    """The database of that many jobs, made on first use: seven months of 2025 on one CE, schema 2."""
-    path = directory / f"arex-{jobs}.db"
+    """The database of that many jobs, made on first use: seven months of 2025 on one CE, schema 2, ten users."""
+    return _made(directory / f"arex-{jobs}.db", jobs)
+
+
+def varied(directory: Path, jobs: int, schema: Schema) -> Path:
+    """The same months on the CE of a large site: see `benchmarks/varied.py`."""
+    return _made(directory / f"varied-{schema}-{jobs}.db", jobs, schema)
+
+
+def _made(path: Path, jobs: int, *varied: Schema) -> Path:
     if not path.exists():
         made = path.with_suffix(".part")
         made.unlink(missing_ok=True)
-        subprocess.run([sys.executable, "-m", "benchmarks.ground", str(made), str(jobs)], check=True)
+        arguments = [str(made), *map(str, (jobs, *varied))]
+        subprocess.run([sys.executable, "-m", "benchmarks.ground", *arguments], check=True)
         made.rename(path)
     take_away_new(path, jobs)
     return path
@@ -66,6 +77,15 @@ def take_away_new(path: Path, jobs: int) -> None:
         connection.execute("PRAGMA synchronous = OFF")
         for table in ("AAR", *SIDE_TABLES):
             connection.execute(f"DELETE FROM {table} WHERE RecordID > ?", (jobs,))
+
+
+def sgas(sink: Receiver) -> Receiver:
+    target = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
+    return Receiver(name="sgas", credentials=sink.credentials, target=target)
+
+
+def summaries(sink: Receiver) -> Receiver:
+    return sink.instead("summaries", format="apel-summary-0.4", sync=True)
 
 
 def configuration(folder: Path, database: Path, receiver: Receiver) -> Path:
@@ -150,4 +170,10 @@ def at_once(folder: Path, credentials: dict[str, str]) -> Iterator[Receiver]:
 
 
 if __name__ == "__main__":
-    bulk(Path(sys.argv[1]), 2, int(sys.argv[2]), _SEED, START, END)
+    file, jobs, *schema = sys.argv[1:]
+    if schema:
+        bulk(
+            Path(file), 1 if schema == ["1"] else 2, int(jobs), _SEED, START, END, patterns=patterns(_SEED, START, END)
+        )
+    else:
+        bulk(Path(file), 2, int(jobs), _SEED, START, END)

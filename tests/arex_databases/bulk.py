@@ -1,7 +1,7 @@
 """Large accounting databases, fast: a few hundred jobs by the writer, multiplied inside SQLite."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from pathlib import Path
@@ -39,8 +39,11 @@ def bulk(
     journal: Journal = "wal",
     optimized: bool = False,
     zone: str = "Europe/Oslo",
+    patterns: Iterable[SampleJob] = (),
 ) -> None:
     """Make a database with `count` finished jobs that ended in [start, end), RecordIDs in order of submission.
+
+    They are copies of the `patterns`, of an ordinary site without any.
 
     Measured on two cores: 1,000,000 jobs of schema 2 with 20.6 million side rows in 31 s, 1.8 GB.
 
@@ -49,7 +52,7 @@ def bulk(
     if path.exists():
         raise FileExistsError(f"{path} exists; name another file or remove it first")
     first, last = epoch_window(start, end)
-    templates = list(generate(seed, TEMPLATES, start, end))
+    templates = list(patterns) or list(generate(seed, TEMPLATES, start, end))
     with TemporaryDirectory() as directory:
         pattern = Path(directory) / "pattern.db"
         with Writer(pattern, schema=schema, zone=zone) as writer:
