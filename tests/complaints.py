@@ -15,7 +15,7 @@ _BUG: Final = re.compile(r"Traceback|a bug in publisher|\w+Error:|\bsqlite3\.|\b
 
 
 def assert_plain(run: Run, status: int, *words: str) -> None:
-    """The run ended with this status and says all of these, in words that are no program's."""
+    """The run ended with this status and says all of these, in words of its own."""
     told = run.out + run.err
     assert run.status == status, told
     for word in words:

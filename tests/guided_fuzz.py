@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["publisher"]):
     from publisher.sources.sonar.records import BadTime, node_names, read_time, read_tres
     from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
     from publisher.transports.http.answers import Answer
-    from publisher.transports.sgas.responses import said
+    from publisher.transports.sgas.responses import parse_error_page
 
 
 def _text(content: bytes) -> str:
@@ -63,7 +63,7 @@ def _answer(content: bytes) -> None:
     token_verdict(answer)
     publish_verdict(1000, answer)
     token_of(answer)
-    said(answer.body)
+    parse_error_page(answer.body)
 
 
 def _arc_conf(content: bytes) -> None:

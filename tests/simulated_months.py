@@ -373,8 +373,8 @@ class World:
         rows = 0
         for held in outcome.held:
             year, month = (int(part) for part in held.name.split("-"))
-            for stale in held.stale:
-                text = _LEVEL.sub(lambda found: f"{found[1]} {float(found[2]):g}", stale.key.text)
+            for orphaned in held.orphaned:
+                text = _LEVEL.sub(lambda found: f"{found[1]} {float(found[2]):g}", orphaned.key.text)
                 asked_before = (held.name, text) in self.asked
                 self.asked.add((held.name, text))
                 deleted = self.receiver.delete((year, month), text)

@@ -91,7 +91,9 @@ class Account:
         self.losses += lost
         self.delivered[target] = delivered
         if strangers:
-            self.strange.append(f"{target} has {len(strangers)} rows that are no jobs, such as {next(iter(strangers))}")
+            self.strange.append(
+                f"{target} has {len(strangers)} rows that are not jobs, such as {next(iter(strangers))}"
+            )
 
 
 def doubled(contents: Mapping[str, frozenset[Any]]) -> int:

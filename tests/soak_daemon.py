@@ -97,7 +97,7 @@ class SoakDaemon:
     def _is_heard(self) -> bool:
         """It is ready, and has answered every SIGHUP: a configuration was taken over, or not."""
         said = self._said()
-        return "ready: " in said and said.count("taken over: ") == self._asked
+        return "ready: " in said and said.count("reloaded: ") == self._asked
 
     def _wait_until_heard(self) -> None:
         end = time.monotonic() + PATIENCE_S

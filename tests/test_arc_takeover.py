@@ -21,7 +21,7 @@ from publisher.model.time import Window, epoch, iso
 from publisher.pipeline.takeover.lost_jobs import Search, Watermark, look_for_lost
 from publisher.sources.arex.source import Options, create
 from publisher.sources.arex.write_order import IN_ORDER, ArexWritingOrder
-from publisher.sources.sqlite_reader import CopyShelf
+from publisher.sources.sqlite_reader import CopyDirectory
 from tests.arc_pages import LAST, NOW, apel, keys, loaded, stopped
 from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate
 
@@ -87,7 +87,7 @@ def mark(*, summary: bool = False, vos: frozenset[str] = frozenset(), period_s: 
 def search(*paths: Path, watermark: Watermark | None = None, page_rows: int = 3) -> Search:
     source = create(Options(databases=tuple(map(str, paths))), {})
     with ExitStack() as stack:
-        shelf = CopyShelf(paths[0].parent)
+        shelf = CopyDirectory(paths[0].parent)
         stack.callback(shelf.close)
         stack.callback(source.close)
         databases = []

@@ -157,7 +157,7 @@ def test_without_a_result_there_is_no_charge_but_a_reason_and_a_count(site: Conf
     assert {(one["amount"], one["reason"]) for one in report["charges"]} == {(None, "division by zero")}
     told = site.run("charge", *OCTOBER).out
     assert f"{len(there)} without a result: division by zero: " in told
-    assert f"{60 - len(there)} that no rule is for" in told
+    assert f"{60 - len(there)} that no rule applies to" in told
 
 
 def test_a_job_that_has_no_rule_any_more_loses_its_charge(site: ConfiguredSite) -> None:
@@ -253,7 +253,7 @@ def test_explain_shows_formula_place_quantities_and_result(site: ConfiguredSite)
     assert next(value for value in one["values"] if value["name"] == "Charge")["value"] == f"{charge['amount']} nodeh"
     assert f'<Charge urf:unit="nodeh" urf:formula="NumNodes * RunTime">{charge["amount"]}</Charge>' in one["record"]
     told = site.run("explain", job.job_id, "--format", "apel-job-0.3").out
-    assert f"  = {charge['amount']} nodeh; this format has no place for it" in told
+    assert f"  = {charge['amount']} nodeh; this format has no field for it" in told
     assert "Charge" not in told.partition("charge: ")[2]
     site.config["records"]["charges"][0]["formula"] = "gres_gpu"
     site.save()

@@ -183,7 +183,7 @@ def test_a_log_format_after_the_command_is_that_of_its_log(site: SiteUnderTest) 
 def test_every_command_says_where_the_options_of_all_are_explained(one: Command) -> None:
     below = parser().below()[one.name]
     below.load()
-    assert "Options of every command: publisher --help" in below.format_help()
+    assert "Options common to all commands: publisher --help" in below.format_help()
 
 
 @pytest.mark.parametrize("typed", ["publish --xyzzy", "publish 7", "xyzzy", "publish --limit 0", "quarantine list 3"])
@@ -360,7 +360,7 @@ def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("publish", "the next run goes on"), ("republish", "the same command goes on from here")]
+    ("name", "told"), [("publish", "the next run continues"), ("republish", "the same command continues from here")]
 )
 def test_control_c_says_where_it_goes_on(site: SiteUnderTest, name: str, told: str) -> None:
     site.save()

@@ -16,7 +16,7 @@ from publisher.model.message import Message, message_id
 from publisher.transports import sgas, transport_plugin
 from publisher.transports.background import BackgroundTask
 from publisher.transports.base import Credentials, Environment, Receipt, Verdict
-from publisher.transports.sgas.dn import in_domain, spellings
+from publisher.transports.sgas.dn import in_domain, subject_names
 from publisher.transports.sgas.transport import SMALLEST_LIMIT, SgasTransport
 from tests.contracts_delivery import PreflightContract, TransportContract, TransportWorld, well_formed
 from tests.daemons import until
@@ -499,7 +499,7 @@ def test_a_common_name_that_is_no_host_stops_the_target(pki: PKI) -> None:
         world.transport.close()
         assert (receipt.verdict, receipt.exit_status) == (Verdict.STOP_TARGET, 77)
         assert "Extracted FQDN is not an FQDN" in receipt.reason
-        assert 'the CN of "CN=Robot Publisher,DC=org" is no full host name' in receipt.reason
+        assert 'the CN of "CN=Robot Publisher,DC=org" is not a full host name' in receipt.reason
         assert "must allow" not in receipt.reason, "no right would help"
 
 
@@ -687,8 +687,8 @@ def test_warnings_begin_thirty_days_before_the_end(world: SgasWorld, pki: PKI) -
 )
 def test_our_spellings_are_those_of_nginx(subject: str) -> None:
     name = parse_slash_dn(subject)
-    assert spellings(name).comma == nginx_dn(name, "comma")
-    assert spellings(name).slash == nginx_dn(name, "slash")
+    assert subject_names(name).comma == nginx_dn(name, "comma")
+    assert subject_names(name).slash == nginx_dn(name, "slash")
 
 
 @pytest.mark.parametrize(
@@ -719,4 +719,4 @@ def test_a_machine_is_covered_by_the_last_two_labels_of_the_host(machine: str, h
     ],
 )
 def test_the_host_that_a_certificate_is_for(subject: str, host: str) -> None:
-    assert spellings(parse_slash_dn(subject)).host == host
+    assert subject_names(parse_slash_dn(subject)).host == host

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher.cli.commands import doctor as doctor_command
-from publisher.doctor.findings import parted
+from publisher.doctor.findings import split_advice
 from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_damaged, make_missing, set_schema_version
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -262,7 +262,7 @@ def configuration_misspelt(clinic: Clinic) -> Planted:
 
 def configuration_open(clinic: Clinic) -> Planted:
     clinic.site.path.chmod(0o666)
-    return warning("configuration", "others than its owner may write it (mode 0666)", "chmod go-w")
+    return warning("configuration", "users other than its owner may write to it (mode 0666)", "chmod go-w")
 
 
 def target_in_the_shadow(clinic: Clinic) -> Planted:
@@ -324,7 +324,7 @@ def database_of_arc_missing(clinic: Clinic) -> Planted:
 def zone_misspelt(clinic: Clinic) -> Planted:
     clinic.site.config["source"]["time_zone"] = "Europe/Olso"
     return failure(
-        78, "configuration", "source.time_zone: 'Europe/Olso' is no time zone", "did you mean 'Europe/Oslo'?"
+        78, "configuration", "source.time_zone: 'Europe/Olso' is not a time zone", "did you mean 'Europe/Oslo'?"
     )
 
 
@@ -383,7 +383,7 @@ def no_job_for_a_target(clinic: Clinic) -> Planted:
 
 def end_in_the_future(clinic: Clinic) -> Planted:
     clinic.alter("UPDATE AAR SET EndTime = EndTime + 864000 WHERE RecordID = 1")
-    return warning("end times", "1 jobs end in the future", "see that the CE's clock is right")
+    return warning("end times", "1 job ends in the future", "see that the CE's clock is right")
 
 
 def benchmark_unknown_for_a_queue(clinic: Clinic) -> Planted:
@@ -432,7 +432,7 @@ def state_below_where_no_file_can_be(clinic: Clinic) -> Planted:
 
 def state_directory_gone(clinic: Clinic) -> Planted:
     shutil.rmtree(clinic.site.state.parent)
-    return warning("state directory", "is not there; the first round will make it", "install -d", "last success")
+    return warning("state directory", "is not there; the first round will create it", "install -d", "last success")
 
 
 def state_directory_cannot_be_made(clinic: Clinic) -> Planted:
@@ -501,14 +501,14 @@ def jobs_in_quarantine(clinic: Clinic) -> Planted:
     (job,) = generate(9, 1, NOW - timedelta(hours=5), NOW - timedelta(hours=2))
     clinic.write(RawRow(name="", job=job, columns={"UsedWalltime": -7}))
     assert clinic.site.publish().status == 65
-    return warning("quarantine", "jobs are set aside", "publisher quarantine list --target egi", "fitness")
+    return warning("quarantine", "set aside", "publisher quarantine list --target egi", "fitness")
 
 
 def records_in_doubt(clinic: Clinic) -> Planted:
     clinic.write(*generate(9, 1, NOW - timedelta(hours=5), NOW - timedelta(hours=2)))
     clinic.fake.faults.push(Fault.store_then_close())
     clinic.site.publish()
-    return warning("in doubt", "1 records", "the next round sends them")
+    return warning("in doubt", "1 record", "the next round sends them")
 
 
 # Certificate and key
@@ -920,7 +920,7 @@ def test_people_read_what_why_and_what_to_do(clinic: Clinic) -> None:
     at = lines.index("warning  timer: neither timer, daemon nor cron file is enabled")
     assert lines[at + 1] == "         why: without one nobody starts the rounds"
     assert lines[at + 2].startswith("         do:  `systemctl enable --now publisher.timer`")
-    assert lines[-1] == f"{len(lines) - 5} ok, 1 warnings, 0 failures; nothing was sent"
+    assert lines[-1] == f"{len(lines) - 5} ok, 1 warning, 0 failures; nothing was sent"
 
 
 def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
@@ -962,7 +962,7 @@ def test_two_targets_to_one_topic(clinic: Clinic, vos: list[str] | None) -> None
     ],
 )
 def test_the_words_of_others_are_not_torn_apart(text: str, found: str, advice: str) -> None:
-    assert parted(text) == (found, advice)
+    assert split_advice(text) == (found, advice)
 
 
 @pytest.mark.parametrize("said", ['Internal; "Error": try later; or not', 'x": y; z'])
@@ -1029,7 +1029,7 @@ def test_nagios_is_critical_without_a_configuration(clinic: Clinic) -> None:
 def test_nagios_does_not_know(clinic: Clinic) -> None:
     run = clinic.doctor("--nagios", "--target", "egj")
     assert run.status == 3
-    assert run.out.startswith("PUBLISHER UNKNOWN - no target is called 'egj'")
+    assert run.out.startswith("PUBLISHER UNKNOWN - there is no target 'egj'")
 
 
 def test_no_token_and_no_key_is_printed(clinic: Clinic) -> None:

@@ -82,7 +82,7 @@ def test_every_finished_job_once_with_what_it_was(site: ConfiguredSite, schema: 
 
 def test_those_in_progress_are_left_out_and_counted(site: ConfiguredSite) -> None:
     write(site, JOBS)
-    assert "5 jobs are still in progress and were left out" in site.run("export").err
+    assert "5 jobs left out, still in progress" in site.run("export").err
 
 
 def test_csv_says_the_same(site: ConfiguredSite) -> None:
@@ -169,7 +169,7 @@ def test_a_file_is_whole_or_as_it_was(site: ConfiguredSite, tmp_path: Path) -> N
     assert site.run("export", "-o", str(file)).status == 0
     whole = file.read_text()
     assert len(whole.splitlines()) == len(JOBS)
-    site.database().write_bytes(b"this is no database" * 400)
+    site.database().write_bytes(b"this is not a database" * 400)
     assert site.run("export", "-o", str(file)).status == 66
     assert file.read_text() == whole
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []

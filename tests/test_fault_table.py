@@ -140,7 +140,7 @@ AMS: Final[Rows] = (
     ),
     (
         "404 for the project, for the topic, as plain text",
-        "a configuration error, 78, told apart",
+        "a configuration error, 78, distinguished",
         ("test_delivery_ams::test_what_stops_the_target", "test_delivery_ams::test_another_project"),
     ),
     (
@@ -301,7 +301,7 @@ SGAS: Final[Rows] = (
         (_EACH_ANSWER, _ONCE_MORE, _IN_THE_END),
     ),
     (
-        "500: the CN is no host name",
+        "500: the CN is not a host name",
         "stops the target, 77",
         (_EACH_ANSWER, "test_delivery_sgas::test_a_common_name_that_is_no_host_stops_the_target"),
     ),
@@ -342,7 +342,7 @@ SGAS: Final[Rows] = (
     ),
     (
         "413",
-        "cut, remembered; a single record goes without its file transfers, then is set aside",
+        "cut, remembered; a single record is sent without its file transfers, then is set aside",
         (
             "test_publish_sgas::test_a_limit_on_bodies_splits_messages",
             "test_learnt_limit::test_sgas_too",

@@ -413,11 +413,11 @@ def test_a_product_that_would_stop_the_servers_summariser_does_not_go_out(name: 
         (b"NodeCount: 1\n", b"", "NodeCount is missing"),
         (b"InfrastructureType: grid\n", b"", "InfrastructureType is missing"),
         (b"InfrastructureType: grid\n", b"Infrastructure: grid\n", "no key"),
-        (b"Month: 3\n", b"Month: 13\n", "no whole number"),
+        (b"Month: 3\n", b"Month: 13\n", "not a whole number"),
         (b"Month: 3\n", b"Month: 0\n", "is 0"),
         (b"Month: 3\n", b"Month: 2\n", "not in 2026-02"),
         (b"LatestEndTime: 1772719200", b"LatestEndTime: 1772719199", "not in 2026-03"),
-        (b"ServiceLevel: 11.9", b"ServiceLevel: 11.90001", "no benchmark value"),
+        (b"ServiceLevel: 11.9", b"ServiceLevel: 11.90001", "not a benchmark value"),
     ],
 )
 def test_the_check_names_the_fault(old: bytes, new: bytes, fault: str) -> None:

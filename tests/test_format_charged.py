@@ -15,7 +15,7 @@ from lxml import etree
 
 from publisher.formats import JOB_FORMATS, job_format, receiver_of
 from publisher.formats.base import JobFormat
-from publisher.formats.sgas.rules import sgas_mends
+from publisher.formats.sgas.rules import sgas_omissions
 from publisher.model.errors import Unfit
 from publisher.model.policy import PublishedJob
 from publisher.model.rates import Charge, Tariff
@@ -129,7 +129,7 @@ def test_any_charge_and_any_number_of_gpus_arrive(charge: Charge, gpus: int | No
         assert row["allocated"] == ([("gres/gpu", str(gpus))] if gpus else [])
         fits = abs(charge.amount) <= 2**31 - 1
         assert row["charge"] == (int(charge.amount) if fits else None)
-        assert ("charge-left-out" in dict(sgas_mends(published))) is not fits
+        assert ("charge-left-out" in dict(sgas_omissions(published))) is not fits
         if not fits:
             return
     assert found is not None
@@ -150,7 +150,7 @@ class _Fixed:
 
 def test_sgas_is_told_what_it_will_keep() -> None:
     published = described("10.0 / 4")
-    assert dict(sgas_mends(published))["charge-fraction"] == "2.5 becomes 2"
+    assert dict(sgas_omissions(published))["charge-fraction"] == "2.5 becomes 2"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from publisher.sources.arex.source import Options, create
 from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
 from publisher.transports.ams.transport import _profile
 from publisher.transports.http.answers import Answer, plain
-from publisher.transports.sgas.responses import said, service_paths
+from publisher.transports.sgas.responses import parse_error_page, service_paths
 from tests.arex_databases import Schema, aar_columns, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.patience import PATIENCE_S, bounded
@@ -395,7 +395,11 @@ def test_hostile_answers_are_read_in_bounded_time_and_memory(body: bytes) -> Non
     with bounded():
         for status in (200, 404, 500):
             answer = Answer(status=status, headers={}, body=body)
-            reasons = [token_verdict(answer).reason, publish_verdict(900_000, answer).reason, said(body).words]
+            reasons = [
+                token_verdict(answer).reason,
+                publish_verdict(900_000, answer).reason,
+                parse_error_page(body).words,
+            ]
             assert all(len(reason) <= 2000 for reason in reasons)
             assert not any("root:" in reason for reason in reasons)
         paths = service_paths(body) or {}

@@ -20,7 +20,7 @@ import urllib3
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.transports.base import Credentials
 from publisher.transports.http.answers import Answer, Failure, RequestFailure
-from publisher.transports.http.errors import FOREIGN, Peer, is_telling, no_answer
+from publisher.transports.http.errors import FOREIGN, Peer, explains_more, no_answer
 from publisher.transports.http.session import ERROR_LIMIT, SUCCESS_LIMIT, Limits, Session, https_url, proxy_url
 from publisher.transports.http.tls import client_context, trust_described
 from tests.fake_ams import CONNECT, FakeAMS, Fault
@@ -645,7 +645,7 @@ def test_alerts_about_our_certificate_are_found_however_deep(reason: str) -> Non
     wrapped = requests.exceptions.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", alert))
     for sending in (False, True):
         assert no_answer(wrapped, WHERE, sending=sending).failure is Failure.OUR_CERTIFICATE
-    assert is_telling(alert)
+    assert explains_more(alert)
 
 
 @pytest.mark.parametrize(
@@ -656,7 +656,7 @@ def test_other_tls_errors_pass(reason: str) -> None:
     error.reason = reason
     assert no_answer(error, WHERE, sending=True).failure is Failure.MAYBE_SENT
     assert no_answer(error, WHERE, sending=False).failure is Failure.NOT_SENT
-    assert not is_telling(error)
+    assert not explains_more(error)
 
 
 def test_secrets_stay_out_of_reasons(to_ams: Session) -> None:

@@ -28,7 +28,7 @@ from tests.gridengine_files import BEGIN, CLUSTER, HEADER, NOW, Entry, colon, jo
 ANY = Entry()
 JOB_ID = f"{CLUSTER}:4711:{BEGIN + 10}"
 
-# Jobs, wall and CPU seconds by the rules of other-sources section 1.3, and records that were no usage.
+# Jobs, wall and CPU seconds by the rules of other-sources section 1.3, and records that were not usage.
 SAMPLES = {
     "ge-46col.accounting": (1, 359, 51, 0),
     "ocs-9.0.accounting.jsonl": (2, 100 + 1, 0 + 1, 0),
@@ -311,7 +311,7 @@ def test_a_host_that_was_silent_leaves_rusage(tmp_path: Path) -> None:
     )
     job = only(tmp_path / "imported.db")
     assert job["UsedCPUUserTime"] + job["UsedCPUKernelTime"] == 90
-    assert report.notes[0].startswith("1 records (failed 37) were written without the host's figures")
+    assert report.notes[0].startswith("1 record (failed 37) written without the host's figures")
 
 
 @pytest.mark.parametrize(
@@ -667,7 +667,7 @@ def test_the_database_is_private(tmp_path: Path) -> None:
         (colon(ANY, columns=39), "39 columns"),
         (colon(ANY).replace(b":4711:", b":x:"), "a column that must be a number is none"),
         (colon(ANY).replace(b":NONE:1073741824.000000:", b":what:1073741824.000000:"), "columns after the category"),
-        (colon(ANY).replace(b":90.500000:", b":1e999:"), "no number of seconds"),
+        (colon(ANY).replace(b":90.500000:", b":1e999:"), "not a number of seconds"),
         (colon(replace(ANY, started=-5)), "before 1970"),
         (colon(replace(ANY, job=0)), "out of range"),
         (colon(replace(ANY, ended=10**19)), "a column that must be a number is none"),
@@ -677,14 +677,14 @@ def test_the_database_is_private(tmp_path: Path) -> None:
         (b'{"job_number":' + b"9" * 5000 + b"}", "not JSON"),
         (jsonl(ANY).rstrip() + b"}", "not one JSON object"),
         (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":'), "not JSON"),
-        (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":NaN'), "no number of seconds"),
-        (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":1e400'), "no number of seconds"),
+        (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":NaN'), "not a number of seconds"),
+        (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":1e400'), "not a number of seconds"),
         (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":"90.5"'), "wrong kind"),
         (jsonl(ANY).replace(b'"cpu":90.5', b'"cpu":null'), "wrong kind"),
         (jsonl(ANY).replace(b'"owner":"ada"', b'"owner":17'), "wrong kind"),
         (jsonl(ANY).replace(b'"owner":"ada",', b""), "has no owner"),
-        (jsonl(ANY).replace(b'"job_number":4711', b'"job_number":4711.5'), "no whole one"),
-        (jsonl(ANY).replace(b'"job_number":4711', b'"job_number":true'), "no whole one"),
+        (jsonl(ANY).replace(b'"job_number":4711', b'"job_number":4711.5'), "not a whole one"),
+        (jsonl(ANY).replace(b'"job_number":4711', b'"job_number":true'), "not a whole one"),
         (jsonl(ANY).replace(b'"usage":{', b'"usage":[{').replace(b"}}}", b"}}]}"), "wrong kind"),
         (jsonl(ANY, time=1, type="acct"), "reporting file"),
         (b"1790000000:acct:" + colon(ANY), "number is none|reporting file"),
@@ -745,7 +745,7 @@ def test_a_line_of_megabytes_is_set_aside_in_bounded_memory(tmp_path: Path) -> N
     assert (bad.length, len(bad.line), bad.reason) == (
         len(long) - 1,
         4096,
-        f"{len(long) - 1} bytes long, which no record is",
+        f"{len(long) - 1} bytes long, too long for a record",
     )
 
 
@@ -764,7 +764,7 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path) -> None:
     report = run_import(tmp_path / "imported.db", reporting, good)
     assert (report.bad, report.imported, report.set_aside, report.exit_status) == (0, 1, 0, 66)
     assert report.troubles == [
-        f"{reporting}: is no accounting file of Grid Engine, or not in a form that is known; its first line: "
+        f"{reporting}: is not an accounting file of Grid Engine, or not in a form that is known; its first line: "
         "a line of the reporting file, which holds other records too: name the accounting file"
     ]
 

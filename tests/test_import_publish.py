@@ -144,8 +144,8 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert run.status == 66
     assert "1 skipped: never ran (failed 8, in prolog)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: 1 columns" in run.out
-    assert f"1 lines in all are set aside in the table ImportBadLine of {other}" in run.out
-    assert "1 records of parallel tasks have waited long" in run.out
+    assert f"1 line set aside in total, in the table ImportBadLine of {other}" in run.out
+    assert "1 record of a parallel task, for long without" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err
     assert set(jobs(other)) == {f"{CLUSTER}:4711:{BEGIN + 10}"}
     assert site.run("import", "gridengine", str(path), "--database", str(other)).status == 0
@@ -186,7 +186,7 @@ def test_without_its_block_an_importer_says_what_is_missing(site: SiteUnderTest)
     ("keys", "complaint"),
     [
         ({}, "importers.gridengine.cluster: missing; write the host of the qmaster"),
-        ({"cluster": "a b"}, "importers.gridengine.cluster: 'a b' is no host name"),
+        ({"cluster": "a b"}, "importers.gridengine.cluster: 'a b' is not a host name"),
         ({"cluster": CLUSTER, "wall_form": "times"}, "wall_form: unknown key; did you mean 'wall_from'?"),
         ({"cluster": CLUSTER, "wall_from": "time"}, "wall_from: 'time' is not known; did you mean 'times'?"),
         ({"cluster": CLUSTER, "project_from": ["acount"]}, "'acount' is not known; did you mean 'account'?"),

@@ -24,7 +24,7 @@ from publisher.sources.sonar.records import (
     BadSonarRecord,
     Layer,
     Resources,
-    laid,
+    merged,
     node_names,
     overlay,
     read_record,
@@ -110,9 +110,9 @@ def test_all_real_files_are_known_here_and_add_up(tmp_path: Path) -> None:
     assert totals(database) == (55, 110_617, 652_040)
     assert report.skipped == {"never started (CANCELLED)": 4}
     assert (report.held, report.orphans) == (32 + 31 + 1, 1)
-    assert [note for note in report.notes if "trouble" in note] == [
-        "Sonar had trouble, 1 times: c1-26.fox: No can do",
-        "Sonar had trouble, 1 times: Node not cooperating",
+    assert [note for note in report.notes if "Sonar reported" in note] == [
+        "Sonar reported an error (1 time): c1-26.fox: No can do",
+        "Sonar reported an error (1 time): Node not cooperating",
     ]
 
 
@@ -244,13 +244,13 @@ def test_a_format_that_is_not_known_is_not_read_as_the_first(form: Any, tmp_path
 def test_steps_without_their_job_are_counted(tmp_path: Path) -> None:
     found, report = all_of(tmp_path, envelope([step("batch"), step("extern"), step("0", job_id=5)]))
     assert (found, report.held, report.orphans) == ({}, 2, 2)
-    assert report.orphans_are == "jobs, of which only steps are known,"
+    assert report.orphans_are == ("job known only by its steps", "jobs known only by their steps")
     assert imported(tmp_path / "later", envelope([step("batch")]), envelope([record()]))["UsedWalltime"] == 6000
 
 
 def test_a_job_whose_end_never_came_is_told(tmp_path: Path) -> None:
     told = envelope([record(job_state="RUNNING", end=None)])
-    assert "1 jobs were seen waiting or running long ago" in all_of(tmp_path, told)[1].notes[0]
+    assert "1 job was seen waiting or running long ago" in all_of(tmp_path, told)[1].notes[0]
     report = run_import(tmp_path / "imported.db", tmp_path / "told", now=DAY + timedelta(days=2))
     assert report.notes == []
 
@@ -344,7 +344,7 @@ def test_the_order_of_layers_does_not_matter(told: list[tuple[int, int, Json]], 
     shuffled = told.copy()
     rng.shuffle(shuffled)
     assert stack(shuffled) == expected
-    assert laid(expected) == laid(expected[::-1])
+    assert merged(expected) == merged(expected[::-1])
 
 
 # Requeueing
@@ -541,7 +541,7 @@ def test_what_was_allocated_is_the_number_of_nodes(tmp_path: Path) -> None:
     job = imported(tmp_path / "a", envelope([record(nodes=["c1-[1-3]"])]))
     assert (job["NodeCount"], dict(job["extra"])["nodenames"]) == (2, "c1-1:c1-2:c1-3")
     report = run_import(tmp_path / "b", tmp_path / "a" / "told")
-    assert report.notes == ["1 jobs list another number of nodes than were allocated; the latter counts"]
+    assert report.notes == ["1 job lists another number of nodes than were allocated; the latter counts"]
     job = imported(tmp_path / "c", envelope([record(nodes=["None assigned"])]))
     assert (job["NodeCount"], "nodenames" in dict(job["extra"])) == (2, False)
 
@@ -710,8 +710,8 @@ def test_partitions_and_cores_are_checked(tmp_path: Path) -> None:
         envelope([record(partition="gone"), record(job_id=2, allocated_resources="cpu=6,node=2")]),
     ]
     assert all_of(tmp_path, *told)[1].notes == [
-        "1 jobs have more CPUs than sysinfo tells of their nodes",
-        "1 jobs ran in partitions that the newest cluster data does not have: gone; "
+        "1 job has more CPUs than sysinfo reports for their nodes",
+        "1 job ran in partitions that the newest cluster data does not have: gone; "
         "do importers.sonar.cluster and the rules by queue still fit?",
     ]
 
@@ -779,8 +779,12 @@ def test_errors_of_sonar_are_told(tmp_path: Path) -> None:
     told = [trouble("No can do", node="c1-26"), trouble("No can do", node="c1-26"), trouble("x" * 5000)]
     told += [trouble(f"trouble {n}") for n in range(50)]
     report = all_of(tmp_path, *told)[1]
-    assert report.notes[0] == "Sonar had trouble, 2 times: c1-26: No can do"
-    assert (len(report.notes), report.notes[-1], report.exit_status) == (11, "and 42 other troubles of Sonar", 0)
+    assert report.notes[0] == "Sonar reported an error (2 times): c1-26: No can do"
+    assert (len(report.notes), report.notes[-1], report.exit_status) == (
+        11,
+        "and 42 other errors that Sonar reported",
+        0,
+    )
     assert max(map(len, report.notes)) < 300
 
 
@@ -796,8 +800,8 @@ def test_errors_of_sonar_are_told(tmp_path: Path) -> None:
         ({"meta": {}, "data": {"type": "weather"}}, "'weather', which is not known"),
         ({"meta": {}, "data": {"type": ["job"]}}, "which is not known"),
         ({"meta": {}, "data": {"type": "job"}}, "has no attributes"),
-        ({"meta": {}, "data": {"type": "job", "attributes": {}}}, "time: is no time"),
-        ({"meta": {}, "data": {"type": "job", "attributes": {"time": "soon"}}}, "'soon' is no time"),
+        ({"meta": {}, "data": {"type": "job", "attributes": {}}}, "time: is not a time"),
+        ({"meta": {}, "data": {"type": "job", "attributes": {"time": "soon"}}}, "'soon' is not a time"),
         ({"meta": {}, "data": {"type": "job", "attributes": {"time": "2026-01-01T00:00:00"}}}, "has no offset"),
     ],
 )
@@ -819,21 +823,21 @@ def test_an_empty_envelope_is_a_heartbeat(tmp_path: Path) -> None:
     [
         ({"job_id": None}, "has no job_id"),
         ({"job_id": 0}, "has no job_id"),
-        ({"job_id": "4711"}, "job_id is no number"),
-        ({"job_id": True}, "job_id is no number"),
+        ({"job_id": "4711"}, "job_id is not a number"),
+        ({"job_id": True}, "job_id is not a number"),
         ({"job_id": 2**70}, "job_id is 1180591620717411303424, which is out of range"),
         ({"job_id": -1}, "out of range"),
-        ({"job_step": ["x"]}, "job_step is no name"),
-        ({"job_step": "x" * 100}, "job_step is no name"),
-        ({"job_state": 7}, "job_state is no text"),
-        ({"start_time": 1790000000}, "start_time: is no time"),
-        ({"start_time": "yesterday"}, "start_time: 'yesterday' is no time"),
-        ({"end_time": "1900-01-01T00:00:00Z"}, "no time of this age"),
-        ({"end_time": "9999-12-31T23:59:59-12:00"}, "no time of this age"),
-        ({"nodes": "c1-9"}, "nodes is no list"),
-        ({"nodes": [1]}, "nodes is no list"),
+        ({"job_step": ["x"]}, "job_step is not the name"),
+        ({"job_step": "x" * 100}, "job_step is not the name"),
+        ({"job_state": 7}, "job_state is not text"),
+        ({"start_time": 1790000000}, "start_time: is not a time"),
+        ({"start_time": "yesterday"}, "start_time: 'yesterday' is not a time"),
+        ({"end_time": "1900-01-01T00:00:00Z"}, "not a time of this age"),
+        ({"end_time": "9999-12-31T23:59:59-12:00"}, "not a time of this age"),
+        ({"nodes": "c1-9"}, "nodes is not a list"),
+        ({"nodes": [1]}, "nodes is not a list"),
         ({"nodes": ["n"] * 20_000}, "nodes is too long"),
-        ({"sacct": [1]}, "sacct is no object"),
+        ({"sacct": [1]}, "sacct is not an object"),
         ({"sacct__ElapsedRaw": 1e400}, "out of range"),
         ({"sacct__ElapsedRaw": float("nan")}, "out of range"),
         ({"sacct__UserCPU": -5}, "out of range"),

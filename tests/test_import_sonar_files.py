@@ -103,7 +103,9 @@ def test_what_is_not_whole_yet_waits(tmp_path: Path, database: Path) -> None:
         path = write(tmp_path / f"f{cut}", [whole[:cut]])
         report = run_import(database.with_name(f"{cut}.db"), path)
         assert (report.lines, report.bad) == (0, 0)
-        assert report.notes == [f"1 files end inside an envelope, which waits for its rest: {path} ({cut:,} bytes)"]
+        assert report.notes == [
+            f"1 file ends inside an envelope; the rest is read when it comes: {path} ({cut:,} bytes)"
+        ]
         append(path, whole[cut:])
         report = run_import(database.with_name(f"{cut}.db"), path)
         assert (report.imported, report.bad, report.notes) == (1, 0, [])
@@ -292,7 +294,7 @@ def test_a_file_that_left_the_tree_soon_is_told_once(tmp_path: Path) -> None:
     write(tree / today / "0+job-two.json.xz", [lzma.compress(packed.read_bytes())])
     packed.unlink()
     (note,) = run_import(database, tree).notes
-    assert note.startswith("1 files are gone that were read the last time")
+    assert note.startswith("1 file is gone that had been read the last time")
     assert str(tree / today / "0+job-slurm.json") in note
     assert run_import(database, tree).notes == []
 
@@ -349,7 +351,7 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path, database
     report = run_import(database, strange, write(tmp_path / "good", numbered(1)))
     assert (report.bad, report.imported, report.set_aside, report.exit_status) == (0, 1, 0, 66)
     assert report.troubles == [
-        f"{strange}: is no file of Sonar, or not in a form that is known; its first line: not an envelope of Sonar"
+        f"{strange}: is not a file of Sonar, or not in a form that is known; its first line: not an envelope of Sonar"
     ]
 
 

@@ -85,9 +85,9 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert run.status == 66
     assert "1 skipped: never started (CANCELLED)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: not an envelope of Sonar" in run.out
-    assert "1 jobs, of which only steps are known, have waited long" in run.out
-    assert "Sonar had trouble, 1 times: c1-26: No can do" in run.out
-    assert "1 jobs were cancelled while they ran, and are not sent to egi: add aborted to records.statuses" in run.out
+    assert "1 job known only by its steps, for long without" in run.out
+    assert "Sonar reported an error (1 time): c1-26: No can do" in run.out
+    assert "1 job cancelled while running and not sent to egi: add aborted to records.statuses" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err
     assert TOKEN not in run.out + run.err
     assert site.run("import", "sonar", str(path), "--database", str(other)).status == 0
@@ -97,9 +97,9 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     ("keys", "complaint"),
     [
         ({}, "importers.sonar.cluster: missing; write the name of the cluster as Sonar does"),
-        ({"cluster": "a b"}, "importers.sonar.cluster: 'a b' is no name of a cluster"),
-        ({"cluster": CLUSTER, "time_zone": "Europe/Olso"}, "time_zone: 'Europe/Olso' is no time zone"),
-        ({"cluster": CLUSTER, "time_zone": "../etc/passwd"}, "is no time zone"),
+        ({"cluster": "a b"}, "importers.sonar.cluster: 'a b' is not a cluster name"),
+        ({"cluster": CLUSTER, "time_zone": "Europe/Olso"}, "time_zone: 'Europe/Olso' is not a time zone"),
+        ({"cluster": CLUSTER, "time_zone": "../etc/passwd"}, "is not a time zone"),
         ({"cluster": CLUSTER, "threads_per_core": 0}, "threads_per_core: must be from 1 to 64"),
         ({"cluster": CLUSTER, "sample_interval_s": "0s"}, "sample_interval_s: must be more than nothing"),
         ({"cluster": CLUSTER, "hold_of_s": "1h"}, "hold_of_s: unknown key; did you mean 'hold_off_s'?"),

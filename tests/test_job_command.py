@@ -211,7 +211,7 @@ def test_a_job_of_another_system_has_its_own_start(site: ConfiguredSite) -> None
     told = job(site, "info", job_id, "--json").json
     assert told["start_time"] == at(entry.started)
     assert told["end_time"] == at(entry.ended)
-    assert "no events are known" in job(site, "events", job_id).out
+    assert "no events are recorded" in job(site, "events", job_id).out
 
 
 # events
@@ -232,10 +232,10 @@ def test_events_are_told_in_utc_and_as_they_are_stored(site: ConfiguredSite, sch
     out = job(site, "events", STAGED.job_id).out
     ended = datetime.fromtimestamp(STAGED.end_time, OSLO).strftime("%Y-%m-%d %H:%M:%S")
     assert f"{at(STAGED.end_time)}  {ended}  FINISHED" in out
-    assert "local time is that of Europe/Oslo" in out
+    assert "local times are in Europe/Oslo" in out
     del site.config["source"]["time_zone"]
     site.save()
-    assert "that of this host" in job(site, "events", STAGED.job_id).out
+    assert "in this host's zone" in job(site, "events", STAGED.job_id).out
 
 
 def test_the_autumn_hour_is_told_by_the_job_s_life_or_twice(site: ConfiguredSite) -> None:

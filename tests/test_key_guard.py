@@ -60,7 +60,7 @@ def test_totals_after_single_records_wait_until_those_are_gone(world: World, oth
     held = done(world.publish())
     assert (held.exit_status, names(held)) == (65, ["2028-02"])
     assert world.status().held == 1
-    assert sum(total.jobs for total in held.held[0].stale) == len(jobs_of(FEBRUARY)) - 1
+    assert sum(total.jobs for total in held.held[0].orphaned) == len(jobs_of(FEBRUARY)) - 1
     world.do_the_tickets(held)
     assert done(world.publish(accept=True)).exit_status == 0
     assert not world.wrong_months()
@@ -79,7 +79,7 @@ def test_a_benchmark_that_is_overridden_moves_rows_and_is_held(world: World) -> 
     else:
         held = done(world.publish())
     assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
-    assert any("1190" in total.key.text for month in held.held for total in month.stale)
+    assert any("1190" in total.key.text for month in held.held for total in month.orphaned)
 
 
 @pytest.mark.parametrize("world", ["apel-summary-0.2", "apel-normalised-summary-0.4"], indirect=True)
@@ -164,7 +164,7 @@ def test_a_changed_job_that_was_the_last_of_its_row_waits(world: World) -> None:
     world.pass_time(2)
     for _ in range(3):  # also rounds that look at new rows only
         held = done(world.publish())
-        assert (held.exit_status, sum(len(month.stale) for month in held.held)) == (65, 1)
+        assert (held.exit_status, sum(len(month.orphaned) for month in held.held)) == (65, 1)
         assert not world.wrong_months()
         assert world.status().held == 1
     world.do_the_tickets(held)
@@ -558,7 +558,7 @@ def test_a_part_of_a_month_under_other_keys_is_held(world: World) -> None:
     world.config["records"]["benchmark"]["value"] = 9
     held = republish_part(world)
     assert (held.exit_status, names(held)) == (65, ["2028-02"])
-    assert sum(total.jobs for total in held.held[0].stale) == len(jobs_of(FEBRUARY))
+    assert sum(total.jobs for total in held.held[0].orphaned) == len(jobs_of(FEBRUARY))
     assert not world.wrong_months()
     assert names(republish_part(world)) == ["2028-02"], "again, until it is accepted or taken back"
     world.do_the_tickets(held)

@@ -376,7 +376,7 @@ def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
     message = message_of(b"counts", "egi", "apel-sync", 1, NOW)
     counts = SyncMessage(message=message, counts=(((MONTH, "ce"), 3),), records=(outbox_record(1),))
     kept.ledger.prepare_sync("egi", [counts])
-    assert not kept.ledger.counts("egi").told
+    assert not kept.ledger.counts("egi").reported
     kept.ledger.sent(message, remote_id="", row_ids={}, now=NOW)
-    told = kept.again().counts("egi")
-    assert (told.told, told.last_told) == ({(MONTH, "ce"): 3}, NOW)
+    reported = kept.again().counts("egi")
+    assert (reported.reported, reported.last_reported_at) == ({(MONTH, "ce"): 3}, NOW)

@@ -292,9 +292,9 @@ def test_a_stop_is_not_kept_waiting(spooling: WatchedSite) -> None:
         ({}, "names neither textfile nor listen"),
         ({"textfile": "publisher.txt"}, "does not end in .prom"),
         ({"listen": "ce.example.org:9645"}, "'ce.example.org' is no IP address"),
-        ({"listen": "127.0.0.1:0"}, "'0' is no port"),
-        ({"listen": "127.0.0.1:65536"}, "'65536' is no port"),
-        ({"listen": "127.0.0.1"}, "is no port"),
+        ({"listen": "127.0.0.1:0"}, "'0' is not a port"),
+        ({"listen": "127.0.0.1:65536"}, "'65536' is not a port"),
+        ({"listen": "127.0.0.1"}, "is not a port"),
         ({"listen": "300.0.0.1:9645"}, "is no IP address"),
         ({"text_file": "a.prom"}, "did you mean 'textfile'"),
     ],
@@ -381,7 +381,7 @@ def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite, por
             spooling.site.config["metrics"] = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
             spooling.site.save()
             daemon.send(signal.SIGHUP)
-            daemon.wait_for("the configuration was not taken over")
+            daemon.wait_for("the configuration was not reloaded")
         assert asked(port)["publisher_delivered_jobs", "one"] == 4
         assert daemon.end() == 0
     with pytest.raises(OSError, match="refused"):

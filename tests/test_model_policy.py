@@ -269,7 +269,7 @@ def test_a_job_without_a_vo_has_none_in_jura_style_though_its_fqan_names_one() -
     told = make_policy(key_style=KeyStyle.JURA, default_vo="ops").describe(make_job(vo="", fqans=("/atlas",))).who
     assert (told.vo, told.group, told.role) == ("ops", "", "")
     none = make_policy(key_style=KeyStyle.JURA).describe(make_job(vo="", fqans=())).who
-    assert (none.vo, none.spelt_group, none.spelt_role) == ("", "", "")
+    assert (none.vo, none.receiver_group, none.receiver_role) == ("", "", "")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_job_without_a_vo_has_none_in_jura_style_though_its_fqan_names_one() -
 )
 def test_summaries_in_jura_style_cut_fqans_where_jura_ng_does(fqan: str, group: str, role: str) -> None:
     told = make_policy(key_style=KeyStyle.JURA).describe(make_job(vo="vo", fqans=(fqan,))).who
-    assert (told.vo, told.spelt_group, told.spelt_role) == ("vo", group, role)
+    assert (told.vo, told.receiver_group, told.receiver_role) == ("vo", group, role)
 
 
 def test_places() -> None:

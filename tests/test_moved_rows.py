@@ -109,7 +109,7 @@ def test_where_no_zeros_were_tried_the_month_waits_for_a_ticket(world: World) ->
     world.finish_again("job7", cpus=9)
     world.pass_time(1.1)
     held = done(world.publish())
-    assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 1, False)]
+    assert [(month.name, len(month.orphaned), month.emptied) for month in held.held] == [("2028-03", 1, False)]
     assert told.ticket("SITE", "APEL", held)
     assert not world.wrong_months()
 
@@ -143,7 +143,7 @@ def test_settings_are_held_and_zeros_take_the_place_of_the_ticket(world: World) 
     world.config["records"]["benchmark"]["value"] = 9
     world.finish([alike(8)])  # new jobs do not hide what became of the others
     held = done(world.publish())
-    assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 2, True)]
+    assert [(month.name, len(month.orphaned), month.emptied) for month in held.held] == [("2028-03", 2, True)]
     assert "no ticket is needed" in held.reason
     assert told.ticket("SITE", "APEL", held) == []
     world.finish_again("job1", wall_s=77)
@@ -186,7 +186,7 @@ def test_rows_that_an_importer_rewrote_are_held(world: World, interface: str) ->
     if interface == "org.nordugrid.arcrest":
         assert (moved.held, empty_rows(world)) == ((), 1)
         return
-    assert [(month.name, len(month.stale), month.emptied) for month in moved.held] == [("2028-03", 1, True)]
+    assert [(month.name, len(month.orphaned), month.emptied) for month in moved.held] == [("2028-03", 1, True)]
     assert empty_rows(world) == 0
     fine(world.publish(accept=True))
     assert not world.wrong_months()
@@ -204,7 +204,7 @@ def test_how_the_source_is_read_is_a_setting_too(world: World, block: str) -> No
     alter(world, "UPDATE AAR SET CPUCount = 9 WHERE JobID = 'job7'")
     world.pass_time(1.1)
     held = done(world.publish())
-    assert [(month.name, len(month.stale), month.emptied) for month in held.held] == [("2028-03", 1, True)]
+    assert [(month.name, len(month.orphaned), month.emptied) for month in held.held] == [("2028-03", 1, True)]
     fine(world.publish(accept=True))
     assert not world.wrong_months()
     world.config["source"]["unescape"] = block == "source"

@@ -60,8 +60,8 @@ def test_all_is_well() -> None:
         (LATE._replace(last_success=NOW - timedelta(days=4)), 2, "CRITICAL - egi: last success 4 days ago"),
         (WELL._replace(quarantined=1), 1, "WARNING - egi: 1 jobs set aside"),
         (WELL._replace(held=2), 1, "WARNING - egi: 2 months held back"),
-        (WELL._replace(last_success=None, overdue=None), 2, "CRITICAL - egi: never had a success"),
-        (WELL._replace(last_success=None, overdue=None, began=False), 1, "WARNING - egi: had no round yet"),
+        (WELL._replace(last_success=None, overdue=None), 2, "CRITICAL - egi: has never succeeded"),
+        (WELL._replace(last_success=None, overdue=None, began=False), 1, "WARNING - egi: has not run yet"),
         (WELL._replace(pending=50_000, late=9, in_doubt=500), 0, "OK - egi: last success"),
     ],
 )
@@ -108,7 +108,7 @@ def test_the_gravest_comes_first_and_unknown_hides_none_of_it() -> None:
 
 @pytest.mark.parametrize("text", ["age", "age=", "age=2 h", "age=-1", "late=3h", "late=1.5", "size=3", "=3", "late=٣"])
 def test_a_threshold_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no threshold; write NAME=VALUE"):
+    with pytest.raises(UsageError, match="is not a threshold; write NAME=VALUE"):
         thresholds([text], [])
 
 
@@ -126,16 +126,14 @@ def test_the_command(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site.config["targets"]["egi"]["every"] = "1h"
     first = site.run("status", "--nagios")
     assert (first.status, first.err) == (1, "")
-    assert first.out.startswith("PUBLISHER WARNING - egi: had no round yet | ")
+    assert first.out.startswith("PUBLISHER WARNING - egi: has not run yet | ")
     assert "'egi_pending'=3 " in first.out
     site.publish()
     well = site.run("status", "--nagios", "--target", "egi")
     assert (well.status, well.err) == (0, "")
     assert re.search(r"'egi_age'=[0-9]s;10800;259200 'egi_pending'=0 ", well.out)
     assert site.run("status", "--nagios", "--warning", "late=x").status == 3
-    assert site.run("status", "--nagios", "--target", "nobody").out.startswith(
-        "PUBLISHER UNKNOWN - no target is called"
-    )
+    assert site.run("status", "--nagios", "--target", "nobody").out.startswith("PUBLISHER UNKNOWN - there is no target")
     assert site.run("status", "--nagios", "--json").status == 64
     assert site.run("status", "--warning", "late=3").status == 64
     site.config["targets"]["egi"]["every"] = "soon"

@@ -30,7 +30,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, host: Credential) -> W
 
 def held(outcome: Outcome | None) -> list[tuple[str, int, int]]:
     """Month, rows that would stay, jobs that would be lost."""
-    return [(month.name, len(month.stale), month.lost_jobs) for month in done(outcome).held]
+    return [(month.name, len(month.orphaned), month.lost_jobs) for month in done(outcome).held]
 
 
 def alike(number: int, **values: Any) -> SampleJob:

@@ -231,7 +231,7 @@ def test_other_keys_hold_a_month_back_only_where_single_records_are_added_up(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("terse", "the receiver takes no corrections"), ("terse-replaced", ""), ("tally", "")]
+    ("name", "told"), [("terse", "the receiver accepts no corrections"), ("terse-replaced", ""), ("tally", "")]
 )
 def test_what_changed_after_delivery_follows_the_receiver(
     tree: Path, arex: ConfiguredSite, tmp_path: Path, name: str, told: str

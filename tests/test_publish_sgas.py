@@ -396,7 +396,7 @@ def test_a_record_that_no_message_can_hold_goes_without_its_transfers(site: Sgas
     site.fill(first, many, last)
     run = site.publish()
     assert (run.status, site.outcome(run)["records"], site.outcome(run)["shed"]) == (0, 3, 1)
-    assert f"job {many.job_id} goes without its file transfers: the record alone has" in run.err
+    assert f"job {many.job_id} is sent without its file transfers: the record alone has" in run.err
     assert_rows(site, [first, many, last])
     assert_documents(site)
     assert site.fake.rows[record_id(many)].transfers == ()
@@ -411,7 +411,7 @@ def test_a_record_that_the_server_does_not_take_goes_without_its_transfers(site:
     run = site.run("publish", "--force")
     assert run.status == 0, run.err
     assert "nordic: 1 sent without their file transfers" in run.out
-    assert f'job {many.job_id} goes without its file transfers: SGAS answered 413 "413 Request Entity' in run.err
+    assert f'job {many.job_id} is sent without its file transfers: SGAS answered 413 "413 Request Entity' in run.err
     assert_rows(site, [first, many, last])
     assert site.fake.rows[record_id(many)].transfers == ()
 

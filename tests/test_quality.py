@@ -15,7 +15,6 @@ from publisher.formats.apel.rules import (
     RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
-    apel_fault,
     require_apel,
     require_run,
     require_text,
@@ -23,6 +22,7 @@ from publisher.formats.apel.rules import (
 from publisher.formats.rules import WARNINGS, Rule, RunUnderTest, latest_end, require, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
+from publisher.model.policy import PublishedJob
 from publisher.model.rates import BenchmarkPolicy
 from tests.jobs import ENDED, make_job, make_policy
 from tests.strategies import hostile_jobs, jobs
@@ -68,6 +68,15 @@ RUN_CASES: list[tuple[dict[str, Any], str | None]] = [
     ({"started_at": Epoch(0)}, None),
     ({"started_at": Epoch(-1)}, "start-out-of-range"),
 ]
+
+
+def apel_fault(job: PublishedJob, now: datetime) -> Unfit | None:
+    """The first broken rule."""
+    try:
+        require_apel(job, now)
+    except Unfit as fault:
+        return fault
+    return None
 
 
 @pytest.mark.parametrize(("fields", "rule"), RUN_CASES)
@@ -161,10 +170,10 @@ def test_no_job_breaks_the_rules_themselves(job: JobRecord) -> None:
     assert set(warnings_about(published)) <= {rule.name for rule in WARNINGS}
 
 
-def test_rule_names_are_unique_and_every_rule_says_what_it_protects() -> None:
+def test_rule_names_are_unique() -> None:
     rules: list[Rule[Any]] = [*RUN_RULES, *WHERE_RULES, *WHO_RULES, *BENCHMARK_RULES, *WARNINGS]
     assert len({rule.name for rule in rules}) == len(rules)
-    assert all(rule.protects and rule.receiver in ("apel", "car") for rule in rules)
+    assert all(rule.receiver in ("apel", "car") for rule in rules)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
         "Failed": share_text(truth.one("sum(status = 'failed') * 1.0 / count(*)")),
         "Median waiting time": f"{waits[(len(waits) + 1) // 2 - 1] // 60} min",
     }
-    assert "1 jobs have values that cannot be read" in told.page
+    assert "1 job has values that cannot be read" in told.page
     assert f"{truth.one('sum(coreless)')} jobs have an unknown number; each counts as one core" in told.page
     lost_s = truth.one("sum(wall)", "benchmark = 'HEPSPEC:1.0'")
     assert lost_s
@@ -480,7 +480,7 @@ def test_a_page_may_go_to_standard_output(small: ConfiguredSite) -> None:
     ("words", "status", "said"),
     [
         ((), 64, "-o FILE.html"),
-        (("--format", "terminal", "-o", "x.html"), 64, "without --format terminal"),
+        (("--format", "terminal", "-o", "x.html"), 64, "cannot be combined with --format terminal"),
         (("-o", "/nonexistent/folder/x.html"), 64, "/nonexistent/folder/x.html"),
         (("--csv", "/nonexistent/folder/x"), 64, "/nonexistent/folder/x"),
         (("-o", "x.html", "--from", "2026-10", "--to", "2026-09"), 64, "is empty"),

@@ -129,7 +129,7 @@ def interrupted(crowd: Crowd, jobs: int) -> list[str]:
     assert by_then < len(published) * 0.6, "it was killed too late to show anything"
     finished = crowd.run(*again)
     assert finished.status == 0, finished.err[-2000:]
-    assert "goes on where the last run of the same errand stopped" in finished.err
+    assert "resumes where the last run of the same command stopped" in finished.err
     tell("the same command again", finished)
 
     resent = Counter(crowd.sent()[len(published) :])

@@ -231,7 +231,7 @@ def test_a_socket_that_is_gone_is_complained_of_once(tmp_path: Path, logged: Log
     service = systemd.ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
     service.ready()
     service.alive()
-    assert sum("systemd cannot be told" in line for line in logged.lines) == 1
+    assert sum("cannot notify systemd" in line for line in logged.lines) == 1
 
 
 def test_not_ready_with_a_bad_configuration(site: SiteUnderTest) -> None:
@@ -240,12 +240,12 @@ def test_not_ready_with_a_bad_configuration(site: SiteUnderTest) -> None:
         assert daemon.status() == 78
         assert daemon.manager.told == []
         assert "did you mean" in daemon.text()
-        assert "'25' is no hour" in daemon.text()
+        assert "'25' is not a valid hour" in daemon.text()
 
 
 def test_not_ready_without_a_state_that_can_be_read(site: SiteUnderTest) -> None:
     site.state.parent.mkdir()
-    site.state.write_text("this is no database, whatever its name is" * 100)
+    site.state.write_text("this is not a database, whatever its name is" * 100)
     with RunningDaemon(site) as daemon:
         assert daemon.status() == 74
         assert daemon.manager.told == []
@@ -403,11 +403,11 @@ class InThread:
         self.daemon = Daemon(
             site,
             load=lambda: site,
-            wish=self._wish,
+            next_command=self._wish,
             stop=threading.Event(),
             manager=self.manager,
             observer=ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
-            tell=self.outcomes.append,
+            report=self.outcomes.append,
         )
         self._thread = threading.Thread(target=self.daemon.serve, daemon=True)
         self._thread.start()

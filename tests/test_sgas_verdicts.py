@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from publisher.formats.sgas.ogf_ur import OgfUr
 from publisher.transports.base import Verdict
 from publisher.transports.http.answers import REASON_LENGTH, Answer, Failure, RequestFailure
-from publisher.transports.sgas.dn import Spellings
+from publisher.transports.sgas.dn import SubjectNames
 from publisher.transports.sgas.responses import (
     SILENCES,
     STATUSES,
     WORDS,
     AnsweredBy,
     Sent,
-    judge,
-    said,
+    interpret,
+    parse_error_page,
     sent_names,
     sent_records,
     service_paths,
@@ -30,7 +30,7 @@ from tests.fake_sgas.failures import PROCESSING_FAILED, Crash, nginx_page, page
 from tests.jobs import make_job, make_policy
 from tests.patience import bounded
 
-SUBJECT = Spellings(comma="CN=ce.example.org,DC=org", slash="/DC=org/CN=ce.example.org")
+SUBJECT = SubjectNames(comma="CN=ce.example.org,DC=org", slash="/DC=org/CN=ce.example.org")
 SENT = Sent(payload=numbered([1, 2]), subject=SUBJECT)
 BALANCER = b"<html><head><title>Oops</title></head><body>Something went wrong</body></html>"
 
@@ -204,7 +204,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_an_answer_means(case: Case) -> None:
-    receipt = judge(answer(case.status, case.body), SENT)
+    receipt = interpret(answer(case.status, case.body), SENT)
     assert (receipt.verdict, receipt.exit_status, receipt.certain) == (case.verdict, case.exit_status, case.certain)
     assert receipt.doubt is (case.verdict is DOUBT)
     assert str(case.status) in receipt.reason
@@ -213,26 +213,26 @@ def test_an_answer_means(case: Case) -> None:
 
 
 def test_every_row_has_a_case() -> None:
-    by_status = {(case.status, said(case.body).voice) for case in CASES.values()}
-    for status, voice in STATUSES:
-        voices = {heard for number, heard in by_status if number == status}
-        own = {heard for number, heard in STATUSES if number == status and heard}
-        assert voices & {voice} if voice else voices - own, (status, voice)
-    heard = [said(case.body) for case in CASES.values() if case.status == 500]
+    by_status = {(case.status, parse_error_page(case.body).speaker) for case in CASES.values()}
+    for status, speaker in STATUSES:
+        voices = {pages for number, pages in by_status if number == status}
+        own = {pages for number, pages in STATUSES if number == status and pages}
+        assert voices & {speaker} if speaker else voices - own, (status, speaker)
+    pages = [parse_error_page(case.body) for case in CASES.values() if case.status == 500]
     matched = [
-        next((n for n, (voice, words, _) in enumerate(WORDS) if voice is h.voice and words.search(h.words)), None)
-        for h in heard
+        next((n for n, (speaker, words, _) in enumerate(WORDS) if speaker is h.speaker and words.search(h.words)), None)
+        for h in pages
     ]
     assert set(range(len(WORDS))) <= set(matched)
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_every_silence_has_a_meaning(failure: Failure) -> None:
-    receipt = judge(RequestFailure(failure=failure, reason="the wire is cut"), SENT)
+    receipt = interpret(RequestFailure(failure=failure, reason="the wire is cut"), SENT)
     expected = {Failure.NOT_SENT: AGAIN, Failure.MAYBE_SENT: DOUBT}.get(failure, STOP)
     assert (receipt.verdict, receipt.exit_status) == (expected, SILENCES[failure].exit_status)
     assert receipt.reason.startswith("the wire is cut")
-    assert judge(RequestFailure(failure=failure, reason=""), SENT).reason
+    assert interpret(RequestFailure(failure=failure, reason=""), SENT).reason
 
 
 # Hints
@@ -241,17 +241,17 @@ def test_every_silence_has_a_meaning(failure: Failure) -> None:
 @pytest.mark.parametrize("body", [b"no", "nej, Åsa ".encode() * 300])
 def test_a_missing_right_is_explained_with_both_dns_and_the_machines(body: bytes) -> None:
     machines = document(record(n, machine=f"ce{n}.example.org") for n in range(6))
-    reason = judge(answer(406, body), Sent(payload=machines, subject=SUBJECT)).reason
+    reason = interpret(answer(406, body), Sent(payload=machines, subject=SUBJECT)).reason
     for part in (SUBJECT.comma, SUBJECT.slash, "jobinsert", "ce0.example.org, ce1.example.org, ce2.example.org, ..."):
         assert part in reason
     assert len(reason) <= REASON_LENGTH
 
 
 def test_long_names_do_not_push_the_hint_out() -> None:
-    long = Spellings(
+    long = SubjectNames(
         comma="CN=ce.example.org," + "O=x," * 12 + "DC=org", slash="/DC=org" + "/O=x" * 12 + "/CN=ce.example.org"
     )
-    reason = judge(
+    reason = interpret(
         answer(403, b"No right to insert for " + long.comma.encode()), Sent(payload=SENT.payload, subject=long)
     ).reason
     assert f'"{long.comma}"' in reason
@@ -259,7 +259,7 @@ def test_long_names_do_not_push_the_hint_out() -> None:
 
 
 def test_a_redirect_is_not_followed_and_named() -> None:
-    receipt = judge(answer(301, b"", location="https://elsewhere.example.org/sgas/ur"), SENT)
+    receipt = interpret(answer(301, b"", location="https://elsewhere.example.org/sgas/ur"), SENT)
     assert (receipt.verdict, receipt.exit_status) == (STOP, 78)
     assert "https://elsewhere.example.org/sgas/ur" in receipt.reason
 
@@ -268,51 +268,51 @@ def test_a_redirect_is_not_followed_and_named() -> None:
 
 
 def test_the_reply_gives_the_row_ids() -> None:
-    receipt = judge(answer(200, json.dumps({record_id(1): "17", record_id(2): 18}).encode()), SENT)
+    receipt = interpret(answer(200, json.dumps({record_id(1): "17", record_id(2): 18}).encode()), SENT)
     assert (receipt.verdict, receipt.reason, receipt.exit_status) == (DELIVERED, "", 0)
     assert receipt.row_ids == {global_id(1): "17", global_id(2): "18"}
 
 
 def test_null_is_a_success() -> None:
-    receipt = judge(answer(200, b"null"), SENT)
+    receipt = interpret(answer(200, b"null"), SENT)
     assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {})
 
 
 def test_nothing_stored_is_a_success_for_nothing_sent() -> None:
-    assert judge(answer(200, b"{}"), Sent(payload=numbered([]), subject=SUBJECT)).verdict is DELIVERED
-    receipt = judge(answer(200, b"{}"), SENT)
+    assert interpret(answer(200, b"{}"), Sent(payload=numbered([]), subject=SUBJECT)).verdict is DELIVERED
+    receipt = interpret(answer(200, b"{}"), SENT)
     assert (receipt.verdict, receipt.exit_status) == (DOUBT, 76)
     assert "2 of 2" in receipt.reason
 
 
 def test_rewritten_ids_are_found_again() -> None:
-    receipt = judge(answer(200, json.dumps({record_id(1): "1", global_id(2): "2"}).encode()), SENT)
+    receipt = interpret(answer(200, json.dumps({record_id(1): "1", global_id(2): "2"}).encode()), SENT)
     assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1", global_id(2): "2"})
     assert "1 of 2 records under other ids" in receipt.reason
 
 
 def test_ids_that_nobody_sent_are_of_no_job() -> None:
-    receipt = judge(answer(200, json.dumps({record_id(1): "1", "ce:2026-11-20": "2"}).encode()), SENT)
+    receipt = interpret(answer(200, json.dumps({record_id(1): "1", "ce:2026-11-20": "2"}).encode()), SENT)
     assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1"})
     assert "1 of 2 records under other ids" in receipt.reason
 
 
 def test_copies_share_a_key() -> None:
     twice = Sent(payload=document([record(1), record(1)]), subject=SUBJECT)
-    receipt = judge(answer(200, json.dumps({record_id(1): "1"}).encode()), twice)
+    receipt = interpret(answer(200, json.dumps({record_id(1): "1"}).encode()), twice)
     assert (receipt.verdict, dict(receipt.row_ids), receipt.reason) == (DELIVERED, {global_id(1): "1"}, "")
 
 
 @pytest.mark.parametrize("body", [b"", BALANCER, b"[]", b"17", b'"null"', b"\xff", b"[" * 100_000, b'{"a": "1"'])
 def test_200_of_somebody_else_is_no_receipt(body: bytes) -> None:
-    receipt = judge(answer(200, body), SENT)
+    receipt = interpret(answer(200, body), SENT)
     assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (DOUBT, 75, True)
     assert "200" in receipt.reason
 
 
 def test_a_reply_that_broke_off_is_no_receipt() -> None:
     whole = Answer(status=200, body=b"null", complete=False)
-    assert judge(whole, SENT).verdict is DOUBT
+    assert interpret(whole, SENT).verdict is DOUBT
 
 
 # For whatever comes
@@ -322,7 +322,7 @@ def test_a_reply_that_broke_off_is_no_receipt() -> None:
 @example(status=500, body=b"<", complete=True)
 @example(status=500, body=b"<div class='error'>" * 50, complete=True)
 def test_any_answer_has_a_meaning_and_a_reason(status: int, body: bytes, complete: bool) -> None:
-    receipt = judge(Answer(status=status, body=body, complete=complete), SENT)
+    receipt = interpret(Answer(status=status, body=body, complete=complete), SENT)
     assert receipt.reason or receipt.verdict is DELIVERED
     assert re.fullmatch(r"[ -~]{0,500}", receipt.reason)
     assert (receipt.exit_status == 0) is (receipt.verdict is DELIVERED)
@@ -335,8 +335,8 @@ def test_any_answer_has_a_meaning_and_a_reason(status: int, body: bytes, complet
 def test_reading_a_hostile_page_is_quick() -> None:
     with bounded():
         for piece in ("<", "<style>", '<div class="error"><span>', "<title>", "&amp;", "identity'\""):
-            said((piece * 60_000)[:60_000].encode())
-            judge(answer(500, (piece * 60_000)[:60_000].encode()), SENT)
+            parse_error_page((piece * 60_000)[:60_000].encode())
+            interpret(answer(500, (piece * 60_000)[:60_000].encode()), SENT)
 
 
 # The texts
@@ -384,7 +384,7 @@ def test_names_are_read_alike_from_our_own_spelling_and_from_any_other(odd: str)
 
 
 def test_voices() -> None:
-    assert said(PROCESSING_FAILED).voice is AnsweredBy.BARE
-    assert said(nginx_page(502)).voice is AnsweredBy.NGINX
-    assert said(nginx_page(502)).words == "502 Bad Gateway"
-    assert said(b"").voice is AnsweredBy.SILENCE
+    assert parse_error_page(PROCESSING_FAILED).speaker is AnsweredBy.BARE
+    assert parse_error_page(nginx_page(502)).speaker is AnsweredBy.NGINX
+    assert parse_error_page(nginx_page(502)).words == "502 Bad Gateway"
+    assert parse_error_page(b"").speaker is AnsweredBy.SILENCE

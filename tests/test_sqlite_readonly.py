@@ -17,7 +17,7 @@ import pytest
 import publisher
 from publisher.model.errors import SourceError
 from publisher.sources.arex.source import Options, create
-from publisher.sources.sqlite_reader import CopyShelf, OpenMode, ReadOnlyFile
+from publisher.sources.sqlite_reader import CopyDirectory, OpenMode, ReadOnlyFile
 from tests.arex_databases import (
     SampleJob,
     Writer,
@@ -220,14 +220,14 @@ def test_broken_files(path: Path, breaks: Callable[[Path], None], words: str) ->
 def test_a_directory_is_no_database(path: Path, place: Path) -> None:
     path.mkdir()
     with pytest.raises(SourceError, match="not a regular file"):
-        ReadOnlyFile(str(path), CopyShelf(place))
+        ReadOnlyFile(str(path), CopyDirectory(place))
 
 
 def test_a_copy_cannot_go_to_a_directory_that_is_not_there(path: Path, place: Path) -> None:
     fill(path)
     leave_wal(path, IN_WAL, shm=False)
     with pytest.raises(SourceError, match="set TMPDIR"):
-        ReadOnlyFile(str(path), CopyShelf(place / "nowhere"))
+        ReadOnlyFile(str(path), CopyDirectory(place / "nowhere"))
 
 
 # --- one file, from question to question
@@ -238,14 +238,14 @@ def jobs_in(connection: sqlite3.Connection) -> int:
 
 
 @pytest.fixture
-def shelf(place: Path) -> Iterator[CopyShelf]:
-    shelf = CopyShelf(place / "copies")
+def shelf(place: Path) -> Iterator[CopyDirectory]:
+    shelf = CopyDirectory(place / "copies")
     yield shelf
     shelf.close()
 
 
 @pytest.mark.parametrize("name", ["a b%20c?mode=rwc#d.db", "é\udcff.db", "'\"&=;.db"])
-def test_any_path_can_be_opened(place: Path, shelf: CopyShelf, name: str) -> None:
+def test_any_path_can_be_opened(place: Path, shelf: CopyDirectory, name: str) -> None:
     fill(place / "plain.db")
     path = os.path.join(place, name)
     os.rename(place / "plain.db", path)
@@ -256,7 +256,7 @@ def test_any_path_can_be_opened(place: Path, shelf: CopyShelf, name: str) -> Non
     assert not [found for found in os.listdir(place) if found.endswith(("-wal", "-shm"))]
 
 
-def test_a_writer_who_starts_while_the_file_is_read_without_locks(path: Path, shelf: CopyShelf) -> None:
+def test_a_writer_who_starts_while_the_file_is_read_without_locks(path: Path, shelf: CopyDirectory) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)
     assert (file.way, file.ask(jobs_in)) == (OpenMode.UNLOCKED, 20)
@@ -267,7 +267,7 @@ def test_a_writer_who_starts_while_the_file_is_read_without_locks(path: Path, sh
     file.close()
 
 
-def test_a_question_is_asked_again_when_the_file_changes_under_it(path: Path, shelf: CopyShelf) -> None:
+def test_a_question_is_asked_again_when_the_file_changes_under_it(path: Path, shelf: CopyDirectory) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)
     asked: list[int] = []
@@ -292,7 +292,7 @@ def replace_by(path: Path, jobs: list[SampleJob]) -> None:
 
 @pytest.mark.parametrize("more", [1, 10, 100])
 def test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_another(
-    more: int, path: Path, shelf: CopyShelf
+    more: int, path: Path, shelf: CopyDirectory
 ) -> None:
     """The new file's -wal and -shm have the name that the old one's had: together, SQLite calls them damaged, or does not."""
     many = list(generate(2, more, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
@@ -311,7 +311,7 @@ def test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_an
     file.close()
 
 
-def test_an_answer_of_a_file_that_was_replaced_meanwhile_does_not_count(path: Path, shelf: CopyShelf) -> None:
+def test_an_answer_of_a_file_that_was_replaced_meanwhile_does_not_count(path: Path, shelf: CopyDirectory) -> None:
     with Writer(path, schema=2) as writer:
         for job in JOBS[:20]:
             writer.write(job)
@@ -330,7 +330,7 @@ def test_an_answer_of_a_file_that_was_replaced_meanwhile_does_not_count(path: Pa
     file.close()
 
 
-def test_a_file_that_never_stands_still_is_an_error(path: Path, shelf: CopyShelf) -> None:
+def test_a_file_that_never_stands_still_is_an_error(path: Path, shelf: CopyDirectory) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)
     spare = iter(JOBS[20:])
@@ -344,7 +344,7 @@ def test_a_file_that_never_stands_still_is_an_error(path: Path, shelf: CopyShelf
     file.close()
 
 
-def test_a_copy_is_kept_until_the_file_changes(path: Path, place: Path, shelf: CopyShelf) -> None:
+def test_a_copy_is_kept_until_the_file_changes(path: Path, place: Path, shelf: CopyDirectory) -> None:
     fill(path)
     leave_wal(path, IN_WAL, shm=False)
     first = ReadOnlyFile(str(path), shelf)
@@ -361,7 +361,7 @@ def test_a_copy_is_kept_until_the_file_changes(path: Path, place: Path, shelf: C
     first.close()
 
 
-def test_nothing_can_be_written_through_it(path: Path, shelf: CopyShelf) -> None:
+def test_nothing_can_be_written_through_it(path: Path, shelf: CopyDirectory) -> None:
     fill(path)
     file = ReadOnlyFile(str(path), shelf)
     with pytest.raises(SourceError):

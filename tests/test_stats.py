@@ -165,7 +165,7 @@ def test_brief_tells_people_the_same_with_units(site: ConfiguredSite, schema: Sc
         f"{expected['stage_out_bytes']:,} bytes (",
         expected["first_submitted"],
         expected["last_ended"],
-        "5 of the jobs are in progress: they have no usage yet",
+        "in progress, without usage yet: 5 of the jobs",
     ):
         assert text in out, text
 
@@ -394,7 +394,7 @@ def test_a_name_may_be_spelt_as_arex_stores_it(site: ConfiguredSite) -> None:
         (("--filter-extra", "rte"), "expected 2 arguments"),
         (("-o", "breif"), "did you mean brief?"),
         (("--csv", "--json"), "not allowed with"),
-        (("--by", "vo", "-o", "users"), "--by makes a table"),
+        (("--by", "vo", "-o", "users"), "--by prints a table"),
         (("--csv", "-o", "json"), "contradict"),
     ],
 )
@@ -411,11 +411,11 @@ def test_a_wrong_command_line_is_told(site: ConfiguredSite, words: tuple[str, ..
 def test_a_job_in_two_databases_counts_once(site: ConfiguredSite) -> None:
     """After a migration, and with rows that were still in progress when it happened."""
     both, new, old = JOBS[:60], JOBS[60:90], JOBS[90:120]
-    stale = JOBS[120:130]  # finished in the old database only, in progress in the new one
+    orphaned = JOBS[120:130]  # finished in the old database only, in progress in the new one
     migrated = JOBS[130:140]  # in progress in the old one when it was migrated
-    write(site, [*both, *old, *stale], [*RUNNING[:3], *migrated], schema=1)
-    write(site, [*both, *new, *migrated], [*RUNNING[1:], *stale], schema=2)
-    finished = [*both, *new, *old, *stale, *migrated]
+    write(site, [*both, *old, *orphaned], [*RUNNING[:3], *migrated], schema=1)
+    write(site, [*both, *new, *migrated], [*RUNNING[1:], *orphaned], schema=2)
+    finished = [*both, *new, *old, *orphaned, *migrated]
     assert told(stats(site, "--json")) == totals(finished, RUNNING)
     assert sorted(stats(site, "-o", "jobids").out.split()) == sorted(job.job_id for job in finished + RUNNING)
     assert told(stats(site, "--json", "--filter-state", "in-progress")) == totals([], RUNNING)
@@ -468,7 +468,7 @@ def test_hostile_rows_are_counted_and_nothing_breaks(
     if not words:
         assert run.json["jobs"] == len(cases) == len(stats(site, "-o", "jobids").out.splitlines())
         assert run.json["unreadable"] > 10
-        assert "no number, or negative" in stats(site).out
+        assert "not a number, or negative" in stats(site).out
     assert "\x1b" not in stats(site, *words).out
     for output in ("users", "wlcgvos", "jobids", "json"):
         stats(site, "-o", output)

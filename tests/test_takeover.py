@@ -60,7 +60,7 @@ def test_under_other_keys_the_month_is_held_with_the_rows_of_jura(tmp_path: Path
     held = done(world.publish())
     assert (held.exit_status, names(held)) == (65, ["2028-03"])
     assert len(world.receiver.messages) == before
-    assert all("SubmitHost arcrest:https://" in total.key.text for total in held.held[0].stale)
+    assert all("SubmitHost arcrest:https://" in total.key.text for total in held.held[0].orphaned)
     world.do_the_tickets(held)
     assert done(world.publish(accept=True)).exit_status == 0
     assert not world.wrong_months()

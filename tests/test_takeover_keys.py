@@ -321,7 +321,7 @@ def test_months_that_would_get_other_keys_are_held(
     held = done(site.world.publish())
     assert (held.exit_status, [month.name for month in held.held]) == (65, ["2028-03"])
     assert (keys_at(site.world.receiver), site.world.receiver.totals()) == before
-    named = {(3, fold(total.key.text).replace("hepspec 10.500,", "hepspec 10.5,")) for total in held.held[0].stale}
+    named = {(3, fold(total.key.text).replace("hepspec 10.500,", "hepspec 10.5,")) for total in held.held[0].orphaned}
     assert named <= before[0], "tickets name rows that are there"
 
 
@@ -352,7 +352,7 @@ def test_single_records_of_arc_7_had_other_keys_and_their_months_are_held(
     held = done(world.republish("2028-02", "2028-03"))
     assert (held.exit_status, [month.name for month in held.held]) == (65, ["2028-02", "2028-03"])
     assert (site.rows(), world.receiver.totals()) == before
-    named = [total.key.text for month in held.held for total in month.stale]
+    named = [total.key.text for month in held.held for total in month.orphaned]
     assert named
     assert all(", group None, role None, " in text and "HEPSPEC 1," in text for text in named)
     assert len(named) < len(there) or WITHOUT_VO[0] not in kinds, (
@@ -373,7 +373,7 @@ def test_a_vo_that_its_fqan_does_not_name(tmp_path: Path, host: Credential, vers
     assert (site.rows(), site.world.receiver.totals()) == before
     assert bool(outcome.held) == (messages == "urs")
     if (version, messages) == (6, "urs"):
-        named = {total.key.text.partition(", user")[0] for month in outcome.held for total in month.stale}
+        named = {total.key.text.partition(", user")[0] for month in outcome.held for total in month.orphaned}
         assert named == {"VO atlas, group /atlas, role Role=pilot"}
     if messages == "urs":
         site.world.do_the_tickets(outcome)

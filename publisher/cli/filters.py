@@ -1,4 +1,4 @@
-"""Which jobs, by what the accounting data says of them: the options of `stats` and `export`, and what they mean."""
+"""Filters for jobs: the options that `stats` and `export` share, and the filter that they make."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from publisher.sources.statistics import JobFilter
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     for words, what in (
-        (("-b", "--end-from", "--from"), "jobs that ended since: 2026-03, 2026-03-05T14:00, last-month"),
-        (("-e", "--end-till", "--to"), "and before; a named period ends at its end"),
-        (("-s", "--start-from"), "jobs that were submitted since"),
+        (
+            ("-b", "--end-from", "--from"),
+            "jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
+        ),
+        (("-e", "--end-till", "--to"), "and before this time; a month or a day includes its end"),
+        (("-s", "--start-from"), "jobs that were submitted at or after this time"),
     ):
         parser.add_argument(*words, metavar="WHEN", help=what)
     for name, what in (
@@ -41,7 +44,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
-    """What was asked for, told in full as it was understood. Raises: UsageError."""
+    """What was asked for, spelled out as it was understood. Raises: UsageError."""
     wanted = _filter(arguments, site)
     statistics.refuse_strange_names(site, wanted)
     for line in _windows(wanted):

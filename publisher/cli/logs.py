@@ -91,7 +91,7 @@ class PlainLines(logging.Formatter):
 
 
 def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
-    """Logs on standard error: warnings when quiet, a line a message otherwise, everything with `-v`."""
+    """Logs on standard error: warnings when quiet, one line per message otherwise, everything with `-v`."""
     levels = {-1: logging.WARNING, 0: logging.INFO}
     journal = leads_to_journal(os.environ, stream)
     plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)

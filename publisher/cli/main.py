@@ -64,10 +64,10 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         error_line(str(error))
         return error.exit_status
     except _OutOfTime:
-        error_line(f"ended by SIGTERM; {_goes_on(given.command)}")
+        error_line(f"ended by SIGTERM; {_what_to_do(given.command)}")
         return Later.exit_status
     except KeyboardInterrupt:
-        error_line(f"interrupted; {_goes_on(given.command)}")
+        error_line(f"interrupted; {_what_to_do(given.command)}")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
@@ -95,7 +95,7 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _cannot_print(error: OSError) -> int:
-    error_line(f"cannot print the result: {error.strerror}; what was done stays done, `publisher status` tells")
+    error_line(f"cannot print the result: {error.strerror}; what was done stays done; `publisher status` shows it")
     _abandon(sys.stdout)
     return LedgerError.exit_status
 
@@ -105,13 +105,13 @@ def _abandon(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _goes_on(command: str | None) -> str:
-    """Where a command that was broken off will go on."""
+def _what_to_do(command: str | None) -> str:
+    """Where a command that was broken off will continue."""
     match command:
         case "publish" | "sync":
-            return "nothing is lost, the next run goes on from here"
+            return "nothing is lost, the next run continues from here"
         case "republish" | "import" | "charge":
-            return "nothing is lost, the same command goes on from here"
+            return "nothing is lost, the same command continues from here"
         case _:
             return "run it again"
 

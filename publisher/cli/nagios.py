@@ -1,4 +1,4 @@
-"""Status as one line for Nagios and its kin; what such a line is made of. publisher(1) documents it.
+"""Status as one line for Nagios and similar monitoring systems; publisher(1) documents it.
 
 Spec: Monitoring Plugins Development Guidelines, sections 2 and 3.
 """
@@ -22,7 +22,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 _TOO_LONG_S: Final = 3 * 86400
 
-# What is looked at, by the name that thresholds use, and what it is for people.
+# What is examined, by the name that thresholds use, and what it is for people.
 _TIMES: Final = {"age": "last success", "oldest": "oldest unsent job ended"}
 _COUNTS: Final = {
     "pending": "jobs pending",
@@ -36,14 +36,14 @@ _WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
 
 
 class Thresholds(NamedTuple):
-    """What is too much, by name; seconds for times. More than that is told, as many is not."""
+    """Thresholds by name; seconds for times. A value above its threshold is reported, an equal one is not."""
 
     warning: Mapping[str, int]
     critical: Mapping[str, int]
 
 
 class _Looked(NamedTuple):
-    """One value of a target; None cannot be told. Unless `exact`, it is an upper bound."""
+    """One value of a target; None cannot be determined. Unless `exact`, it is an upper bound."""
 
     target: str
     name: str
@@ -61,7 +61,7 @@ class _Looked(NamedTuple):
         return WARNING if self.warning is not None and self.value > self.warning else OK
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         found = self.value or 0
         if self.name in _TIMES:
             return f"{self.target}: {_TIMES[self.name]} {spoken(found)} ago"
@@ -91,7 +91,7 @@ def _threshold(text: str) -> tuple[str, int]:
     if name in _COUNTS and _COUNT.fullmatch(value):
         return name, int(value)
     raise UsageError(
-        f"{text!r} is no threshold; write NAME=VALUE, a time (36h, 3d) for {' and '.join(_TIMES)}, a number for "
+        f"{text!r} is not a threshold; write NAME=VALUE, a time (36h, 3d) for {' and '.join(_TIMES)}, a number for "
         f"{', '.join(_COUNTS)}"
     )
 
@@ -99,14 +99,16 @@ def _threshold(text: str) -> tuple[str, int]:
 def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, limits: Thresholds) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     looked = [one for status in found for one in _looked(status, now, limits)]
-    told = [(one.state, one.said) for one in looked if one.state is not OK]
-    told += [(CRITICAL, f"{one.target}: never had a success") for one in found if one.began and not one.last_success]
-    told += [(WARNING, f"{one.target}: had no round yet") for one in found if not one.began]
-    told += [(CRITICAL, f"{one.target}: {missing.reason}") for one in found for missing in one.missing]
-    told += [(UNKNOWN, trouble)] if trouble else []
-    state = next(state for state in _GRAVEST_FIRST if state is OK or any(one == state for one, _ in told))
-    ranked = [said for state in _GRAVEST_FIRST for one, said in told if one == state]
-    well = [one.said for one in looked if one.name in ("age", "pending") and one.value is not None]
+    messages = [(one.state, one.text) for one in looked if one.state is not OK]
+    messages += [
+        (CRITICAL, f"{one.target}: has never succeeded") for one in found if one.began and not one.last_success
+    ]
+    messages += [(WARNING, f"{one.target}: has not run yet") for one in found if not one.began]
+    messages += [(CRITICAL, f"{one.target}: {missing.reason}") for one in found for missing in one.missing]
+    messages += [(UNKNOWN, trouble)] if trouble else []
+    state = next(state for state in _GRAVEST_FIRST if state is OK or any(one == state for one, _ in messages))
+    ranked = [text for state in _GRAVEST_FIRST for one, text in messages if one == state]
+    well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
     return nagios_line(_WORDS[state], "; ".join(ranked or well), [one.performance for one in looked]), state
 
 
@@ -128,7 +130,7 @@ def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator
     critical |= limits.critical
     for name, value in values.items():
         if value is None and name in _TIMES:
-            continue  # there is none, which is not the same as one that cannot be told
+            continue  # there is none, which is not the same as one that cannot be determined
         yield _Looked(
             target=status.target,
             name=name,

@@ -1,4 +1,4 @@
-"""What is told of rounds that ended: by publish, republish, sync, and by the daemon in its log."""
+"""How results of rounds are shown: by publish, republish, sync, and by the daemon in its log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.formats import receiver_of
-from publisher.model.rates import wall_said
+from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.totals.months import BlockedMonth, gone_lines
 from publisher.pipeline.publish import exit_status
@@ -20,7 +20,7 @@ from publisher.pipeline.takeover.lost_jobs import LostJobs
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 
 
-def tell(
+def print_outcomes(
     arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome], targets: Sequence[Target] | None = None
 ) -> int:
     """Print what came of the rounds to targets, those of the site unless told. Returns the exit status of all of them."""
@@ -35,7 +35,7 @@ def tell(
     print_result(
         outcomes,
         as_json,
-        lambda told: _as_text(site.name, receivers, told, dry_run=arguments.dry_run),
+        lambda lines: _as_text(site.name, receivers, lines, dry_run=arguments.dry_run),
         in_json=arguments.json,
     )
     return exit_status(outcomes)
@@ -75,7 +75,7 @@ def _held_json(held: BlockedMonth) -> Json:
         "emptied": held.emptied,
         "stale": [
             {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
-            for total in held.stale
+            for total in held.orphaned
         ],
     }
 
@@ -96,7 +96,7 @@ def _as_text(site: str, receivers: Mapping[str, str], outcomes: Sequence[Outcome
         for note in [*notes(outcome), *ticket(site, receivers[outcome.target], outcome)]:
             yield from note.split("\n")
     if dry_run:
-        yield "a rehearsal: nothing was sent, nothing was written down"
+        yield "dry run: nothing was sent or recorded"
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
@@ -105,52 +105,53 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """What an administrator must know of a round beside its counts."""
-    told = []
+    """What an administrator must know of a round in addition to its counts."""
+    lines = []
     if outcome.shadow:
-        told.append(f"{outcome.target}: a shadow: everything was done and written down, nothing was sent")
+        lines.append(f"{outcome.target}: shadow target: everything was done and recorded, but nothing was sent")
     if outcome.lost is not None:
-        told += outcome.lost.lines
+        lines += outcome.lost.lines
     if outcome.reason:
-        told.append(f"{outcome.target}: {outcome.reason}")
+        lines.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:
-        told.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+        lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
     if outcome.warnings:
         odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-        done = "sent all the same" if outcome.messages else "counted"
-        told.append(f"{outcome.target}: {done}, but odd: {odd}; `publisher explain JOB` tells of a job")
+        done = "sent anyway" if outcome.messages else "counted"
+        lines.append(f"{outcome.target}: {done}, but odd: {odd}; `publisher explain JOB` shows why")
     if outcome.shed:
-        told.append(
+        lines.append(
             f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"
         )
     if outcome.kept:
-        told.append(
-            f"{outcome.target}: {outcome.kept} changed after delivery; the receiver takes no corrections, it keeps the first"
+        lines.append(
+            f"{outcome.target}: {outcome.kept} changed after delivery; "
+            "the receiver accepts no corrections and keeps the first version"
         )
-    told += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
+    lines += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
     if outcome.arex_default_benchmarks:
-        which = f"{outcome.arex_default_benchmarks:,} records with {wall_said(outcome.arex_default_wall_s)}"
-        told.append(
+        which = f"{outcome.arex_default_benchmarks:,} records with {wall_text(outcome.arex_default_wall_s)}"
+        lines.append(
             f"{outcome.target}: {which} carry HEPSPEC:1.0, which A-REX writes where no benchmark is configured; set one in "
             "arc.conf, or records.distrust_default with records.benchmark here"
         )
-    return told
+    return lines
 
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    stale = [(held.name, total) for held in outcome.held if not held.emptied for total in held.stale]
-    if not stale:
+    orphaned = [(held.name, total) for held in outcome.held if not held.emptied for total in held.orphaned]
+    if not orphaned:
         return []
     lines = [
         "",
         f"Text for a ticket to the {receiver} team, to be sent before --accept-key-change ({outcome.target}):",
         "",
-        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in stale))} under other keys.",
+        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in orphaned))} under other keys.",
         "  Please delete these rows, which the new ones do not replace:",
     ]
     lines += [
         f"  {month}: {total.key.text}: {total.jobs} jobs, {total.wall_s} s wall, {total.cpu_s} s CPU"
-        for month, total in stale
+        for month, total in orphaned
     ]
     return [*lines, ""]

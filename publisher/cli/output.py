@@ -1,6 +1,6 @@
 """Results on standard output, as text or as one JSON object.
 
-Tables are drawn on a terminal where they fit, in every other case printed so that nothing is cut.
+Tables are drawn where they fit on a terminal, and otherwise printed so that nothing is cut off.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Te
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A line of names, then a line a row, whatever stands in the cells."""
+    """A line of names, then one line per row, whatever is in the cells."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:

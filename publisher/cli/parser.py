@@ -1,6 +1,7 @@
-"""The command line: the options of every command, what several commands share, and what is said of a wrong one.
+"""The command line: global options, options that several commands share, and messages about wrong
+ones.
 
-The commands themselves are in `commands`; each adds its own arguments when it is used.
+The commands are in `commands`; each adds its own arguments when it is used.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError("\n".join(lines))
 
     def _meant(self, message: str) -> Iterator[str]:
-        """What to write in place of each word that is not known, as far as one can tell."""
+        """Suggestions for words that are not known."""
         nested = list(self.below())
         if nested and "required" in message:
             yield f"one of: {', '.join(nested)}"
@@ -71,15 +72,15 @@ class Parser(argparse.ArgumentParser):
             option = word.partition("=")[0]
             if not option.startswith("-") or {option, option[:2]} & set(own):
                 continue
-            alike = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
-            yield from (f"did you mean {one}?" for one in alike)
+            suggestions = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+            yield from (f"did you mean {one}?" for one in suggestions)
 
 
 class _CommandParser(Parser):
     """Of a command, or of an action: takes the global options too, and leaves it to `publisher --help` to explain them."""
 
     def __init__(self, **wanted: Any) -> None:
-        super().__init__(**{"epilog": "Options of every command: publisher --help"} | wanted)
+        super().__init__(**{"epilog": "Options common to all commands: publisher --help"} | wanted)
         _add_global_options(self, repeated=True)
 
 
@@ -117,7 +118,7 @@ def parser() -> Parser:
 
 
 def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
-    """What may stand before the command or after it; `repeated` after it, where it counts only if it is given."""
+    """What may be before the command or after it; `repeated` after it, where it counts only if it is given."""
 
     def add(*words: str, default: object, text: str, **kind: Any) -> None:
         hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
@@ -126,9 +127,9 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     add("--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=f"default {DEFAULT_CONFIG}")
     # Each place has a count of its own: argparse would forget the one before the command.
     place = f"verbose {parser.prog}"
-    add("-v", "--verbose", dest=place, action="count", default=0, text="say more; -vv also tracebacks")
-    add("-q", "--quiet", action="store_true", default=False, text="warnings and errors only")
-    add("--log-format", choices=("text", "json"), default="text", text="of the log on standard error")
+    add("-v", "--verbose", dest=place, action="count", default=0, text="log more; -vv also prints tracebacks")
+    add("-q", "--quiet", action="store_true", default=False, text="log only warnings and errors")
+    add("--log-format", choices=("text", "json"), default="text", text="format of the log on standard error")
     version = f"publisher {__version__}"
     add(
         "--version",
@@ -170,7 +171,7 @@ def add_targets(command: argparse.ArgumentParser) -> None:
 
 
 def add_window(command: argparse.ArgumentParser, *, start: str, end: str, required: bool = False) -> None:
-    """`--from` and `--to` with what their help says of them; `cli.when.window` reads them."""
+    """`--from` and `--to` with what their help says about them; `cli.when.window` reads them."""
     command.add_argument("--from", dest="start", required=required, metavar="WHEN", help=start)
     command.add_argument("--to", dest="end", required=required, metavar="WHEN", help=end)
 
@@ -180,7 +181,7 @@ def add_job(command: argparse.ArgumentParser) -> None:
 
 
 def add_dry_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dry-run", action="store_true", help="do everything but send and remember")
+    command.add_argument("--dry-run", action="store_true", help="do everything except send and record")
 
 
 def add_nagios(command: argparse._ActionsContainer) -> None:

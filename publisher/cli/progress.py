@@ -1,4 +1,4 @@
-"""How far a command has come, on standard error: a line rewritten on a terminal, a line a minute elsewhere."""
+"""How far a command has come, on standard error: a line rewritten on a terminal, one line per minute elsewhere."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from publisher.transports.base import Receipt, Verdict
 
 _LINE_EVERY_S: Final = 60.0
 _BAR_EVERY_S: Final = 0.2
-_PATIENCE_S: Final = 2.0  # what is done sooner needs no bar
-_SHOWN_ASIDE: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
+_BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
+_SHOWN_QUARANTINED: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
 
 
 class _Going:
     """How far the round of one target has come."""
 
     def __init__(self, began: float) -> None:
-        self.began = self.told = began
-        self.rows = self.records = self.aside = 0
+        self.began = self.printed_at = began
+        self.rows = self.records = self.quarantined = 0
 
 
 class ProgressReport:
-    """Tells of rounds: a log line a message, and progress: a line rewritten on a terminal, a line a minute elsewhere.
+    """Reports on rounds: a log line a message, and progress: a line rewritten on a terminal, one line per minute elsewhere.
 
     Several targets tell at once, each from a thread of its own.
     """
@@ -51,13 +51,13 @@ class ProgressReport:
         self._all_began = self._drawn_at
 
     def expect(self, jobs: int) -> None:
-        """At most so many jobs are to come: then the bar can tell what is left."""
+        """At most so many jobs are to come: then the bar can show what is left."""
         self._expected = jobs
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
         with self._lock:
             self._going[state.target] = _Going(self._monotonic())
-        log.debug("target %s: round begins%s", state.target, ", every row is looked at" if sweep else "")
+        log.debug("target %s: round begins%s", state.target, ", checking every row" if sweep else "")
 
     def page_read(self, target: str, page: Page) -> None:
         with self._lock:
@@ -68,17 +68,17 @@ class ProgressReport:
     def job_set_aside(self, target: str, job: SkippedJob) -> None:
         with self._lock:
             going = self._of(target)
-            going.aside += 1
+            going.quarantined += 1
             self._clear()
-            if going.aside <= _SHOWN_ASIDE:
+            if going.quarantined <= _SHOWN_QUARANTINED:
                 log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
-            elif going.aside == _SHOWN_ASIDE + 1:
+            elif going.quarantined == _SHOWN_QUARANTINED + 1:
                 log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
         with self._lock:
             self._clear()
-            log.warning("target %s: job %s goes without its file transfers: %s", target, job_id, reason)
+            log.warning("target %s: job %s is sent without its file transfers: %s", target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
         pass
@@ -118,8 +118,8 @@ class ProgressReport:
     def _show(self, target: str, going: _Going) -> None:
         now = self._monotonic()
         if not self._bar:
-            if now - going.told >= _LINE_EVERY_S:
-                going.told = now
+            if now - going.printed_at >= _LINE_EVERY_S:
+                going.printed_at = now
                 log.info("%s", self._line(target, going, now))
         elif now - self._drawn_at >= _BAR_EVERY_S:
             self._drawn_at = now
@@ -147,7 +147,7 @@ class ProgressReport:
 
 
 class CountingReport:
-    """Tells how far a count has come, when it takes long: a line rewritten on a terminal, a line a minute elsewhere."""
+    """Reports how far a count has come, when it takes long: a line rewritten on a terminal, one line per minute elsewhere."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
         self._stream = stream
@@ -156,12 +156,12 @@ class CountingReport:
         self._what = what
         self._bar = stream.isatty()
         self._began = monotonic()
-        self._next = self._began + (_PATIENCE_S if self._bar else _LINE_EVERY_S)
+        self._next = self._began + (_BAR_AFTER_S if self._bar else _LINE_EVERY_S)
         self._count = self._expected = 0
         self._drawn = False
 
     def expect(self, count: int) -> None:
-        """So many are to come: then it can tell what is left."""
+        """So many are to come: then it can show what is left."""
         self._expected = count
 
     def seen(self, more: int) -> None:
@@ -193,7 +193,7 @@ class CountingReport:
 
 
 class StageLine:
-    """Tells on a terminal what is looked at just now: a service that does not answer is waited for."""
+    """Reports on a terminal what is examined just now: a service that does not answer is waited for."""
 
     def __init__(self, stream: TextIO, *, quiet: bool) -> None:
         self._stream = stream
@@ -234,7 +234,7 @@ def counting(what: str, *, quiet: bool) -> Iterator[CountingReport]:
 
 @contextmanager
 def stages(*, quiet: bool) -> Iterator[StageLine]:
-    """Tell what is looked at."""
+    """Show what is being examined."""
     line = StageLine(sys.stderr, quiet=quiet)
     try:
         yield line

@@ -34,7 +34,7 @@ from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
-from publisher.pipeline.takeover.jura import told_by_jura
+from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import importer_plugin, source_plugin
 from publisher.sources.base import Source, WritingOrder
 from publisher.transports import transport_plugin
@@ -208,7 +208,7 @@ class LiveSite:
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
-            told_before=told_by_jura(target),
+            sent_by_jura=sent_by_jura_of(target),
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
@@ -266,7 +266,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             chance=random.random,
             parallel=True,
         ),
-        after_round=() if settings.metrics is None else (_tell_metrics,),
+        after_round=() if settings.metrics is None else (_write_metrics,),
     )
 
 
@@ -282,7 +282,7 @@ def incomplete(site: Site) -> int:
     return SourceError.exit_status if missing else 0
 
 
-def _tell_metrics(site: Site, outcome: Outcome) -> None:
+def _write_metrics(site: Site, outcome: Outcome) -> None:
     import_module("publisher.reporting.metrics").after_round(site, outcome)
 
 

@@ -33,12 +33,12 @@ _EXAMPLE: Final = "{formula: NumCPUs * RunTime, unit: CPUh}"
 
 
 def _check_patterns(patterns: tuple[str, ...]) -> str | None:
-    return None if patterns else "is empty, so the rule would be for no job; leave the key out for all"
+    return None if patterns else "is empty, so the rule would apply to no job; leave the key out to apply it to all"
 
 
 def _check_unit(unit: str) -> str | None:
     if len(unit) > _UNIT_CHARACTERS or not _UNIT.fullmatch(unit):
-        return f"{schema.quoted(unit)} is no unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh"
+        return f"{schema.quoted(unit)} is not a unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh"
     return None
 
 

@@ -82,7 +82,7 @@ def _triggers(text: str) -> tuple[Any, ...]:
     minutes, hours, days, months, weekdays = (_read(word, field) for word, field in zip(words, _FIELDS, strict=True))
     longest = max(monthrange(_LEAP_YEAR, month)[1] for month in months)
     if min(days) > longest:
-        raise ValueError(f"names no day that there is: these months end before the {min(days)}th")
+        raise ValueError(f"names a day that does not exist: these months end before the {min(days)}th")
     weekdays = sorted({day % 7 for day in weekdays})
     always = {"minute": _listed(minutes), "hour": _listed(hours), "month": _listed(months)}
     by_day = {"day": _listed(days)}
@@ -102,7 +102,7 @@ def _read(word: str, field: _CronField) -> list[int]:
     for part in word.split(","):
         shape = _PART.fullmatch(part)
         if shape is None:
-            raise ValueError(f"{part!r} is no {field.name}; {_SHAPE}")
+            raise ValueError(f"{part!r} is not a valid {field.name}; {_SHAPE}")
         first, last, step = shape.groups()
         if first and step and not last:
             raise ValueError(f"{part!r}: a step needs a range, such as {first}-{field.values[-1]}/{step}")
@@ -113,7 +113,7 @@ def _read(word: str, field: _CronField) -> list[int]:
         if low > high:
             raise ValueError(f"{part!r}: the {field.name}s run backwards; write two parts with a comma between them")
         if step and int(step) == 0:
-            raise ValueError(f"{part!r}: a step of 0 leads nowhere")
+            raise ValueError(f"{part!r}: a step must be at least 1")
         found.update(range(low, high + 1, int(step or 1)))
     return sorted(found)
 
@@ -123,5 +123,5 @@ def _number(word: str, field: _CronField) -> int:
         return field.names.index(word.lower()) + field.first
     if not word.isdigit() or int(word) not in field.values:
         named = f", or {field.names[0]} to {field.names[-1]}" if field.names else ""
-        raise ValueError(f"{word!r} is no {field.name}; it is {field.values[0]} to {field.values[-1]}{named}")
+        raise ValueError(f"{word!r} is not a valid {field.name}; it is {field.values[0]} to {field.values[-1]}{named}")
     return int(word)

@@ -1,4 +1,4 @@
-"""The `records` block: what the site says about its jobs. Each of its keys may stand in a target too, and wins there."""
+"""The `records` block: what the site publishes about its jobs. A target may override each of its keys."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_statuses(statuses: tuple[str, ...]) -> str | None:
         return "is empty, so no job would be published; leave the key out for completed and failed"
     unknown = [status for status in statuses if status not in STATUSES]
     return (
-        f"{schema.quoted(unknown[0])} is no status of a finished job; {nearest(unknown[0], STATUSES)}"
+        f"{schema.quoted(unknown[0])} is not a status of a finished job; {nearest(unknown[0], STATUSES)}"
         if unknown
         else None
     )
@@ -76,7 +76,7 @@ def _check_localid_prefix(prefix: str) -> str | None:
 def _check_machine_name(name: str) -> str | None:
     if not name or is_domain_name(name):
         return None
-    return f"{schema.quoted(name)} is no full host name; the record schemas take only those"
+    return f"{schema.quoted(name)} is not a full host name; the record schemas take only those"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +132,9 @@ class RecordSettings:
         )
 
     def _imported(self, name: str, options: Any) -> ImportedPlace:
-        """Of jobs that an importer brought in: what stands in its own block comes before `records`."""
+        """Of jobs that an importer brought in: what is in its own block comes before `records`."""
         infrastructure, server, description = (
-            next((told for told in candidates if told[0]), ("", ""))
+            next((candidate for candidate in candidates if candidate[0]), ("", ""))
             for candidates in (
                 (
                     *_own(name, options, "infrastructure"),
@@ -156,14 +156,14 @@ class RecordSettings:
 
 
 def _own(name: str, options: Any, key: str) -> tuple[tuple[str, str], ...]:
-    """What an importer's block says under a key, if there is such a block."""
+    """The value of a key in an importer's block, if there is such a block."""
     if options is None:
         return ()
     return ((_unless_auto(getattr(options, key, "")), f"importers.{name}.{key}"),)
 
 
-def _unless_auto(said: str) -> str:
-    return "" if said is Infrastructure.AUTO else str(said)
+def _unless_auto(text: str) -> str:
+    return "" if text is Infrastructure.AUTO else str(text)
 
 
 def _identity(node: Node, reading: ReadContext) -> IdentitySettings:
@@ -200,6 +200,6 @@ def _secret(path: Path) -> bytes:
 
 
 def read_records(block: YamlBlock, reading: ReadContext) -> RecordSettings:
-    """The `records` block; where something is wrong, the problems say it and the defaults stand in."""
+    """The `records` block; where something is wrong, it is added to the problems, and defaults are used."""
     check_names(block, keys_of(RecordSettings), reading)
     return RecordSettings(**read_keys(block, RecordSettings, reading))

@@ -41,7 +41,7 @@ class OneBenchmark:
 def _check_field(name: str) -> str | None:
     if name in VO_RULE_FIELDS:
         return None
-    return f"{schema.quoted(name)} is no field of a job; {nearest(name, VO_RULE_FIELDS)}"
+    return f"{schema.quoted(name)} is not a field of a job; {nearest(name, VO_RULE_FIELDS)}"
 
 
 def _check_word(text: str) -> str | None:

@@ -1,6 +1,5 @@
-"""The `metrics` block: where they are told.
-
-The whole file: its top-level keys, and the settings they become.
+"""The whole configuration file: its top-level keys, the `credentials`, `source` and `metrics`
+blocks, and the settings they become.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _read_listen(node: Node, _reading: ReadContext) -> Listen:
     except ValueError:
         raise Wrong(f"{schema.quoted(text)}: {schema.quoted(host)} is no IP address; write 127.0.0.1:9645") from None
     if not port.isascii() or not port.isdigit() or int(port) not in _PORTS:
-        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(port)} is no port; write 127.0.0.1:9645")
+        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(port)} is not a port; write 127.0.0.1:9645")
     return Listen(host=host, port=int(port))
 
 
@@ -100,7 +99,7 @@ def _read_ca(node: Node, reading: ReadContext) -> Path | None:
 def check_site(site: str) -> str | None:
     """What is wrong with a site's name."""
     if not site or not site.isascii() or " " in site or len(site) > 255:
-        return f"{schema.quoted(site)} is no site name; write it as in GOCDB: ASCII, without blanks"
+        return f"{schema.quoted(site)} is not a site name; write it as in GOCDB: ASCII, without blanks"
     return None
 
 
@@ -182,11 +181,11 @@ def load(
     return settings
 
 
-def _said(place: Place, told: str | Sequence[str]) -> Node:
+def _command_line_node(place: Place, value: str | Sequence[str]) -> Node:
     """A value of the command line as if it stood in the file."""
-    if isinstance(told, str):
-        return Text(place=place, text=told, null=False)
-    return Listing(place=place, entries=tuple(_said(place, one) for one in told))
+    if isinstance(value, str):
+        return Text(place=place, text=value, null=False)
+    return Listing(place=place, entries=tuple(_command_line_node(place, one) for one in value))
 
 
 def one_off_target(
@@ -198,7 +197,7 @@ def one_off_target(
     host_name: str,
     registered: Registered = REGISTERED,
 ) -> ConfiguredTarget:
-    """A target that stands on the command line only, under the rules of the file. `keys` are those of a target.
+    """A target that is on the command line only, under the rules of the file. `keys` are those of a target.
 
     Raises: ConfigError.
     """
@@ -209,7 +208,7 @@ def one_off_target(
         problems.add(place.under("site", 0), complaint)
     block = YamlBlock(
         place=place,
-        keys={key: _said(place.under(key, 0), told) for key, told in keys.items()},
+        keys={key: _command_line_node(place.under(key, 0), value) for key, value in keys.items()},
     )
     common = Common(
         site=settings.site if site is None else site,

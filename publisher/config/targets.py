@@ -211,7 +211,7 @@ def _key_names(*shapes: type) -> list[str]:
 
 
 def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> str | None:
-    """The format's name when there is one of that name; a missing one is told elsewhere."""
+    """The format's name, if such a format exists; a missing one is reported elsewhere."""
     node = block.keys.get("format")
     if not isinstance(node, Text) or node.null:
         return None
@@ -254,7 +254,7 @@ def _check_records(
 def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadContext) -> None:
     """Targets that would spoil each other's rows at the receiver.
 
-    A shadow target hands nothing over and may stand beside the one that it is compared with.
+    A shadow target hands nothing over and may be beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
         if (there := destination(first)) is None or there != destination(second):
@@ -297,5 +297,5 @@ def apart(one: Target, other: Target) -> bool:
 
 
 def destination(target: Target) -> Destination | None:
-    """Where a target's messages meet those of others; None where they cannot, or where the receiver tells them apart."""
+    """Where a target's messages meet those of others; None where they cannot, or where the receiver distinguishes them."""
     return target.options.destination() if isinstance(target.options, TransportOptions) else None

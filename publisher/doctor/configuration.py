@@ -13,6 +13,7 @@ from publisher.doctor.findings import Finding, Question
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.transports.base import TransportOptions
 
 
@@ -35,13 +36,13 @@ def _file(settings: Settings) -> Finding:
             f"{settings.path}: {error.strerror}", "put it back, and ask again", ConfigError.exit_status
         )
     if mode & 0o022:
-        found = f"{settings.path} loads, and others than its owner may write it (mode {mode:04o})"
+        found = f"{settings.path} loads, and users other than its owner may write to it (mode {mode:04o})"
         return question.warning(found, f"`chmod go-w {settings.path}`: who writes it decides where records go")
-    return question.ok(f"{settings.path} loads; site {settings.site}, {len(settings.targets)} targets")
+    return question.ok(f"{settings.path} loads; site {settings.site}, {plural(len(settings.targets), 'target')}")
 
 
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
-    """What a target says of itself that its owner may have forgotten."""
+    """What a target says about itself that its owner may have forgotten."""
     question = Question("target", target.name, "what it says decides what its receiver gets")
     odd = []
     if target.shadow:
@@ -50,7 +51,7 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
         odd += target.options.doubts()
     receiver = receiver_of(target.format)
     if receiver.sync_format and not target.shadow and not _synced(target, settings):
-        advice = "write `sync: true`, so that the portal can tell whether it has everything"
+        advice = "write `sync: true`, so that the portal can check whether it has everything"
         odd.append((f"no sync counts are sent, against which {receiver.name} checks what it has", advice))
     if not odd:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")

@@ -14,12 +14,13 @@ from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.formats import is_summary_format, job_format, receiver_of, summary_format
 from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.rates import wall_said
+from publisher.model.rates import wall_text
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
-from publisher.sources import BESIDE_STATE
+from publisher.sources import IMPORTED_DATABASE
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines
@@ -54,25 +55,25 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
 
 
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
-    """Events stand there as local time without a zone. Imported jobs have no events."""
+    """Events are there as local time without a zone. Imported jobs have no events."""
     options: Any = settings.source.options
-    imported = {str(site.state.with_name(BESIDE_STATE))} if site.importers else set()
+    imported = {str(site.state.with_name(IMPORTED_DATABASE))} if site.importers else set()
     if not hasattr(options, "time_zone") or (options.control_dir is None and set(options.databases) <= imported):
         return
     question = Question("time zone", "source", "A-REX writes local times, and another zone moves every start by hours")
     if options.time_zone:
         yield question.ok(options.time_zone)
         return
-    taken = zone_of_host(site.environment)
+    assumed = zone_of_host(site.environment)
     yield question.warning(
-        f"source.time_zone is not set, so the zone of this host is taken: {taken}",
+        f"source.time_zone is not set, so the zone of this host is taken: {assumed}",
         "write source.time_zone, the zone in which the CE runs, such as Europe/Oslo",
     )
 
 
 def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
-    question = Question("known databases", "source", "jobs that stand in none of the others are counted nowhere")
+    question = Question("known databases", "source", "jobs that are in none of the others are counted nowhere")
     try:
         with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
             missing = missed(targets, source, ledger)
@@ -120,22 +121,22 @@ def _months(source: Source, now: datetime) -> Finding:
     for _ in range(_MONTHS):
         months.append((month, source.count(month.window)))
         month = month.previous
-    told = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
+    counted = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
     if not source.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
         advice = (
             "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare "
             "controldir in arc.conf with `source`"
         )
-        return question.warning(f"no job ended in the last {_QUIET.days} days ({told})", advice)
-    return question.ok(told)
+        return question.warning(f"no job ended in the last {_QUIET.days} days ({counted})", advice)
+    return question.ok(counted)
 
 
 def _future(source: Source, now: datetime) -> Finding:
     question = Question("end times", "source", "a job that ends in the future waits until then")
     rows = source.count(Window(start=epoch(now + _SOON)))
     if rows:
-        advice = "see that the CE's clock is right; a row that is wrong for ever has to be mended in the database"
-        return question.warning(f"{rows:,} jobs end in the future", advice)
+        advice = "see that the CE's clock is right; a row that stays wrong has to be corrected in the database"
+        return question.warning(f"{plural(rows, 'job ends', 'jobs end')} in the future", advice)
     return question.ok("none in the future")
 
 
@@ -162,57 +163,57 @@ class _JobFates:
 
     @property
     def among(self) -> str:
-        return f"the newest {self.looked_at:,} jobs, of {len(self.queues)} queues"
+        return f"the newest {plural(self.looked_at, 'job')}, of {plural(len(self.queues), 'queue')}"
 
 
 def _newest(site: Site, source: Source, targets: Sequence[Target], now: datetime) -> Iterator[Finding]:
     jobs, skipped = _recent(source, now)
     for target in targets:
-        fates = _judged(target, jobs, now)
-        yield _benchmarks(target, fates)
-        if not fates.looked_at:
+        outcomes = _outcomes_of(target, jobs, now)
+        yield _benchmarks(target, outcomes)
+        if not outcomes.looked_at:
             continue
-        yield _fitness(target, fates, skipped)
+        yield _rules_broken(target, outcomes, skipped)
         if receiver_of(target.format).checks_machine_name:
-            yield from _machine_names(site, target, fates.machines)
+            yield from _machine_names(site, target, outcomes.machines)
 
 
-def _benchmarks(target: Target, fates: _JobFates) -> Finding:
+def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
     question = Question("benchmarks", target.name, _WHY_BENCHMARKS)
     unset = not target.policy.benchmarks.rules and receiver_of(target.format).needs_benchmark
-    if not fates.looked_at:
+    if not outcomes.looked_at:
         found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
         advice = "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`"
         if unset:
             return question.warning(f"`records: benchmark` is not set; {found}", _ADVICE_BENCHMARKS)
         return question.warning(found, advice)
-    if fates.bare:
-        queues = join(sorted(fates.bare))
-        found = f"none, or none that can be read, for jobs of the queue {queues} (among {fates.among})"
+    if outcomes.bare:
+        queues = join(sorted(outcomes.bare))
+        found = f"none, or none that can be read, for jobs of the queue {queues} (among {outcomes.among})"
         return question.warning(found, _ADVICE_BENCHMARKS)
-    if fates.default_wall_s:
-        found = f"A-REX wrote HEPSPEC:1.0, its word for none, into jobs with {wall_said(fates.default_wall_s)}"
+    if outcomes.default_wall_s:
+        found = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {wall_text(outcomes.default_wall_s)}"
         return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
     if unset:
-        found = (
-            f"`records: benchmark` is not set: {fates.among} bring their own, the first one without will be set aside"
-        )
+        found = f"`records: benchmark` is not set: {outcomes.among} bring their own, the first one without will be set aside"
         return question.warning(found, _ADVICE_BENCHMARKS)
-    return question.ok(f"known for {fates.among}")
+    return question.ok(f"known for {outcomes.among}")
 
 
-def _fitness(target: Target, fates: _JobFates, skipped: Counter[str]) -> Finding:
+def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) -> Finding:
     question = Question("fitness", target.name, "a job that breaks a rule is set aside")
-    rules = fates.rules + skipped
+    rules = outcomes.rules + skipped
     if not rules:
-        return question.ok(f"none of {fates.among} would be set aside")
+        return question.ok(f"none of {outcomes.among} would be set aside")
     broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
     advice = "`publisher explain JOB` shows how a job comes to that; `publisher quarantine list` has them after a round"
-    return question.warning(f"jobs that would be set aside, among {fates.among}: {broken}", advice)
+    return question.warning(f"jobs that would be set aside, among {outcomes.among}: {broken}", advice)
 
 
 def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
-    """Whether the certificate is of the domain of every MachineName, which the receiver asks unless told otherwise."""
+    """Whether the certificate is of the domain of every MachineName, which the receiver requires unless configured
+    otherwise.
+    """
     receiver = receiver_of(target.format).name
     why = (
         f"{receiver} refuses a record whose MachineName is not of the certificate's domain; "
@@ -238,7 +239,7 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
-    """The newest finished jobs, day by day backwards, and the rules that rows broke which are no jobs at all."""
+    """The newest finished jobs, day by day backwards, and the rules that rows broke which are not jobs at all."""
     jobs: list[JobRecord] = []
     skipped: Counter[str] = Counter()
     end = epoch(now + _SOON)
@@ -253,8 +254,8 @@ def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str
     return jobs, skipped
 
 
-def _judged(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _JobFates:
-    fates = _JobFates()
+def _outcomes_of(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _JobFates:
+    outcomes = _JobFates()
     selection = target.selection(Window())
     summary = summary_format(target.format) if is_summary_format(target.format) else None
     render = summary.admit if summary else job_format(target.format).render
@@ -265,14 +266,14 @@ def _judged(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _JobFat
             published = target.policy.describe(job)
             if not selection.wants_vo(published.who.vo):
                 continue
-            fates.machines.add(published.where.machine_name)
+            outcomes.machines.add(published.where.machine_name)
             if published.benchmark.arex_default and job.wall_s > 0:
-                fates.default_wall_s[job.queue] += job.wall_s
+                outcomes.default_wall_s[job.queue] += job.wall_s
             render(published, now)
         except Unfit as unfit:
-            fates.rules[unfit.rule] += 1
+            outcomes.rules[unfit.rule] += 1
             if unfit.rule.startswith("benchmark"):
-                fates.bare.add(job.queue)
-        fates.looked_at += 1
-        fates.queues.add(job.queue)
-    return fates
+                outcomes.bare.add(job.queue)
+        outcomes.looked_at += 1
+        outcomes.queues.add(job.queue)
+    return outcomes

@@ -18,7 +18,7 @@ from publisher.pipeline.site import Site, choose
 def examine(
     site: Site, settings: Settings, host: Host, *, targets: Sequence[str], begins: Callable[[str], None]
 ) -> Diagnosis:
-    """Ask everything, whatever was found before. `begins` is told what is looked at next.
+    """Ask everything, whatever was found before. `begins` is called with what is examined next.
 
     Raises: UsageError for a target that is not configured.
     """

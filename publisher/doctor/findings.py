@@ -87,22 +87,22 @@ class Question:
 
     def error(self, error: PublisherError, otherwise: str) -> Finding:
         """A failure that another room has put into words; `otherwise` is the advice where they hold none."""
-        found, advice = parted(str(error))
+        found, advice = split_advice(str(error))
         return self.failure(found, advice or otherwise, error.exit_status)
 
     def step(self, step: Step, otherwise: str = "") -> Finding:
         """The answer of a pre-flight step."""
         if step.exit_status:
-            found, advice = (step.answer, step.advice) if step.advice else parted(step.answer)
+            found, advice = (step.answer, step.advice) if step.advice else split_advice(step.answer)
             return self.failure(found, advice or otherwise, step.exit_status)
         return self.warning(step.answer, step.advice) if step.advice else self.ok(step.answer)
 
 
-def parted(text: str) -> tuple[str, str]:
+def split_advice(text: str) -> tuple[str, str]:
     """What happened, and what to do; the second is '' where the text does not say it.
 
     Messages of ours say what to do after a semicolon, or after the words of somebody else in quotation marks and a colon.
-    Whatever stands between quotation marks is left whole.
+    Whatever is between quotation marks is left whole.
     """
     inside = False
     for at, letter in enumerate(text):
@@ -118,9 +118,7 @@ def parted(text: str) -> tuple[str, str]:
 def broken_configuration(error: ConfigError) -> Diagnosis:
     """A configuration that does not load: each of its problems, and nothing else can be asked."""
     question = Question("configuration", "configuration", "without it nothing is published at all")
-    otherwise = (
-        "correct that line; `publisher config check` tells whether the file is right, publisher.yaml(5) explains keys"
-    )
+    otherwise = "correct that line; `publisher config check` checks the file, publisher.yaml(5) explains keys"
     return Diagnosis(findings=tuple(question.error(ConfigError(problem), otherwise) for problem in error.problems))
 
 

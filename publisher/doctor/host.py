@@ -42,7 +42,7 @@ def check_machine(host: Host, settings: Settings, targets: Sequence[Target]) -> 
 
 
 def _user(settings: Settings) -> Finding:
-    """What root can read tells nothing about the service's user."""
+    """What root can read says nothing about what the service's user can."""
     question = Question("user", "host", "what one user can read and write, another cannot")
     try:
         owner = settings.state.parent.stat().st_uid
@@ -94,17 +94,17 @@ def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
     if not blocks:
         yield question.ok(f"{path} has no target for it")
     for block in blocks:
-        yield _rival(question, conf, block, targets)
+        yield _jura_still_publishes(question, conf, block, targets)
 
 
-def _rival(question: Question, conf: ArcConf, block: str, targets: Sequence[Target]) -> Finding:
+def _jura_still_publishes(question: Question, conf: ArcConf, block: str, targets: Sequence[Target]) -> Finding:
     """A target of ARC's publisher: beside ours at the same service it counts jobs twice, elsewhere it may be meant."""
     advice = _STOP_JURA.format(path=" and ".join(conf.blocks[block].files))
     try:
         given = ArcValues(conf).first(block, "targeturl")
         url = given.text if given else ""
     except (ByHand, ConfigError) as error:
-        return question.warning(f"[{block}] is active, with a targeturl that cannot be told: {error}", advice)
+        return question.warning(f"[{block}] is active, with a targeturl that cannot be worked out: {error}", advice)
     ours = [target.name for target in targets if not target.shadow and _host(target) == urlsplit(url).hostname]
     if ours:
         found = f"[{block}] publishes to {url}, where our target {join(ours)} publishes too"

@@ -1,4 +1,4 @@
-"""The importers: what each of them needs beside the files that it is given."""
+"""The importers: what each of them needs besides the files that it is given."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _WHY: Final[Mapping[str, str]] = {
     "certificate dates": "outside of them every service refuses it",
     "certificate purpose": "a certificate for something else is refused by services, and its signatures by APEL",
     "certificate profile": "some services insist on it",
-    "subject": "this is what must be registered, letter by letter",
+    "subject": "exactly this must be registered",
     "key": "it signs messages; whoever has it can sign in this host's name",
     "CAs": "nothing is sent to a service whose certificate no trusted CA has issued",
     "our CA": "a service that trusts the same CAs would not know this host",
@@ -99,7 +99,7 @@ def check_services(site: Site, targets: Sequence[Target], before: Sequence[Findi
 
 
 def _way(site: Site, target: Target, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:
-    """Each service is looked at once, however many targets talk to it."""
+    """Each service is examined once, however many targets talk to it."""
     key = f"{endpoint.url} {endpoint.proxy}"
     if key not in known:
         known[key] = reach(endpoint, site.credentials(), site.clock, site.monotonic)

@@ -15,6 +15,7 @@ from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import Later, LedgerError
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.model.totals.months import month_name
 from publisher.pipeline.site import Site
 
@@ -24,7 +25,7 @@ _MIB: Final = 1 << 20
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
 _TOO_LONG: Final = timedelta(days=7)
-_WHY_DIRECTORY: Final = "what was sent stands there: without it jobs go out twice, or not at all"
+_WHY_DIRECTORY: Final = "it records what was sent: without it jobs are sent twice, or not at all"
 
 
 def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[Finding]:
@@ -65,7 +66,9 @@ def _holds_files(directory: Path) -> bool:
 def _missing(question: Question, directory: Path) -> Finding:
     made = f"`install -d -o publisher -g publisher -m 0700 {directory}`, or let systemd-tmpfiles make it"
     if directory.parent.is_dir() and os.access(directory.parent, os.W_OK | os.X_OK, effective_ids=True):
-        return question.warning(f"{directory} is not there; the first round will make it, and begin anew", made)
+        return question.warning(
+            f"{directory} is not there; the first round will create it, and start from scratch", made
+        )
     return question.failure(f"{directory} is not there, and this user cannot make it", made, _STATUS)
 
 
@@ -79,7 +82,9 @@ def _directory(question: Question, directory: Path, found: os.stat_result) -> Fi
         )
         return question.failure(f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS)
     if mode & 0o022:
-        found_mode = f"others than its owner may write {directory} (mode {mode:04o}), and so change what was sent"
+        found_mode = (
+            f"users other than its owner may write to {directory} (mode {mode:04o}), and so change what was sent"
+        )
         return question.warning(found_mode, f"`chmod 0700 {directory}`")
     if mode & 0o005:
         found_mode = f"everybody may look into {directory} (mode {mode:04o}), where users' names stand"
@@ -110,7 +115,7 @@ def _owner(entry: Path, gone: int) -> int:
 
 
 def _space(directory: Path, free: int) -> Finding:
-    question = Question("disk space", "state", "on a full disk nothing can be written down, so nothing is sent")
+    question = Question("disk space", "state", "on a full disk nothing can be recorded, so nothing is sent")
     found = f"{free // _MIB:,} MiB free for {directory}"
     advice = f"make room on the file system of {directory} (`df -h {directory}`), but never in that directory"
     if free < SPACE_FAILURE:
@@ -134,14 +139,14 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
-        why = "a target that gets nothing for long has a trouble that somebody must mend"
+        why = "a target that has received nothing for long has a problem that somebody must fix"
         for target in targets:
             yield not_asked(Question("last success", target.name, why), "the state cannot be read")
 
 
 def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:
     name = target.name
-    why = "a target that gets nothing for long has a trouble that somebody must mend"
+    why = "a target that has received nothing for long has a problem that somebody must fix"
     yield _last_success(Question("last success", name, why), target, state, now)
     if state is None:
         return
@@ -156,7 +161,7 @@ def _target(target: Target, state: TargetState | None, ledger: Ledger, now: date
         )
     yield PerfData(label=f"{name}_quarantined", value=state.quarantined, warn="0")
     yield PerfData(label=f"{name}_in_doubt", value=state.in_doubt)
-    yield _quarantine(Question("quarantine", name, "these jobs are counted nowhere until somebody looks"), state)
+    yield _quarantine(Question("quarantine", name, "these jobs are counted nowhere until somebody acts"), state)
     yield _doubt(
         Question("in doubt", name, "their answers were lost, and they are sent again under the same id"), state
     )
@@ -195,16 +200,16 @@ def _quarantine(question: Question, state: TargetState) -> Finding:
     if not state.quarantined:
         return question.ok("empty")
     advice = (
-        f"`publisher quarantine list --target {state.target}` names the rule that each broke; mend, release or drop"
+        f"`publisher quarantine list --target {state.target}` names the rule that each broke; fix, release or drop them"
     )
-    return question.warning(f"{state.quarantined:,} jobs are set aside", advice)
+    return question.warning(f"{plural(state.quarantined, 'job is', 'jobs are')} set aside", advice)
 
 
 def _doubt(question: Question, state: TargetState) -> Finding:
     if not state.in_doubt:
         return question.ok("nothing")
     advice = f"nothing, the next round sends them; if they stay, `publisher publish --force --target {state.target}` says why"
-    return question.warning(f"{state.in_doubt:,} records", advice)
+    return question.warning(plural(state.in_doubt, "record"), advice)
 
 
 def _months(question: Question, held: Sequence[int]) -> Finding:

@@ -13,7 +13,7 @@ from publisher.model.totals.summary import Grouping, SummaryGroup, SummaryKey, S
 
 
 class OnChange(StrEnum):
-    """What becomes of a delivered run whose values changed: sent again in place of the first, counted anew, or kept.
+    """What becomes of a delivered run whose values changed: sent again in place of the first, counted again, or kept.
 
     SGAS discards whatever comes again under a record id that it has, and says so to nobody (sgas facts, section 5).
     """
@@ -41,7 +41,7 @@ class Receiver(NamedTuple):
     Within one `table` records replace each other; those of two tables of one service are counted beside each other.
     `row_keys` tells the keys under which it adds single records up: one that comes again under another of them would be
     counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: what a
-    record says of a job, and what it says less or otherwise than the job.
+    record says about a job, and what it says less or otherwise than the job.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Receiver(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What stands before, between and after the records of a payload. Bytes, so that a batch is joined, never parsed."""
+    """What is before, between and after the records of a payload. Bytes, so that a batch is joined, never parsed."""
 
     head: bytes
     separator: bytes
@@ -113,10 +113,10 @@ class Shedding(Protocol):
 
 @runtime_checkable
 class Formed(Protocol):
-    """A `JobFormat` that tells a sound record by its form, without parsing it."""
+    """A `JobFormat` that recognises a valid record by its form, without parsing it."""
 
     def matches(self, record: bytes) -> bool:
-        """Whether `check` surely takes the record. A sound one may be told unsound, but never the other way round."""
+        """Whether `check` surely takes the record. A valid record may not match, but an invalid one never does."""
         ...
 
 
@@ -174,7 +174,7 @@ class SyncFormat(Protocol):
 
 
 class FormatPlugin(Protocol):
-    """A module of this package. What receivers do is told without loading what renders, so that `status` starts soon."""
+    """A module of this package. Receivers are known without loading the renderers, so that `status` starts fast."""
 
     RECEIVERS: Mapping[str, Receiver]  # by the names of its formats
 

@@ -1,6 +1,7 @@
-"""What a rule about records is, and what every receiver takes but an administrator should know.
+"""What a rule about records is, and rules that warn the administrator although every receiver
+accepts the record.
 
-The rules by which a receiver would refuse a record stand beside its formats.
+The rules by which a receiver would refuse a record are in its own folder.
 """
 
 from __future__ import annotations
@@ -30,17 +31,16 @@ LOCAL_USER_CHARACTERS: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[Subject]):
-    """One rule: its name, who refuses, what that does there, and a check that returns the reason or ''."""
+    """One rule: its name, who refuses, and a check that returns the reason or ''."""
 
     name: str
     receiver: str
-    protects: str
     check: Callable[[Subject], str]
 
 
 @dataclass(frozen=True, slots=True)
 class RunUnderTest:
-    """A job with the latest end time that is believed now; what the rules about runs judge."""
+    """A job with the latest end time that is believed now; what the rules about runs check."""
 
     job: PublishedJob
     latest_end: int
@@ -75,8 +75,8 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
         and (len(job.local_user) <= LOCAL_USER_CHARACTERS and job.local_user.isascii())
     ):
         return ()  # nine of ten jobs, without asking the table
-    unsaid = _NOT_IN_TOTALS if summed else ()
-    return tuple(rule.name for rule in WARNINGS if rule.name not in unsaid and rule.check(job))
+    left_out = _NOT_IN_TOTALS if summed else ()
+    return tuple(rule.name for rule in WARNINGS if rule.name not in left_out and rule.check(job))
 
 
 def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
@@ -90,9 +90,6 @@ CPU_OVER_WALL: Final = "cpu-over-wall"
 _NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
 
 
-BY_DATABASE: Final = "the whole message: the database refuses the value (a lax server cuts it silently)"
-
-
 def is_not_given(text: str) -> bool:
     return ascii_text(text).lower() in NOT_GIVEN
 
@@ -104,7 +101,7 @@ def length_rule(rule: str, what: str, limit: int, text: Callable[[Subject], str]
         length = len(ascii_text(text(subject)))
         return f"{what} has {length} characters, APEL keeps {limit}" if length > limit else ""
 
-    return Rule(name=rule, receiver="apel", protects=BY_DATABASE, check=check)
+    return Rule(name=rule, receiver="apel", check=check)
 
 
 WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
@@ -112,7 +109,6 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     Rule(
         name=CPU_OVER_WALL,
         receiver="apel",
-        protects="an efficiency above 100 % in the portal",
         check=lambda job: (
             "more CPU time than wall time x cores"
             if job.job.cpu_count and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
@@ -123,7 +119,6 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     Rule(
         name="cores-zero",
         receiver="apel",
-        protects="the core hours in the portal",
         check=lambda job: "" if job.job.cpu_count else "no core count",
     ),
     # record-format facts, section 2, row 22: an element Queue must be there, its text is any string. A-REX writes an empty
@@ -131,7 +126,6 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     Rule(
         name="queue-missing",
         receiver="car",
-        protects="nothing; reports by queue miss the job",
         check=lambda job: "the queue is not known" if is_not_given(job.where.queue) else "",
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
@@ -140,14 +134,12 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     Rule(
         name="start-after-end",
         receiver="apel",
-        protects="the start time in the portal, which is worked out",
         check=lambda job: f"start and submission are after the end {job.ended_at}" if job.start_is_derived else "",
     ),
     # 4.7: start 0 loads
     Rule(
         name="start-unknown",
         receiver="apel",
-        protects="the start time in the portal: 1970",
         check=lambda job: "" if job.started_at > 0 or job.start_is_derived else "the start time is 0",
     ),
 )

@@ -192,8 +192,8 @@ class HostCounts(NamedTuple):
 
     delivered: Mapping[tuple[int, str], int]
     before: Mapping[tuple[int, str], int]
-    told: Mapping[tuple[int, str], int]
-    last_told: datetime | None
+    reported: Mapping[tuple[int, str], int]
+    last_reported_at: datetime | None
     before_basis: str
 
 
@@ -449,7 +449,9 @@ class Months(Protocol):
         """Every key change that was accepted, oldest first."""
         ...
 
-    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+    def accept_change(
+        self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
+    ) -> None:
         """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
 
         Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.

@@ -1,4 +1,4 @@
-"""What every room speaks of: job, policy, message, target, time. Pure; imports nothing of ours."""
+"""The nouns that every package uses: job, policy, message, target, time. Pure; imports nothing of ours."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class PublisherError(Exception):
 
 
 class RecordError(PublisherError):
-    """Some jobs were set aside in quarantine, the rest was delivered."""
+    """Some jobs were put into quarantine, the rest was delivered."""
 
     exit_status = 65
 
@@ -37,7 +37,7 @@ class LedgerError(PublisherError):
 
 
 class Later(PublisherError):
-    """Not now; nothing is lost and the next round goes on."""
+    """Not now; nothing is lost and the next round continues."""
 
     exit_status = 75
 

@@ -1,8 +1,7 @@
-"""FQANs, taken apart as the APEL server does it.
+"""Users, FQANs and VOs: how users are named to receivers, and the site's rules for choosing a job's
+VO.
 
-How users are named to receivers, alike in every format.
-
-The site's rules about VOs, for jobs that tell none, or another one than it wants said.
+FQANs are taken apart as the APEL server does it. Names are the same in every format.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def period_label(moment: Epoch, period: str) -> str:
 
 VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue", "project", "user", "any")
 
-RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})  # of these: what stands in a job's own row
+RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})  # of these: what is in a job's own row
 
 
 class VoRule(NamedTuple):
@@ -135,7 +134,7 @@ _ROLE: Final = "/Role="
 def read_by_jura(fqan: str) -> tuple[str, str]:
     """What jura-ng makes of an FQAN: its group, and its role as `/Role=x`; '' where it sees none.
 
-    It stops at the first character that is no letter, digit, `-`, `_` or `.`, and knows a role by `/Role=` only: the group of
+    It stops at a character other than letters, digits, `-`, `_` and `.`, and knows a role by `/Role=` only: the group of
     `/atlas/my group/Role=x` is `/atlas/my`, that of `/atlas/Capability=NULL` is `/atlas/Capability`.
     """
     at = 0

@@ -1,9 +1,9 @@
-"""Finished runs that differ in nothing but who they are, when they ended and what they used: one record stands for all.
+"""Job records: one finished run of a job, as a source saw it, and groups of runs that differ only
+in identity, times and usage.
 
-Job records: one finished run of a job, as a source saw it.
-
-Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay representable, so that it
-can be quarantined by name. Everything else in this project uses aware datetimes.
+Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay
+representable, so that the job can be quarantined by name. Everything else in this project uses
+aware datetimes.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ class JobRecord(RunValues):
     # What only some batch systems tell and formulas of charges may ask for, by the names that they have there; times in
     # seconds, memory in KiB.
     quantities: tuple[tuple[str, int], ...] = ()
-    # Whether FQAN and benchmark stand in side tables, as in schema 1: ARC's single records look for them there only.
+    # Whether FQAN and benchmark are in side tables, as in schema 1: ARC's single records look for them there only.
     side_fqan: bool = True
     side_benchmark: bool = True
 
     @property
     def content_fingerprint(self) -> int:
-        """Of everything that is said of the job, wherever its row stands: what is mended may be any of it."""
+        """Of everything that is said about the job, wherever its row stands: what is fixed may be any of it."""
         return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
 
 
@@ -194,24 +194,24 @@ def values_fingerprint(*values: object) -> int:
     return _fingerprint(repr(values))
 
 
-def _fingerprint(told: str) -> int:
-    return zlib.crc32(told.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
+def _fingerprint(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
 
 
 # RecordID, JobID, LocalJobID, end (epoch seconds), wall time, CPU time of user and kernel (seconds). A tuple, because one is
 # made for every job, and nothing else.
-BareRun = tuple[int, JobId, str, Epoch, int, int, int]
+RunTuple = tuple[int, JobId, str, Epoch, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class JobGroup:
     """Complete runs with the example's status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores.
 
     Their start is known to lie after 1970. Whatever else the example has is its own.
     """
 
     example: JobRecord
-    runs: Sequence[BareRun]
+    runs: Sequence[RunTuple]
 
 
 def run_fingerprints(status: str, values: Iterable[tuple[int, int, int, int]], nodes: int, cores: int) -> list[int]:

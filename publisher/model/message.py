@@ -1,7 +1,4 @@
-"""Messages: a batch of rendered records under a stable id.
-
-How far a target has read a source: what the ledger remembers between rounds.
-"""
+"""Messages, batches of rendered records under a stable id, and how far a target has read a source."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where a published value came from, for `explain`.
+"""What the site publishes about its jobs: user, place, benchmark, start and end, each with its
+origin.
 
-What the site wants said about its jobs: who, where, on what benchmark, from when to when.
-
-`RecordPolicy.describe` turns a job record into a `PublishedJob`, which every format renders. Who and where repeat from
-job to job, so they are worked out once for each distinct set of inputs and shared: formats may cache what they render of
-them by identity. Each carries its origins, field by field, for `explain`.
+`RecordPolicy.describe` turns a job record into a `PublishedJob`, which every format renders. User
+and place repeat from job to job, so they are computed once for each distinct set of inputs and
+shared: formats may cache what they render of them by identity. Each carries the origins of its
+fields, for `explain`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ValueOrigin(NamedTuple):
 
 _AND_LRMS: Final = " and the batch system's name"
 _MOST_DESCRIPTION: Final = 100  # at APEL
-_Told = tuple[str, str]  # a value, and the rule that decided it
+_Attributed = tuple[str, str]  # a value, and the rule that decided it
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
 
@@ -59,14 +59,14 @@ class Infrastructure(StrEnum):
 
 
 def check_description(text: str) -> str | None:
-    """What is wrong with a description of the infrastructure: it stands in a line of its own in APEL's text."""
+    """What is wrong with a description of the infrastructure: it is in a line of its own in APEL's text."""
     if len(text) <= _MOST_DESCRIPTION and text.isascii() and text.isprintable() and " " not in text:
         return None
     return f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, such as PUBLISHER-NONE-SGE"
 
 
 class ImportedPlace(NamedTuple):
-    """What is said of the place of jobs that an importer brought in. Each value comes with the configuration key it is from.
+    """What is said about the place of jobs that an importer brought in. Each value comes with the configuration key it is from.
 
     `description` is '' for PUBLISHER-NONE- and the batch system's name.
     """
@@ -87,8 +87,8 @@ class UserIdentity(NamedTuple):
     vo_issuer: str
     group: str
     role: str
-    spelt_group: str
-    spelt_role: str
+    receiver_group: str
+    receiver_role: str
     fqans: tuple[str, ...]
     extra_groups: tuple[str, ...]
     origins: tuple[ValueOrigin, ...]
@@ -102,9 +102,9 @@ class UserIdentity(NamedTuple):
         if not self.fqans:
             return ""
         text = ascii_text(self.fqans[0].split(";", 1)[0])
-        told = parse_fqan(text)
+        found = parse_fqan(text)
         meant = (ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role))
-        return text if told.vo and (told.vo, told.group or "", told.role or "") == meant else ""
+        return text if found.vo and (found.vo, found.group or "", found.role or "") == meant else ""
 
 
 class Placement(NamedTuple):
@@ -232,7 +232,7 @@ class RecordPolicy:
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""
         where = self.place(job)
-        local_id = self.spell(job, job.local_id or job.job_id)
+        local_id = self.receiver_text(job, job.local_id or job.job_id)
         return PublishedJob(
             job,
             f"ur-{endpoint_host(job.endpoint) or where.machine_name}-{job.job_id}",
@@ -246,7 +246,7 @@ class RecordPolicy:
             self.charging.of(job) if self.charging is not None else None,
         )
 
-    def spell(self, job: JobRecord, text: str) -> str:
+    def receiver_text(self, job: JobRecord, text: str) -> str:
         """A receiver's key text. jura-ng never undid A-REX's escapes: in its style they stay."""
         return arex_escape(text) if job.escaped and self.key_style is KeyStyle.JURA else text
 
@@ -287,21 +287,21 @@ class RecordPolicy:
 
     def _describe_user(self, job: JobRecord, period: str) -> UserIdentity:
         belongs = self._affiliation(job)
-        vo, group, role = (self.spell(job, text) for text in (belongs.vo, belongs.group, belongs.role))
+        vo, group, role = (self.receiver_text(job, text) for text in (belongs.vo, belongs.group, belongs.role))
         if self.key_style is KeyStyle.JURA:
-            spelt_group, spelt_role = jura_group_and_role(vo, group, role, self.spell(job, belongs.fqan))
+            receiver_group, receiver_role = jura_group_and_role(vo, group, role, self.receiver_text(job, belongs.fqan))
         else:
-            spelt_group, spelt_role = group, role
+            receiver_group, receiver_role = group, role
         rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
         return UserIdentity(
-            user=self.identity.name(self.spell(job, job.user), period),
+            user=self.identity.name(self.receiver_text(job, job.user), period),
             vo=vo,
             vo_issuer=belongs.issuer,
             group=group,
             role=role,
-            spelt_group=spelt_group,
-            spelt_role=spelt_role,
-            fqans=tuple(self.spell(job, fqan) for fqan in job.fqans),
+            receiver_group=receiver_group,
+            receiver_role=receiver_role,
+            fqans=tuple(self.receiver_text(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
             origins=(ValueOrigin(name="GlobalUserName", rule=rule, source="user"), *belongs.origins),
         )
@@ -316,12 +316,12 @@ class RecordPolicy:
         own = job.vo or ("" if self.key_style is KeyStyle.JURA else main.vo)
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
-                told = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
+                found = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
                 return _Affiliation(
                     vo=rule.vo,
                     group=rule.group or "",
                     role=rule.role or "",
-                    origins=_vo_origins(told, "" if rule.field == "any" else rule.field),
+                    origins=_vo_origins(found, "" if rule.field == "any" else rule.field),
                 )
         if own and fqan:
             origins = _vo_origins("the main FQAN", "fqans")
@@ -336,7 +336,7 @@ class RecordPolicy:
     def _main_fqan(self, job: JobRecord) -> str:
         """'' where there is none, or one that names no VO, such as `/`; and in jura-ng's style, one that it cannot read."""
         fqan = job.fqans[0] if job.fqans else ""
-        if self.key_style is KeyStyle.JURA and not read_by_jura(self.spell(job, fqan))[0]:
+        if self.key_style is KeyStyle.JURA and not read_by_jura(self.receiver_text(job, fqan))[0]:
             return ""
         return fqan if parse_fqan(fqan).vo else ""
 
@@ -357,7 +357,7 @@ class RecordPolicy:
             machine, origin = host, ("the endpoint's host", "endpoint")
         else:
             machine, origin = self.host_name, ("this host's name: the endpoint names none that schemas allow", "")
-        infrastructure, server, description = self._told_of(job)
+        infrastructure, server, description = self._infrastructure_of(job)
         local = infrastructure[0] == "local"
         jura = self.key_style is KeyStyle.JURA and not local
         if local and not server[0]:
@@ -388,7 +388,7 @@ class RecordPolicy:
             ),
         )
 
-    def _told_of(self, job: JobRecord) -> tuple[_Told, _Told, _Told]:
+    def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:
         """Infrastructure type, batch server and infrastructure description, each with the rule that decided."""
         lrms = (job.lrms or "fork").upper()
         imported = self.imported.get(job.interface)
@@ -403,7 +403,7 @@ class RecordPolicy:
         if not server[0] and job.endpoint.startswith(f"{job.interface}://"):
             server = (endpoint_host(job.endpoint), "the cluster's name")
         description = imported.description
-        if not description[0]:  # no ARC ever saw it, and no CE stands in front
+        if not description[0]:  # no ARC ever saw it, and no CE is in front
             description = (f"PUBLISHER-NONE-{lrms}", f"PUBLISHER-NONE-{_AND_LRMS}")
         return imported.infrastructure, server, description
 

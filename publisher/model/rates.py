@@ -1,7 +1,4 @@
-"""Benchmarks: what one core second is worth, from the job itself or from what the site configured.
-
-What a job costs, as a site's formula has it: an amount, its unit and where it came from.
-"""
+"""Benchmarks and tariffs: what a core second is worth, and what a job costs by the site's formula."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
 """What A-REX writes into a job where the site configured no benchmark."""
 
 
-def wall_said(wall_s: Mapping[str, int]) -> str:
+def wall_text(wall_s: Mapping[str, int]) -> str:
     """Wall time by queue, for people."""
     queues = ", ".join(sorted(queue or "(none)" for queue in wall_s))
     return f"{sum(wall_s.values()) / 3600:,.1f} h of wall time in the queue{'s'[: len(wall_s) > 1]} {queues}"
@@ -133,7 +130,7 @@ def _own(text: str) -> AppliedBenchmark:
 def parse_benchmark(text: str) -> Benchmark:
     """`TYPE:value`, or with a blank, as arc.conf has it and A-REX writes it into jobs that never reached the batch system.
 
-    Raises: Unfit for an unknown type or a value that is no positive number.
+    Raises: Unfit for an unknown type or a value that is not a positive number.
     """
     kind, colon, value = text.partition(":")
     if not colon:
@@ -144,7 +141,7 @@ def parse_benchmark(text: str) -> Benchmark:
 
 
 def make_benchmark(kind: str, value: str) -> Benchmark:
-    """The benchmark at three decimals. Raises: Unfit for an unknown type, or a value that is no number in (0, 9999999.999]."""
+    """The benchmark at three decimals. Raises: Unfit for an unknown type, or a number not in (0, 9999999.999]."""
     known = KINDS.get(kind.strip().lower())
     if known is None:
         raise Unfit(

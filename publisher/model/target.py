@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from publisher.model.job import Epoch, RunValues
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
-from publisher.model.time import StartRule, Window
+from publisher.model.time import StartRule, Window, length_text
 
 
 class Selection(NamedTuple):
@@ -29,7 +29,7 @@ class Selection(NamedTuple):
         return (self.vos is None or vo in self.vos) and vo not in self.exclude_vos
 
 
-_PATIENCE: Final = timedelta(hours=1)  # beyond two rounds
+_GRACE: Final = timedelta(hours=1)  # beyond two rounds
 
 
 class Schedule(Protocol):
@@ -73,7 +73,7 @@ class Target:
     @property
     def timetable(self) -> str:
         """When its rounds are, for people."""
-        return f"cron {self.cron}" if self.cron else f"every {self.every_s} s"
+        return f"cron {self.cron}" if self.cron else f"every {length_text(self.every_s)}"
 
     def due_after(self, success: datetime) -> datetime:
         """When the next round is due after one that went through, aware UTC."""
@@ -84,7 +84,7 @@ class Target:
 
         Then the round after the next one is over, and some time more: timers are spread, and a host may be down.
         """
-        return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _PATIENCE
+        return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _GRACE
 
     def in_format(self, name: str) -> Target:
         """The same target with another format, which may have a place for more or for less."""

@@ -1,9 +1,9 @@
-"""Host names, as endpoints and schemas have them.
+"""Text and host names as receivers accept them: ASCII for APEL, characters of XML 1.0 for
+everybody.
 
-Text as the receivers bear it: plain ASCII for APEL, characters of XML 1.0 for everybody.
-
-One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset rejects the message
-(measured on SSM 4.0.0 and APEL 2.5.0), so text that APEL stores is transliterated, alike in CAR and in text messages.
+One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset
+rejects the message (measured on SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is
+transliterated, in CAR and in text messages alike.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def ascii_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text.strip()
     # Decomposed first: ǿ is ø with an accent, and only then found in the table.
-    spelt = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text))
-    spelt = "".join(letter for letter in spelt if not unicodedata.combining(letter)).translate(_LETTERS)
-    return _UNPRINTABLE.sub("?", spelt).strip()
+    decomposed = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text))
+    decomposed = "".join(letter for letter in decomposed if not unicodedata.combining(letter)).translate(_LETTERS)
+    return _UNPRINTABLE.sub("?", decomposed).strip()
 
 
 def xml_text(text: str) -> str:
@@ -124,6 +124,11 @@ FORBIDDEN_IN_TEXT: Final = re.compile(r"application/(?:x-)?pkcs7-mime|%%", re.IG
 
 
 _SHOWN: Final = 80
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its noun, for people: 1 job, 2,000 jobs; `many` where an s is not enough, as in `jobs are`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def shown(text: str) -> str:

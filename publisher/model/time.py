@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
+from publisher.model.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class StartRule(NamedTuple):
 def parse_from(text: str, now: datetime) -> datetime:
     """The start of the period that the text names, aware UTC. `now` decides what `yesterday` is.
 
-    Raises: UsageError when it is no time.
+    Raises: UsageError when it is not a time.
     """
     return parse_when(text, now).start
 
@@ -120,7 +121,7 @@ def parse_from(text: str, now: datetime) -> datetime:
 def parse_to(text: str, now: datetime) -> datetime:
     """The end of the period that the text names, aware UTC: the end of a month or day, a clock time exactly.
 
-    Raises: UsageError when it is no time.
+    Raises: UsageError when it is not a time.
     """
     return parse_when(text, now).end
 
@@ -190,6 +191,14 @@ def month_of(moment: datetime) -> Month:
 def epoch(moment: datetime) -> Epoch:
     """Whole seconds since 1970 of an aware time."""
     return Epoch(int(moment.timestamp()))
+
+
+def length_text(seconds: int) -> str:
+    """A length of time for people, in the largest unit that it is a multiple of: day, 6 hours, 90 seconds."""
+    for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds and seconds % unit_s == 0:
+            return plural(seconds // unit_s, unit).removeprefix("1 ")
+    return plural(seconds, "second")
 
 
 def iso(moment: datetime) -> str:

@@ -39,11 +39,11 @@ def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_ru
         if not site.parallel:
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
-        begun = [BackgroundTask(partial(_by_itself, site, target, work, dry_run=dry_run)) for target in targets]
+        begun = [BackgroundTask(partial(_in_thread, site, target, work, dry_run=dry_run)) for target in targets]
         return [one.result() for one in begun]
 
 
-def _by_itself(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
+def _in_thread(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
     try:
         with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
             return work(target, source, ledger)

@@ -13,7 +13,7 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.pipeline.parallel import for_each_target
-from publisher.pipeline.round.outcome import Outcome, added, broken_off, with_missing_told
+from publisher.pipeline.round.outcome import Outcome, added, broken_off, with_missing_databases
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose
 from publisher.pipeline.sync import counts
@@ -111,9 +111,9 @@ def _attempt(
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
             outcome = round_.run(limit, every_row=every_row)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
-                told = _tell_counts(site, target, live, source, ledger, observer)
-                outcome = added(outcome, told) if told else outcome
-            return with_missing_told(replace(outcome, shadow=target.shadow, lost=lost))
+                counts_outcome = _send_counts(site, target, live, source, ledger, observer)
+                outcome = added(outcome, counts_outcome) if counts_outcome else outcome
+            return with_missing_databases(replace(outcome, shadow=target.shadow, lost=lost))
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others
@@ -140,7 +140,7 @@ def _take_over(site: Site, target: Target, live: LiveTarget, source: Source, led
     return lost
 
 
-def _tell_counts(
+def _send_counts(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
 ) -> Outcome | None:
     """Its trouble does not hide what the round did."""

@@ -1,7 +1,7 @@
 """What an operation needs of a configured site. `cli/site.py` is the one that is made of a configuration file.
 
 Operations take a `Site` and ask it for what is live: a source, the ledger, a target. None of them knows how a
-configuration file looks, or which class stands behind a name.
+configuration file looks, or which class is behind a name.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LiveTarget:
     batch_records: int  # 0: no limit by count
     frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
     changed: OnChange  # what becomes of a delivered run whose values changed
-    told_before: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
+    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
@@ -115,7 +115,7 @@ class Site(Protocol):
 
     @property
     def policy(self) -> RecordPolicy:
-        """What the site says of a job, whatever a target overrides."""
+        """What the site says about a job, whatever a target overrides."""
         ...
 
     @property
@@ -233,6 +233,6 @@ def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget
     for name in names:
         if name not in by_name:
             near = get_close_matches(name, by_name, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"configured are: {', '.join(by_name)}"
-            raise UsageError(f"no target is called {name!r}; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"configured targets: {', '.join(by_name)}"
+            raise UsageError(f"there is no target {name!r}; {hint}")
     return [target for target in targets if not names or target.name in names]

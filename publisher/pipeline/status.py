@@ -19,7 +19,7 @@ from publisher.model.message import MessageId
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 from publisher.model.totals.months import month_window
-from publisher.pipeline.guards.databases import Missing, missed, missing_databases, said_of
+from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
 from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.site import Site, choose
 from publisher.sources.base import Page, Source
@@ -37,10 +37,10 @@ class WaitingJobs(NamedTuple):
     exact: bool
 
 
-def waiting(
+def count_pending(
     site: Site, target: Target, state: TargetState | None, source: Source, ledger: Ledger, looked_at: int = LOOKED_AT
 ) -> WaitingJobs:
-    """What waits for a target; so many rows are looked at, in whole pages. Raises: LedgerError, SourceError."""
+    """What waits for a target; so many rows are examined, in whole pages. Raises: LedgerError, SourceError."""
     now = site.clock()
     start = state.start if state else _start(target, now)
     published = state.last_published_end if state else None
@@ -109,7 +109,7 @@ def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> Wa
 
 
 def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
-    """When the jobs ended that stand in messages without a receipt."""
+    """When the jobs ended that are in messages without a receipt."""
     seen: set[MessageId] = set()
     while not is_summary_format(target.format) and (one := ledger.outstanding(target.name, seen)) is not None:
         seen.add(one.message.id)
@@ -141,8 +141,8 @@ class TargetStatus(NamedTuple):
     """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
 
     Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
-    when that cannot be told. `overdue` is when somebody should look at it, if it has no success until then; None before the
-    first one.
+    when that cannot be determined. `overdue` is when somebody should look at it, if it has no success until then; None before
+    the first one.
     """
 
     target: str
@@ -189,7 +189,7 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
                 if not trouble:
                     with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
                         missing = missing_databases(target.name, source, ledger)
-                        waits = waiting(site, target, state, source, ledger, LOOKED_AT // len(chosen))
+                        waits = count_pending(site, target, state, source, ledger, LOOKED_AT // len(chosen))
             except SourceError as error:
                 trouble = str(error)
             found.append(_status(target, state, waits, missing))
@@ -233,12 +233,12 @@ def trace(site: Site, job_id: JobId) -> Traced:
             with closing(site.source()) as source:
                 page = source.find(job_id, frozenset(), site.clock())
                 if not (deliveries or held or page.jobs or page.skipped or page.open):
-                    trouble = said_of(missed(site.targets, source, ledger))
+                    trouble = missing_text(missed(site.targets, source, ledger))
         except SourceError as error:  # what was delivered can be proved all the same
             trouble = str(error)
     if page is not None and not (deliveries or held or page.jobs or page.skipped or page.open or trouble):
         raise UsageError(
-            f"job {job_id} is neither in the ledger nor in the accounting data; what is asked for is the JobID of the CE, "
+            f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID that the CE assigned, "
             "and `publisher stats -o jobids` lists those that are there"
         )
     return Traced(

@@ -29,14 +29,14 @@ from publisher.sources import BY_INTERFACE
 from publisher.sources.base import ImportedFrom, Page
 from publisher.sources.importers import ImportRule
 
-_FOLLOW: Final = "follow when all rows are looked at, once a day or with `publisher publish --force`"
+_FOLLOW: Final = "follow when all rows are checked, once a day or with `publisher publish --force`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """One run of a job at one target.
 
-    `fate` is what becomes of it there, `reason` why. `oddities` were sent all the same, `mends` are what the record says
+    `fate` is what becomes of it there, `reason` why. `oddities` were sent all the same, `altered` are what the record says
     less than the job. `record` is '' where none can be made, and `unfit` says why. `group_jobs` counts the jobs that are in
     the same group of a summary by now, None where there is none.
     """
@@ -49,7 +49,7 @@ class Explanation:
     reason: str
     values: Sequence[ExplainedValue] = ()
     oddities: Sequence[tuple[str, str]] = ()
-    mends: Sequence[tuple[str, str]] = ()
+    altered: Sequence[tuple[str, str]] = ()
     record: str = ""
     unfit: str = ""
     group_jobs: int | None = None
@@ -81,7 +81,7 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
     """
     chosen = choose(site.targets, targets)
     if format_name is not None and format_name not in (known := {**JOB_FORMATS, **SUMMARY_FORMATS}):
-        raise UsageError(f"no format is called {format_name!r}; there are {', '.join(known)}")
+        raise UsageError(f"there is no format {format_name!r}; there are {', '.join(known)}")
     now = site.clock()
     formats = {target.name: _format(format_name or target.format) for target in chosen}
     with closing(site.source()) as source:
@@ -90,7 +90,7 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
     if not (page.jobs or page.skipped or page.open):
         raise not_found(
             site,
-            f"no finished job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE. "
+            f"no finished job is called {job_id!r} in the accounting data; give the JobID that the CE assigned. "
             f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
         )
     rules = {job.row: _import_rules(site, job) for job in page.jobs}
@@ -186,17 +186,17 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         charge=_charge(bench, job),
     )
     others = bench.ledger.other_runs(target.name, {key: job.row}).get(key, ())
-    beside = any(run.settled for run in others)
+    sent_otherwise = any(run.settled for run in others)
     try:
         published = target.in_format(bench.format.name).policy.describe(job)
-        if beside:
+        if sent_otherwise:
             published = replace(published, later_run=is_later_run(target.name, job, bench.ledger))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(about, fate=fate, reason=reason, unfit=str(unfit))
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
-    if beside:
+    if sent_otherwise:
         reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
@@ -205,8 +205,8 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         fate=fate,
         reason=reason,
         values=explained(target.policy, published, receiver, summary=isinstance(bench.format, SummaryFormat)),
-        oddities=[(rule.name, said) for rule in WARNINGS if (said := rule.check(published))],
-        mends=receiver.omitted(published),
+        oddities=[(rule.name, text) for rule in WARNINGS if (text := rule.check(published))],
+        altered=receiver.omitted(published),
         record=record,
         unfit=unfit_here,
         group_jobs=_group_jobs(bench, published),
@@ -224,7 +224,7 @@ def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:
         place=rule.place,
         formula=rule.formula.text,
         unit=rule.unit,
-        quantities=rule.told(job),
+        quantities=rule.quantity_rows(job),
         amount="" if found.charge is None else found.charge.text,
         reason=found.reason,
         published=found.charge is not None and bench.format.receiver.takes_charges,
@@ -258,13 +258,13 @@ def _fate(
             f"it ended outside of {selection.window}, since when the target takes jobs (start: {target.start})",
         )
     if published is not None and not selection.wants_vo(published.who.vo):
-        return "not wanted", f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos keep out"
+        return "not wanted", f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
     if held is not None and held.hold is Hold.DROPPED:
         return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
     if unfit:
         return "set aside", unfit
-    judged_alike = held is not None and held.policy_digest == bench.policy_digest
-    if held is not None and held.hold is Hold.HELD and judged_alike and is_unchanged(held, job):
+    same_decision = held is not None and held.policy_digest == bench.policy_digest
+    if held is not None and held.hold is Hold.HELD and same_decision and is_unchanged(held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
     return "to be sent", _when_sent(bench, job, held)
 

@@ -15,7 +15,7 @@ from publisher.model.identity import IdentityMode
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
 
 _AS_IT_IS: Final = "as it is"
-# Values that no rule of the site decides, and where they stand in a job record.
+# Values that no rule of the site decides, and where they are in a job record.
 _PLAIN: Final[Mapping[str, str]] = {
     "GlobalJobId": "job_id",
     "Status": "status",
@@ -37,7 +37,7 @@ _PLAIN: Final[Mapping[str, str]] = {
 }
 
 # Summaries spell these in the site's key style.
-_SPELT: Final = frozenset({"VOGroup", "VORole", "SubmitHost"})
+_RESPELLED: Final = frozenset({"VOGroup", "VORole", "SubmitHost"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, sum
     yield _service_level(job)
     yield ValueOrigin(name="Charge", rule=f"records.charges: {job.charge.tariff.formula}" if job.charge else "none")
     if summary and policy.key_style is KeyStyle.JURA:
-        spelt = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _SPELT]
-        for origin in spelt:
-            rule = f"{origin.rule}; spelt as jura-ng did (records.key_style)"
+        respelled = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _RESPELLED]
+        for origin in respelled:
+            rule = f"{origin.rule}; spelled as jura-ng did (records.key_style)"
             yield ValueOrigin(name=origin.name, rule=rule, source=origin.source)
 
 
@@ -89,8 +89,8 @@ def _personal(policy: RecordPolicy, job: PublishedJob, receiver: Receiver) -> It
     yield ValueOrigin(name="LocalUserId", rule=rule, source="local_user")
     kept = job.local_group == job.job.local_group
     yield ValueOrigin(name="LocalGroup", rule=_AS_IT_IS if kept else rule, source="local_group")
-    told = job.projects == job.job.projects
-    yield ValueOrigin(name="ProjectName", rule=_AS_IT_IS if told else rule, source="projects")
+    unchanged = job.projects == job.job.projects
+    yield ValueOrigin(name="ProjectName", rule=_AS_IT_IS if unchanged else rule, source="projects")
     yield ValueOrigin(name="JobName", rule=rule, source="job_name")
     yield ValueOrigin(name="FileTransfers", rule=rule, source="transfers")
     if receiver.submit_host_is_client:
@@ -107,16 +107,16 @@ def _local_id(policy: RecordPolicy, job: PublishedJob) -> ValueOrigin:
 
 
 def _service_level(job: PublishedJob) -> ValueOrigin:
-    said = job.benchmark
-    if said.unreadable is not None:
+    applied = job.benchmark
+    if applied.unreadable is not None:
         return ValueOrigin(
-            name="ServiceLevel", rule=f"the job's cannot be read: {said.unreadable.reason}", source="benchmark"
+            name="ServiceLevel", rule=f"the job's cannot be read: {applied.unreadable.reason}", source="benchmark"
         )
-    default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if said.arex_default else ""
-    if said.origin == "the job":
+    default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if applied.arex_default else ""
+    if applied.origin == "the job":
         return ValueOrigin(name="ServiceLevel", rule=f"the job{default}", source="benchmark")
     own = f", whose override wins over the job's {job.job.benchmark!r}" if job.job.benchmark else ""
-    return ValueOrigin(name="ServiceLevel", rule=f"{said.origin}{own}")
+    return ValueOrigin(name="ServiceLevel", rule=f"{applied.origin}{own}")
 
 
 def _fqan(job: PublishedJob) -> ValueOrigin:

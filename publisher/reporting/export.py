@@ -1,9 +1,9 @@
-"""Finished jobs for other systems, one by one: what the accounting data has, and what the site says of it.
+"""Finished jobs for other systems, one by one: the accounting data of each, and what the site
+publishes about it.
 
-The columns under which single jobs are handed to other systems: one definition for every output.
-
-Raw values and what is made of them stand side by side under names of their own, those of the report's CSV files: `wall_s` is
-time on the clock, `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too. Unknown is None, never zero.
+Raw and derived values have columns of their own, named as in the report's CSV files: `wall_s` is
+time on the clock, `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too.
+Unknown is None, never zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Value = str | int | Decimal | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedJob:
-    """A finished job, and what the site says of it; None where it cannot be published, for the reason in `unfit`."""
+    """A finished job, and what the site says about it; None where it cannot be published, for the reason in `unfit`."""
 
     job: JobRecord
     published: PublishedJob | None
@@ -57,7 +57,7 @@ def _count(name: str, unit: str, meaning: str) -> Column:
     return Column(name=name, kind="integer", unit=unit, meaning=meaning, value=attrgetter(f"job.{name}"))
 
 
-def _said(
+def _published(
     name: str, meaning: str, value: Callable[[PublishedJob], Value], kind: Literal["text", "texts"] = "text"
 ) -> Column:
     return Column(
@@ -113,20 +113,20 @@ def _charge(one: ExportedJob) -> Decimal | None:
 
 COLUMNS: Final = (
     _raw("job_id", "text", "", "id of the job at the CE"),
-    _said("local_id", "id in the batch system as published", lambda said: said.local_id),
+    _published("local_id", "id in the batch system as published", lambda job: job.local_id),
     _raw("status", "text", "", "how it ended: completed, failed, aborted"),
     _count("exit_code", "", "exit status of the job"),
-    _said("site", "site as published", lambda said: said.where.site),
-    _said("submit_host", "endpoint of a grid job, batch server of a local one", lambda said: said.where.submit_host),
-    _said("machine_name", "the CE", lambda said: said.where.machine_name),
-    _said("infrastructure", "grid or local", lambda said: said.where.infrastructure),
+    _published("site", "site as published", lambda job: job.where.site),
+    _published("submit_host", "endpoint of a grid job, batch server of a local one", lambda job: job.where.submit_host),
+    _published("machine_name", "the CE", lambda job: job.where.machine_name),
+    _published("infrastructure", "grid or local", lambda job: job.where.infrastructure),
     _raw("interface", "text", "", "type of the endpoint"),
     _raw("queue", "text", "", "queue or partition"),
-    _said("user", "who, as records.identity lets it be said", lambda said: said.who.user),
-    _said("vo", "VO as published", lambda said: said.who.vo),
-    _said("vo_group", "group within the VO", lambda said: said.who.group),
-    _said("vo_role", "role within the VO", lambda said: said.who.role),
-    _said("projects", "projects as published", lambda said: said.projects, "texts"),
+    _published("user", "who, as records.identity lets it be said", lambda job: job.who.user),
+    _published("vo", "VO as published", lambda job: job.who.vo),
+    _published("vo_group", "group within the VO", lambda job: job.who.group),
+    _published("vo_role", "role within the VO", lambda job: job.who.role),
+    _published("projects", "projects as published", lambda job: job.projects, "texts"),
     _time("submitted_at", "when it was submitted", lambda job: job.submitted_at),
     _time("started_at", "when it began to run, where that is known", lambda job: job.started_at),
     _time("ended_at", "when it ended", lambda job: job.ended_at),
@@ -164,10 +164,10 @@ COLUMNS: Final = (
         meaning="cpu_s over wall_core_s, four decimals; null where there was no wall time",
         value=_efficiency,
     ),
-    _said(
+    _published(
         "benchmark_type",
         "kind of the benchmark that is published",
-        lambda said: said.benchmark.benchmarks[0].kind if said.benchmark.benchmarks else None,
+        lambda job: job.benchmark.benchmarks[0].kind if job.benchmark.benchmarks else None,
     ),
     Column(
         name="benchmark_value",
@@ -191,7 +191,7 @@ COLUMNS: Final = (
     Column(
         name="charge", kind="decimal", unit="of charge_unit", meaning="what it costs by records.charges", value=_charge
     ),
-    _said("charge_unit", "unit of the charge", lambda said: None if said.charge is None else said.charge.tariff.unit),
+    _published("charge_unit", "unit of the charge", lambda job: None if job.charge is None else job.charge.tariff.unit),
     Column(
         name="unfit",
         kind="text",

@@ -26,16 +26,16 @@ def whole_file(path: Path, *, mode: int = 0o644) -> Iterator[TextIO]:
                 yield out
             return
         path = path.resolve()  # of a link the file is replaced, and not the link
-        descriptor, beside = mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(descriptor, "w", encoding="utf-8", newline="") as out:
                 yield out
                 out.flush()
                 os.fchmod(descriptor, mode)
                 os.fsync(descriptor)
-            Path(beside).replace(path)
+            Path(temporary).replace(path)
         except BaseException:
-            Path(beside).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
     except BrokenPipeError:  # whoever reads the pipe has enough
         raise

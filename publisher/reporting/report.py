@@ -1,4 +1,4 @@
-"""What a report tells of a period: what jobs used, what they cost, what became of them at each target. Only reads."""
+"""What a report reports on a period: what jobs used, what they cost, what became of them at each target. Only reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RowsRead = Callable[[int], None]
 class CountDrift:
     """A month and submit host at a target, in numbers of jobs, counted as `sync --check` does, without looking at each job.
 
-    `told` is None where counts are not told, or were not yet. `before` were delivered by another publisher before our start.
+    `reported` is None where counts are not sent, or were not yet. Another publisher delivered `before`, before our start.
     """
 
     target: str
@@ -36,8 +36,8 @@ class CountDrift:
     database: int
     delivered: int
     before: int
-    told: int | None
-    tells: bool
+    reported: int | None
+    reports_counts: bool
 
     @property
     def missing(self) -> int:
@@ -45,9 +45,9 @@ class CountDrift:
         return self.database - self.delivered - self.before
 
     @property
-    def untold(self) -> bool:
+    def unreported(self) -> bool:
         """Whether the receiver was last told another number than it holds."""
-        return self.tells and self.told != self.delivered + self.before
+        return self.reports_counts and self.reported != self.delivered + self.before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Report:
     partial: Sequence[str]
 
 
-def gather(site: Site, window: Window, *, rows_read: RowsRead) -> Report:
+def collect(site: Site, window: Window, *, rows_read: RowsRead) -> Report:
     """Raises: SourceError, LedgerError, ConfigError."""
     now, policy = site.clock(), site.policy
     with closing(site.ledger_to_read()) as ledger:
@@ -179,14 +179,14 @@ def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:
 
 
 def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Sequence[int]) -> list[CountDrift]:
-    places: set[HostMonth] = {*wanted.since, *wanted.before, *counts.delivered, *counts.before, *counts.told}
+    places: set[HostMonth] = {*wanted.since, *wanted.before, *counts.delivered, *counts.before, *counts.reported}
     rows = []
     for month, host in sorted(at for at in places if at[0] in months):
         at = month, host
         database, delivered = wanted.since[at] + wanted.before[at], counts.delivered.get(at, 0)
         # Some of those before our start may have been republished since.
         before = min(counts.before.get(at, wanted.before[at]), max(database - delivered, 0))
-        told = counts.told.get(at) if target.sync else None
+        reported = counts.reported.get(at) if target.sync else None
         theirs = not delivered and not wanted.since[at]  # another publisher's month, whose count it told itself
         rows.append(
             CountDrift(
@@ -196,8 +196,8 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
                 database=database,
                 delivered=delivered,
                 before=before,
-                told=told,
-                tells=target.sync and not (theirs and told is None),
+                reported=reported,
+                reports_counts=target.sync and not (theirs and reported is None),
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""What the accounting data itself tells, whatever was published: statistics over jobs, and all that stands of one."""
+"""What the accounting data itself tells, whatever was published: statistics over jobs, and everything known about one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def beginning(site: Site, kind: str, text: str) -> list[str]:
 
 
 def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
-    """All that stands of a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
+    """Everything known about a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
     with closing(_accounts(site)) as accounts:
         found = accounts.sheet(job_id)
         if found is not None:
@@ -88,7 +88,7 @@ def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
         meant = accounts.with_local_id(job_id) if job_id else ()
     hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
     raise not_found(
-        site, f"no job is called {job_id!r} in the accounting data; what is asked for is the JobID of the CE{hint}"
+        site, f"no job is called {job_id!r} in the accounting data; give the JobID that the CE assigned{hint}"
     )
 
 
@@ -98,7 +98,7 @@ def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
     listed = (
         f"`publisher complete {words}` lists those that it knows" if words else f"there are {', '.join(sorted(known))}"
     )
-    return f"the accounting data knows no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
+    return f"the accounting data has no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
 
 
 def _accounts(site: Site) -> Accounts:

@@ -54,7 +54,7 @@ class ExpectedJobs:
 
 @dataclass(frozen=True, slots=True)
 class _SiteValues:
-    """What the site says of the jobs of a group."""
+    """What the site says about the jobs of a group."""
 
     vo: str
     user: str
@@ -94,39 +94,39 @@ class UsageReport:
         for group in page.groups:
             # When the first of them may have ended: the era's beginning.
             since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
-            said = self._said(group.example, since)
-            self._add(group, said, since // DAY_S)
-            for wanted, (_, start), host in zip(self.wanted, self._targets, said.hosts, strict=True):
+            values = self._site_values(group.example, since)
+            self._add(group, values, since // DAY_S)
+            for wanted, (_, start), host in zip(self.wanted, self._targets, values.hosts, strict=True):
                 if host is not None:
                     counts = wanted.before if start is not None and since < start else wanted.since
                     counts[month_number(since), host] += group.jobs
 
-    def _add(self, group: UsageGroup, said: _SiteValues, day: int) -> None:
+    def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
         usage, example = self.usage, group.example
         project = group.project
         if group.own_project:
             project = OWN_PROJECT
-        usage.total.add(group, said.weight)
+        usage.total.add(group, values.weight)
         for sums, name in (
             (usage.statuses, example.status),
-            (usage.vos, said.vo),
+            (usage.vos, values.vo),
             (usage.queues, example.queue),
-            (usage.users, said.user),
+            (usage.users, values.user),
             (usage.projects, project),
-            (usage.benchmarks, said.benchmark),
+            (usage.benchmarks, values.benchmark),
         ):
-            _of(sums, name).add(group, said.weight)
-        if said.arex_default and group.wall_s:
+            _of(sums, name).add(group, values.weight)
+        if values.arex_default and group.wall_s:
             usage.arex_default_wall_s[example.queue] += group.wall_s
         if day not in usage.days:
             usage.days[day] = Used()
-        usage.days[day].add(group, said.weight)
-        usage.wall_core_s_by_vo[day, said.vo] += group.wall_s * (example.cpu_count or 1)
+        usage.days[day].add(group, values.weight)
+        usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
         waits = usage.waits.setdefault(example.queue, Durations())
         waits.add(group.waits_s)
         waits.unknown += group.jobs - len(group.waits_s)
 
-    def _said(self, example: JobRecord, since: Epoch) -> _SiteValues:
+    def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
         at = id(example), bisect_right(self._turns, since)
         known = self._known.get(at)
         if known is None:

@@ -1,10 +1,9 @@
-"""Importers of other systems' accounting, by name. A new one is one file here and one line in `IMPORTERS`.
+"""Sources of job records and importers of other systems' accounting, by name.
 
-They write a local accounting database of ARC's schema 2, which `source: {type: arex}` reads like A-REX's own.
-
-Sources of job records, by name. A new one is one file here and one line in `SOURCES`.
-
-Plug-ins load on first use, so that a command that needs no source starts without it.
+A new source is one file and one line in `SOURCES`; a new importer one file and one line in
+`IMPORTERS`. Importers write a local database with ARC's schema 2, which `source: {type: arex}`
+reads like A-REX's own. Plug-ins load on first use, so that a command that needs none starts without
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ IMPORTERS: Final[Mapping[str, str]] = {
     "sonar": "publisher.sources.sonar.importer",
 }
 
-BESIDE_STATE: Final = "imported.db"  # the database that they write by default
+IMPORTED_DATABASE: Final = "imported.db"  # the database that they write by default
 # What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
 BY_INTERFACE: Final[Mapping[str, str]] = {"gridengine": "gridengine", "slurm": "sonar"}
 

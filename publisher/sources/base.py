@@ -1,4 +1,4 @@
-"""What every source offers: pages of job records, by row order or by end time."""
+"""The interface of sources: pages of job records, in row order or by end time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from publisher.model.job import Alike, Epoch, JobId, JobRecord, RowRef, RunValues, SideTable, SkippedJob
+from publisher.model.job import Epoch, JobGroup, JobId, JobRecord, RowRef, RunValues, SideTable, SkippedJob
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -30,7 +30,7 @@ __all__ = [
 class Page:
     """Some rows of one database, read in one short transaction.
 
-    `cursor` is where reading goes on after this page; None for pages that were asked for by window or by row.
+    `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
     `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
     and no longer exist. `alike` are further jobs, for those who asked to count them only.
     """
@@ -39,7 +39,7 @@ class Page:
     skipped: tuple[SkippedJob, ...] = ()
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
-    alike: tuple[Alike, ...] = ()
+    alike: tuple[JobGroup, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
@@ -76,7 +76,7 @@ class Absent(NamedTuple):
 
 
 class RowsAhead(NamedTuple):
-    """Rows behind a cursor, counted and not looked at: at most so many finished jobs, and when the first of them ended."""
+    """Rows behind a cursor, counted and not examined: at most so many finished jobs, and when the first of them ended."""
 
     rows: int
     late: int  # of them ended before the moment that was asked about
@@ -90,7 +90,7 @@ DoneWith = Callable[[Sequence[int], Sequence[RunValues]], Sequence[bool]]
 class Source(Protocol):
     """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go between pages.
 
-    Of several databases, those that are there are read; `absent` tells of the others.
+    Of several databases, those that are there are read; `absent` reports on the others.
     All methods raise: SourceError when the data cannot be read; never an empty answer instead.
     """
 
@@ -114,7 +114,7 @@ class Source(Protocol):
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
-        Runs that `done_with` knows are left out, before what stands beside their rows is read. `alike`: jobs are only
+        Runs that `done_with` knows are left out, before what is beside their rows is read. `alike`: jobs are only
         counted, so those that are alike may come as `Page.alike`.
         """
         ...
@@ -128,7 +128,7 @@ class Source(Protocol):
         ...
 
     def rows(self) -> int:
-        """Rows of finished jobs in all databases, from indexes; a job that stands in two of them counts in both."""
+        """Rows of finished jobs in all databases, from indexes; a job that is in two of them counts in both."""
         ...
 
     def fits(self, cursor: Cursor) -> bool:

@@ -1,4 +1,4 @@
-"""What every importer offers: files in, rows of an accounting database out, and a report of what became of each record."""
+"""The interface of importers: read accounting files, write rows of an accounting database, and report on every record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ImportReport:
     incomplete: int = 0  # records whose CPU time is not all of it
     held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
     orphans: int = 0  # those among them that wait for too long
-    orphans_are: str = "records of parallel tasks"
+    orphans_are: tuple[str, str] = ("record of a parallel task", "records of parallel tasks")
     set_aside: int = 0
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why

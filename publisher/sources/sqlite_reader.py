@@ -7,7 +7,7 @@ Three ways, in this order (tried with SQLite 3.40 as another user; users facts, 
 - shared: `mode=ro`, with SQLite's own locks. Right whenever it works. In WAL mode it needs `-wal` and `-shm`, and would
   create them where it may: files that A-REX could not write if they were ours. So it is not tried there.
 - unlocked: `immutable=1`, only while no `-wal` or `-journal` holds anything. A writer may start at any moment, so the
-  file is looked at before and after each question, and the question is asked again when it changed.
+  file is examined before and after each question, and the question is asked again when it changed.
 - copy: the file and its `-wal` (or hot `-journal`) together, to a private directory. Never `immutable` past a WAL: that
   misses its rows silently.
 """
@@ -106,7 +106,7 @@ _ATTEMPTS: Final = 5
 # One question at a time is asked of a file in this process, whichever target asks: to open the file past SQLite's locks, and to
 # close it again, takes away those of all other connections of the process (SQLite, How To Corrupt, section 2.2).
 _ASKING: Final[dict[str, RLock]] = {}
-_BESIDE: Final = ("", "-wal", "-journal")
+_COMPANION_FILES: Final = ("", "-wal", "-journal")
 _CANNOT_SHARE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 _WAL_FORMAT: Final = b"\x02\x02"  # bytes 18 and 19 of the header: SQLite file format, section 1.3.3
 _ADVICE: Final = {
@@ -129,7 +129,7 @@ class OpenMode(StrEnum):
     COPY = "copy"
 
 
-class CopyShelf:
+class CopyDirectory:
     """The private copies of one source, kept from call to call while the original stays as it was."""
 
     def __init__(self, directory: Path) -> None:
@@ -166,12 +166,12 @@ class ReadOnlyFile:
     A file that is replaced under us is noticed at the next opening (copy) or question (shared, unlocked).
     """
 
-    def __init__(self, path: str, shelf: CopyShelf, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, path: str, copies: CopyDirectory, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         """Raises: SourceError when no way leads to all rows."""
         self.path = path
         self.way = OpenMode.SHARED
         self.why = ""
-        self._shelf = shelf
+        self._copies = copies
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
         self._copy: PrivateCopy | None = None
@@ -263,7 +263,7 @@ class ReadOnlyFile:
                 )
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise source_error(self.path, error) from error
-        self._copy = self._shelf.take(self.path)
+        self._copy = self._copies.take(self.path)
         self._connection = self._copy.connection
         self.way = OpenMode.COPY
         self.why = (
@@ -313,10 +313,10 @@ def check_readable(path: str) -> None:
 def file_marks(path: str) -> Marks:
     """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where there is no such file.
 
-    Raises: SourceError when they cannot be looked at.
+    Raises: SourceError when they cannot be examined.
     """
     real = os.path.realpath(path)  # SQLite keeps them beside the file that a link points to
-    return tuple(_mark(real + suffix) for suffix in _BESIDE)
+    return tuple(_mark(real + suffix) for suffix in _COMPANION_FILES)
 
 
 def primary_code(error: sqlite3.Error) -> int:
@@ -328,7 +328,7 @@ def primary_code(error: sqlite3.Error) -> int:
 def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> SourceError:
     """An error of SQLite in words that an administrator can act on."""
     if isinstance(error, UnicodeDecodeError):
-        return SourceError(f"{path}: {_ADVICE[sqlite3.SQLITE_CORRUPT]} (its schema is no text)")
+        return SourceError(f"{path}: {_ADVICE[sqlite3.SQLITE_CORRUPT]} (its schema is not text)")
     advice = _ADVICE.get(primary_code(error))
     return SourceError(f"{path}: {advice} ({error})" if advice else f"{path}: cannot be read: {error}")
 

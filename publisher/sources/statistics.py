@@ -1,12 +1,8 @@
-"""A job as its accounting rows have it, finished or not, whole or not: for people who look into the accounting data.
+"""The interface behind `stats`, `job` and `report`: single jobs, statistics, and usage summed up
+over a period.
 
-Statistics of the accounting data itself: which jobs are counted, and what they add up to.
-
-What the jobs of a period used: groups as a source sums them up, and sums of such groups.
-
-What local statistics ask of a source: every job once, finished or not, and all that stands of one job.
-
-What reports ask of a source: the finished jobs of a period, summed up while they are read.
+Statistics count every job, finished or not, as its accounting rows have it; reports read finished
+jobs and sum them up while they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from publisher.sources import offered
 class StoredEvent:
     """A change of state. `local_time` is the CE's clock, as stored; `moments` what it may mean.
 
-    One moment usually; two in the hour in which clocks go back, none for text that is no time of the zone.
+    One moment usually; two in the hour in which clocks go back, none for text that is not a time of the zone.
     """
 
     key: str
@@ -38,7 +34,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetails:
-    """All that stands of a job in one database. None is unknown, '' a text that is not there.
+    """Everything known about a job in one database. None is unknown, '' a text that is not there.
 
     `attributes` are its token's, `extra` everything else that A-REX noted by name; both as stored, without repetitions.
     `oddities` tell of values that cannot be read. `elsewhere` are other databases that hold the job too.
@@ -104,7 +100,7 @@ class JobFilter:
 class CountedJob(NamedTuple):
     """What statistics need of a job, finished or not. Made for every row, so a tuple: half the time of a frozen dataclass.
 
-    None is unknown. '' is a name that is not there. `unreadable` is whether some value is no number, or a negative time.
+    None is unknown. '' is a name that is not there. `unreadable` is whether some value is not a number, or a negative time.
     """
 
     job_id: str
@@ -355,7 +351,7 @@ class Accounts(Protocol):
         ...
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        """The same jobs, added up page by page so that they can be told apart `by` one of `GROUPINGS`."""
+        """The same jobs, added up page by page so that they can be distinguished `by` one of `GROUPINGS`."""
         ...
 
     def names(self, kind: NameKind) -> frozenset[str]:
@@ -363,7 +359,7 @@ class Accounts(Protocol):
         ...
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
-        """All that stands of a job, in the database in which it counts; None when there is no such job."""
+        """Everything known about a job, in the database in which it counts; None when there is no such job."""
         ...
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:

@@ -1,9 +1,10 @@
-"""Work beside the main thread, on the second core: signing and sending spend most of their time in libraries that let go of the
-interpreter meanwhile, or waiting for an answer.
+"""Signing and sending in a second thread: they spend most of their time in libraries that release
+the interpreter, or waiting.
 
-The ledger, the source, checks and whoever watches stay on the main thread. It starts a piece of work, goes on, and collects
-what came of it before it starts the next of that kind: so no queue can grow. What is mostly Python has no place here:
-two threads that both want the interpreter cost a tenth more than one after the other.
+The ledger, the source, checks and observers stay on the main thread. It starts a piece of work,
+continues, and collects the result before it starts the next of that kind, so no queue can grow. Work
+that is mostly Python does not belong here: two threads that both want the interpreter are slower
+than one after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BackgroundTask(Generic[Result]):
         self._thread.start()
 
     def result(self) -> Result:
-        """What came of it, when it is done. Raises: whatever the work raised."""
+        """The result, once it is done. Raises: whatever the work raised."""
         while self._thread.is_alive():
             self._thread.join(_LOOK_EVERY_S)
         if self._error is not None:

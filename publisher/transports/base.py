@@ -1,4 +1,4 @@
-"""What every transport offers: hand a message over, and say what became of it."""
+"""The interface of transports: deliver a message and return a receipt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Verdict(StrEnum):
     """What became of a message.
 
     `DELIVERED` is the only good one. `IN_DOUBT` may have been stored: it is sent again as it is. `RETRY_LATER` was surely not
-    stored, or is harmless to repeat, and waits for the next round. `TOO_LARGE` goes on in halves. `REFUSED` is about this
+    stored, or is harmless to repeat, and waits for the next round. `TOO_LARGE` continues in halves. `REFUSED` is about this
     message alone: its records are narrowed down and set aside. `STOP_TARGET` is about the target: nothing more is tried there.
     """
 
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a transport says after handing over one message. `reason` is for people, at most 500 characters, no secrets.
+    """What a transport returns after delivering one message. `reason` is for people, at most 500 characters, no secrets.
 
     `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
@@ -86,7 +86,7 @@ class Environment(NamedTuple):
     """What a transport needs of the world, handed in so that nothing in this room sleeps, guesses or looks around.
 
     `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that many seconds and returns
-    True, at once, when a stop was asked for. `signed` tells of a format whether its receiver takes S/MIME around the payload.
+    True, at once, when a stop was asked for. `signed` reports on a format whether its receiver takes S/MIME around the payload.
     """
 
     environment: Mapping[str, str]
@@ -120,12 +120,12 @@ class OneOff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """What the `Options` of every transport tell of a target, beside its keys in the configuration."""
+    """What the `Options` of every transport provide, in addition to the keys of the configuration."""
 
     one_off: ClassVar[OneOff | None] = None
 
     def destination(self) -> Destination | None:
-        """None where messages of several targets cannot meet, or where the receiver tells them apart."""
+        """None where messages of several targets cannot meet, or where the receiver distinguishes them."""
         return None
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
@@ -144,7 +144,7 @@ class Transport(Protocol):
         ...
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Hand one message over and say what became of it. Never raises for what the other side or the network does.
+        """Deliver one message and return the receipt. Never raises for what the other side or the network does.
 
         Raises: CredentialError before anything is sent, when certificate or key cannot be used.
         """

@@ -54,7 +54,7 @@ class Authz:
         self.lines[dn] = (*self.lines.get(dn, ()), *actions)
 
     def may_insert(self, dn: str) -> bool:
-        """Whether there is a `jobinsert` right at all. Raises: Crash for a subject whose CN is no host name."""
+        """Whether there is a `jobinsert` right at all. Raises: Crash for a subject whose CN is not a host name."""
         if not any(action.partition(":")[0] == "jobinsert" for action in self.lines.get(dn, ())):
             return False
         host_name(dn, self.generation)

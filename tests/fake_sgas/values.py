@@ -40,7 +40,7 @@ def integer(text: str | None) -> int | None:
 
 
 def strict_integer(text: str | None) -> int:
-    """Raises: Crash also for what is no number."""
+    """Raises: Crash also for what is not a number."""
     try:
         return int(present(text))
     except ValueError as error:

@@ -25,7 +25,9 @@ class Group(StrEnum):
 
 
 class Context(NamedTuple):
-    """What a command gets beside its arguments: the site, when it asks for it, and the event that asks for an early end."""
+    """What a command gets in addition to its arguments: the site, loaded on demand, and the event that asks it to stop
+    early.
+    """
 
     load: Callable[[], LiveSite]
     stop: threading.Event
@@ -43,7 +45,7 @@ class CommandModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of `publisher`: its name, its module, where `--help` lists it, and what it says of it."""
+    """A command of `publisher`: its name, its module, where `--help` lists it, and what it says about it."""
 
     name: str
     module: str
@@ -59,25 +61,25 @@ class Command:
 
 _SEND, _LOOK, _REPAIR, _OTHER, _CONFIG = Group
 COMMANDS: Final = (
-    Command("publish", "publish", _SEND, "one regular round: everything not yet delivered"),
-    Command("run", "run", _SEND, "the same as a daemon, on the targets' own timetables, until SIGTERM"),
-    Command("sync", "sync", _SEND, "tell job counts per submit host and month, or check them"),
-    Command("status", "status", _LOOK, "what was delivered, what waits; only reads"),
-    Command("trace", "trace", _LOOK, "every message that carried a job"),
-    Command("explain", "explain", _LOOK, "how each published value of a job came about, and the record"),
-    Command("stats", "stats", _LOOK, "statistics of the accounting data, whatever was published"),
-    Command("job", "job", _LOOK, "all that stands of a job in the accounting data"),
-    Command("report", "report", _LOOK, "one page with plots: what jobs used, and what became of them; only reads"),
-    Command("doctor", "doctor", _REPAIR, "look for everything that could keep records from going out; sends none"),
-    Command("republish", "republish", _REPAIR, "a window again, whatever was delivered; resumable"),
-    Command("quarantine", "quarantine", _REPAIR, "the jobs that were set aside"),
-    Command("source", "source", _REPAIR, "the accounting databases that were read"),
-    Command("import", "import_", _OTHER, "another system's accounting into a local database that `source` can name"),
-    Command("export", "export", _OTHER, "finished jobs one by one, for other systems; only reads"),
-    Command("charge", "charge", _OTHER, "compute, keep and list what jobs cost by the formulas of records.charges"),
-    Command("config", "config", _CONFIG, "the configuration itself"),
-    Command("complete", "complete", _CONFIG, "the words that the shell's completion offers; only reads"),
-    Command("help", "help", _CONFIG, "how a command is called; without one, all commands"),
+    Command("publish", "publish", _SEND, "deliver everything not yet delivered, once"),
+    Command("run", "run", _SEND, "do the same as a daemon, on each target's schedule, until SIGTERM"),
+    Command("sync", "sync", _SEND, "send job counts per submit host and month, or check them"),
+    Command("status", "status", _LOOK, "show what was delivered and what is pending; only reads"),
+    Command("trace", "trace", _LOOK, "show every message that carried a job"),
+    Command("explain", "explain", _LOOK, "show how each published value of a job came about, and the record"),
+    Command("stats", "stats", _LOOK, "print statistics of the accounting data, published or not"),
+    Command("job", "job", _LOOK, "show everything that the accounting data has on a job"),
+    Command("report", "report", _LOOK, "make a page with plots: what jobs used and what was delivered; only reads"),
+    Command("doctor", "doctor", _REPAIR, "look for anything that could keep records from being sent; sends none"),
+    Command("republish", "republish", _REPAIR, "send a time window again, even if delivered before; resumable"),
+    Command("quarantine", "quarantine", _REPAIR, "list, release or drop the jobs that were set aside"),
+    Command("source", "source", _REPAIR, "list the accounting databases that were read, or retire one"),
+    Command("import", "import_", _OTHER, "import another system's accounting into a local database for `source`"),
+    Command("export", "export", _OTHER, "export finished jobs one by one, for other systems; only reads"),
+    Command("charge", "charge", _OTHER, "compute, store and list what jobs cost, by the formulas of records.charges"),
+    Command("config", "config", _CONFIG, "check, show or create a configuration"),
+    Command("complete", "complete", _CONFIG, "print the words that shell completion offers; only reads"),
+    Command("help", "help", _CONFIG, "show the help of a command, or list all commands"),
 )
 
 

@@ -26,6 +26,7 @@ from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.rates import Tariff, amount_text
+from publisher.model.text import plural
 from publisher.model.time import iso
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
@@ -38,14 +39,14 @@ _RUN_COLUMNS: Final = ("run", "state", "jobs that ended in", "project", "group",
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(
         parser,
-        start="jobs that ended since: 2026-03, 2026-03-05T14:00, last-month",
-        end="and before; a named period ends at its end",
+        start="jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
+        end="and before this time; a month or a day includes its end",
     )
-    parser.add_argument("--project", metavar="P", help="of this project only")
-    parser.add_argument("--group", metavar="G", help="of this local group only")
-    parser.add_argument("--jobs", action="store_true", help="list each job too")
+    parser.add_argument("--project", metavar="P", help="only of this project")
+    parser.add_argument("--group", metavar="G", help="only of this local group")
+    parser.add_argument("--jobs", action="store_true", help="also list each job")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--stored", action="store_true", help="list what is kept; compute nothing")
+    what.add_argument("--stored", action="store_true", help="list stored charges without computing anything")
     what.add_argument("--runs", action="store_true", help="list the runs that computed charges, and how they ended")
     add_json(parser)
 
@@ -86,8 +87,8 @@ def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
 
 
 def _whose(request: ChargeRequest) -> str:
-    said = {"project": request.project, "group": request.group}
-    return "".join(f", {name} {value!r} only" for name, value in said.items() if value is not None)
+    text = {"project": request.project, "group": request.group}
+    return "".join(f", {name} {value!r} only" for name, value in text.items() if value is not None)
 
 
 def _charge_json(report: ChargeReport) -> Json:
@@ -216,17 +217,20 @@ def _charge_notes(report: ChargeReport) -> list[str]:
         more = ", ..." if cause.jobs > len(cause.examples) else ""
         notes.append(f"{cause.jobs:,} without a result: {reason}: {', '.join(cause.examples)}{more}")
     if run is not None and run.counts.without_rule:
-        notes.append(f"{run.counts.without_rule:,} that no rule is for")
+        notes.append(f"{run.counts.without_rule:,} that no rule applies to")
     if run is not None and run.counts.unreadable:
         notes.append(
-            f"{run.counts.unreadable:,} rows that cannot be read as jobs; `publisher quarantine list` names them"
+            f"{plural(run.counts.unreadable, 'row')} not readable as jobs; `publisher quarantine list` names them"
         )
     for (was, now), change in report.bill.changes.items():
-        notes.append(f"changed: {change.jobs:,} jobs from {_said(was, change.before)} to {_said(now, change.after)}")
-    notes += [f"note: {said}" for said in report.overlaps]
+        notes.append(
+            f"changed: {plural(change.jobs, 'job')} from {_amount_text(was, change.before)} to "
+            f"{_amount_text(now, change.after)}"
+        )
+    notes += [f"note: {text}" for text in report.overlaps]
     if run is not None:
         notes.append(
-            f"run {run.number}: {run.counts.jobs:,} jobs assessed, {run.counts.first:,} for the first time, "
+            f"run {run.number}: {plural(run.counts.jobs, 'job')} assessed, {run.counts.first:,} for the first time, "
             f"{run.counts.changed:,} changed"
         )
     return notes
@@ -236,13 +240,13 @@ def _kept_line(kept: KeptCharge) -> str:
     """One job on a line: end, amount and unit or why there is none, project, group, id; what it was, where that changed."""
     job = kept.job
     cost = f"{_amount(job.amount) or '-':>14} {job.tariff.unit if job.tariff else '-'}"
-    said = f"{moment_text(job.ended_at)} {cost}  {job.project or '-'}  {job.group or '-'}  {job.job_id}"
+    text = f"{moment_text(job.ended_at)} {cost}  {job.project or '-'}  {job.group or '-'}  {job.job_id}"
     if job.reason:
-        said += f"  ({job.reason})"
+        text += f"  ({job.reason})"
     if kept.was is not None:
         before = _amount(kept.was.amount) or "nothing"
-        said += f"  (until run {kept.news_of}: {before} {kept.was.tariff.unit if kept.was.tariff else ''})"
-    return said
+        text += f"  (until run {kept.news_of}: {before} {kept.was.tariff.unit if kept.was.tariff else ''})"
+    return text
 
 
 def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
@@ -268,7 +272,7 @@ def _run_rows(runs: Sequence[ChargeRun]) -> list[tuple[str, ...]]:
     ]
 
 
-def _said(tariff: Tariff | None, amount: Decimal) -> str:
+def _amount_text(tariff: Tariff | None, amount: Decimal) -> str:
     return f"{amount_text(amount)} {tariff.unit} ({tariff.formula})" if tariff else "no charge"
 
 

@@ -23,25 +23,25 @@ from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.pipeline.takeover.lost_jobs import Watermark, look_for_lost, report
-from publisher.reporting.charges.rules import Charges, told_of_overlaps
+from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.arex.source import Options, create, writing_order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    add_action(actions, "check", "list everything that is wrong with it")
+    add_action(actions, "check", "check it and list every problem")
     add_action(actions, "show", "print it with all defaults filled in, without secrets")
     add_action(actions, "example", "print a commented sample")
-    from_arc = add_action(actions, "from-arc", "print one that does what ARC's publisher did, made of an arc.conf")
-    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read")
+    from_arc = add_action(actions, "from-arc", "print one made from an arc.conf that does what ARC's publisher did")
+    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; it is only read")
     from_arc.add_argument(
         "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"
     )
-    from_arc.add_argument("--site", default="", metavar="NAME", help="which site, when arc.conf tells none or several")
+    from_arc.add_argument("--site", default="", metavar="NAME", help="the site, if arc.conf names none or several")
     from_arc.add_argument(
         "--look-for-lost",
         action="store_true",
-        help="print no configuration but the jobs that ARC's publisher has passed over",
+        help="instead of a configuration, print the jobs that ARC's publisher missed",
     )
 
 
@@ -61,9 +61,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
     names = ", ".join(target.name for target in site.settings.targets)
-    print_line(f"{arguments.config}: good; targets: {names}")
-    for said in _overlaps(site):
-        print_line(f"note: {said}")
+    print_line(f"{arguments.config}: OK; targets: {names}")
+    for note in _overlaps(site):
+        print_line(f"note: {note}")
 
 
 def _check_importers(site: LiveSite) -> None:
@@ -83,7 +83,7 @@ def _overlaps(site: LiveSite) -> list[str]:
     settings = site.settings
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
     rules = [each.rules for each in price_lists if isinstance(each, Charges)]
-    return list(dict.fromkeys(said for each in rules for said in told_of_overlaps(each)))
+    return list(dict.fromkeys(note for each in rules for note in overlap_notes(each)))
 
 
 def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now: datetime) -> int:
@@ -101,7 +101,7 @@ def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now
     sys.stdout.write(page.text)
     if page.missing:
         error_line(
-            f"{arguments.arc_conf}: not enough for a configuration, {', '.join(page.missing)} must be filled in; "
+            f"{arguments.arc_conf}: incomplete: {', '.join(page.missing)} must be filled in; "
             "the list at the end says why"
         )
         return ConfigError.exit_status
@@ -111,7 +111,7 @@ def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now
 
 
 def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> list[str]:
-    """The report on jobs that ARC's publisher has passed over, for every target of the page.
+    """The report on jobs that ARC's publisher missed, for every target of the page.
 
     Raises: SourceError; UsageError when there is no time from which to look, or no database in which.
     """

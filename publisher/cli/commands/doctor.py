@@ -16,6 +16,7 @@ from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
 from publisher.doctor.host import Host
 from publisher.model.errors import ConfigError, PublisherError
+from publisher.model.text import plural
 
 # Where it looks for what starts the rounds.
 UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
@@ -28,7 +29,11 @@ _NAGIOS: Final[Mapping[State, tuple[int, str]]] = {
     State.FAILURE: (2, "CRITICAL"),
 }
 _GRAVEST_FIRST: Final = (State.FAILURE, State.WARNING, State.OK)
-_COUNTED: Final = ((State.OK, "ok"), (State.WARNING, "warnings"), (State.FAILURE, "failures"))
+_COUNTED: Final = (
+    (State.OK, "ok", "ok"),
+    (State.WARNING, "warning", "warnings"),
+    (State.FAILURE, "failure", "failures"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +122,7 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"{one.state:<8} {_named(one)}: {one.found}")
         if one.state is not State.OK:
             lines += [f"         why: {one.why}", f"         do:  {one.advice}"]
-    counts = ", ".join(f"{diagnosis.count(state)} {word}" for state, word in _COUNTED)
+    counts = ", ".join(plural(diagnosis.count(state), one, many) for state, one, many in _COUNTED)
     return [*lines, "", f"{counts}; nothing was sent"]
 
 
@@ -125,13 +130,13 @@ def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
     """The plug-in's line and its exit status. Spec: Monitoring Plugins Development Guidelines, sections 2 and 3."""
     worst = next(state for state in _GRAVEST_FIRST if state is State.OK or diagnosis.count(state))
     status, word = _NAGIOS[worst]
-    told = [
+    parts = [
         f"{_named(one)}: {one.found}"
         for state in _GRAVEST_FIRST[:2]
         for one in diagnosis.findings
         if one.state is state
     ]
-    text = "; ".join(told) or f"{len(diagnosis.findings)} questions asked, all is well"
+    text = "; ".join(parts) or f"{len(diagnosis.findings)} checks, no problems"
     counts = [
         PerfData(label="failures", value=diagnosis.count(State.FAILURE), critical="0"),
         PerfData(label="warnings", value=diagnosis.count(State.WARNING), warn="0"),

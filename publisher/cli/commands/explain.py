@@ -52,7 +52,7 @@ def _as_json(job_id: JobId, found: Sequence[Explanation]) -> Json:
                     for each in one.values
                 ],
                 "warnings": dict(one.oddities),
-                "mends": dict(one.mends),
+                "mends": dict(one.altered),
                 "record": one.record or None,
                 "unfit": one.unfit or None,
                 "group_jobs": one.group_jobs,
@@ -102,9 +102,9 @@ def _heading(one: Explanation) -> list[str]:
 
 
 def _notes(one: Explanation) -> list[str]:
-    """What is odd about it, and what the record says less than the job."""
-    notes = [f"odd, but no hindrance: {name}: {said}" for name, said in one.oddities]
-    notes += [f"said otherwise: {name}: {said}" for name, said in one.mends]
+    """What is odd about it, and which of the job's values the record leaves out."""
+    notes = [f"odd, but accepted: {name}: {text}" for name, text in one.oddities]
+    notes += [f"published differently: {name}: {text}" for name, text in one.altered]
     if one.unfit:
         notes.append(f"no record can be made: {one.unfit}")
     if one.origin is not None:
@@ -113,7 +113,7 @@ def _notes(one: Explanation) -> list[str]:
     notes += [f"imported: {field}: {rule}" for field, rule in one.imported]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
-        notes.append(f"the record is that of this job alone; its group has {one.group_jobs:,} jobs by now")
+        notes.append(f"the record shows this job alone; its group has {one.group_jobs:,} jobs by now")
     return notes
 
 
@@ -124,5 +124,5 @@ def _charge_notes(charge: ExplainedCharge | None) -> list[str]:
     lines += [f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities]
     result = f"{charge.amount} {charge.unit}" if charge.amount else "no charge"
     reason = f": {charge.reason}" if charge.reason else ""
-    unsaid = "" if charge.published or not charge.amount else "; this format has no place for it"
-    return [*lines, f"  = {result}{reason}{unsaid}"]
+    not_published = "" if charge.published or not charge.amount else "; this format has no field for it"
+    return [*lines, f"  = {result}{reason}{not_published}"]

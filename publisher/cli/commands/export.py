@@ -17,12 +17,13 @@ from publisher.cli.filters import add_filters, job_filter
 from publisher.cli.logs import notice
 from publisher.cli.output import print_csv, print_table
 from publisher.cli.site import incomplete
+from publisher.model.text import plural
 from publisher.reporting import export as exporting
 from publisher.reporting.export import COLUMNS, ExportedJob, SkippedJobs, Value
 from publisher.reporting.files import whole_file
 
 _DEFINITION_COLUMNS: Final = ("column", "type", "unit", "meaning")
-# Hot path: what stands before each value of a line, and how to get the value; then how each type of value is written.
+# Hot path: what is before each value of a line, and how to get the value; then how each type of value is written.
 _VALUES: Final = tuple((f"{json.dumps(column.name)}: ", column.value) for column in COLUMNS)
 _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
     str: encode_basestring_ascii,
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=formats, default="json-lines", help=f"one of {', '.join(formats)} (default json-lines)"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there (default: standard output)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write to this file (default: standard output)"
+    )
     parser.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
 
 
@@ -77,7 +80,7 @@ def _json_lines(jobs: Iterable[ExportedJob]) -> Iterator[str]:
 
 
 def _csv_rows(jobs: Iterable[ExportedJob]) -> Iterator[list[str]]:
-    """A row a job. Unknown is an empty cell, several texts are joined by `;`."""
+    """One row per job. Unknown is an empty cell, several texts are joined by `;`."""
     for job in jobs:
         yield [_cell(column.value(job)) for column in COLUMNS]
 
@@ -88,9 +91,9 @@ def _definitions() -> list[tuple[str, ...]]:
 
 def _left_out_lines(left_out: SkippedJobs) -> Iterator[str]:
     if left_out.in_progress:
-        yield f"{left_out.in_progress:,} jobs are still in progress and were left out"
+        yield f"{plural(left_out.in_progress, 'job')} left out, still in progress"
     for rule, count in sorted(left_out.unreadable.items()):
-        yield f"{count:,} jobs were left out because their rows cannot be read: {rule}"
+        yield f"{plural(count, 'job')} left out because of rows that cannot be read: {rule}"
 
 
 def _cell(value: Value) -> str:

@@ -11,8 +11,9 @@ from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.model.text import plural
 from publisher.pipeline.site import Site
-from publisher.sources import BESIDE_STATE, IMPORTERS, importer_plugin
+from publisher.sources import IMPORTED_DATABASE, IMPORTERS, importer_plugin
 from publisher.sources.importers import BadLine, ImportReport, Watch
 
 _ABORTED = "aborted"
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--database",
             type=Path,
             metavar="FILE",
-            help="the database to write (default: imported.db beside the state)",
+            help="the database to write (default: imported.db next to the state database)",
         )
         add_json(action)
 
@@ -46,17 +47,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportReport:
-    """What is new in these files, into the database, by default one beside the state.
+    """What is new in these files, into the database, by default one next to the state.
 
     Raises: ConfigError, UsageError, LedgerError, Busy. Trouble with single files is in the report.
     """
     importer = site.importer(arguments.action)
-    into = arguments.database or site.state.with_name(BESIDE_STATE)
+    into = arguments.database or site.state.with_name(IMPORTED_DATABASE)
     report = importer.run(arguments.paths, into, site.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
     if report.imported and report.aborted and without:
         report.notes.append(
-            f"{report.aborted:,} jobs were cancelled while they ran, and are not sent to {', '.join(without)}: add "
+            f"{plural(report.aborted, 'job')} cancelled while running and not sent to {', '.join(without)}: add "
             f"{_ABORTED} to records.statuses if their usage counts"
         )
     return report
@@ -98,17 +99,19 @@ def _row(report: ImportReport) -> tuple[str, ...]:
 
 
 def _notes(report: ImportReport) -> list[str]:
-    """What an administrator must know beside the counts."""
+    """What an administrator must know in addition to the counts."""
     notes = [f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common()]
     notes += [f"set aside: {_place(line)}: {line.reason}" for line in report.bad_lines[:_SHOWN]]
     if report.bad > _SHOWN:
-        notes.append(f"and {report.bad - _SHOWN:,} more lines set aside")
+        notes.append(f"and {plural(report.bad - _SHOWN, 'more line')} set aside")
     if report.set_aside:
-        notes.append(f"{report.set_aside:,} lines in all are set aside in the table ImportBadLine of {report.database}")
+        notes.append(
+            f"{plural(report.set_aside, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
+        )
     if report.orphans:
         notes.append(
-            f"{report.orphans:,} {report.orphans_are} have waited long for the record of their job: "
-            "is a file missing? Their usage is not published"
+            f"{plural(report.orphans, *report.orphans_are)}, for long without the record of the job itself: "
+            "is a file missing? This usage is not published"
         )
     return [*notes, *report.notes]
 

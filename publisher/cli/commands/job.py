@@ -1,4 +1,4 @@
-"""`job`: all that stands of one job in the accounting data: info, events, transfers."""
+"""`job`: everything that the accounting data has on one job: info, events, transfers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     info.add_argument("-o", "--output", choices=parts, default="all", help=f"one of {', '.join(parts)} (default all)")
     events = add_action(actions, "events", "its changes of state, in UTC and in the CE's local time")
     transfers = add_action(actions, "transfers", "the files that were staged in and out")
-    transfers.add_argument(
-        "--full-urls", action="store_true", help="with the passwords and signatures that URLs may hold"
-    )
+    transfers.add_argument("--full-urls", action="store_true", help="show passwords and signatures in URLs")
     for action in (info, events, transfers):
         add_job(action)
         add_json(action)
@@ -128,13 +126,13 @@ def _events_text(sheet: JobDetails, zone: str) -> Iterator[Part]:
         yield TextTable(_EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events])
         yield _zone_note(zone)
     else:
-        yield "no events are known"
+        yield "no events are recorded"
 
 
 def _zone_note(zone: str) -> str:
     if zone:
-        return f"local time is that of {zone} (source.time_zone)"
-    return "local time is taken for that of this host; source.time_zone names the CE's if it is another"
+        return f"local times are in {zone} (source.time_zone)"
+    return "local times are assumed to be in this host's zone; set source.time_zone if the CE's is different"
 
 
 def _transfers_json(sheet: JobDetails, *, full_urls: bool) -> Json:
@@ -159,7 +157,7 @@ def _transfers_text(sheet: JobDetails, *, full_urls: bool) -> Iterator[Part]:
     if sheet.transfers:
         yield TextTable(_TRANSFER_COLUMNS, _transfer_rows(sheet, full_urls=full_urls))
     else:
-        yield "no file transfers are known"
+        yield "no file transfers are recorded"
 
 
 def _transfer_rows(sheet: JobDetails, *, full_urls: bool) -> list[tuple[str, ...]]:
@@ -177,15 +175,15 @@ def _transfer_rows(sheet: JobDetails, *, full_urls: bool) -> list[tuple[str, ...
 
 
 def _heading(sheet: JobDetails) -> list[str]:
-    """The job, where it stands, and whether it goes on."""
+    """The job, where it stands, and whether it continues."""
     lines = [f"job {sheet.job_id}"]
     if sheet.in_progress:
-        lines.append("it is in progress: what it used is told when it has ended")
+        lines.append("it is in progress: its usage is recorded when it ends")
     return lines
 
 
 def _description_lines(sheet: JobDetails) -> list[str]:
-    told = [
+    fields = [
         ("status", sheet.status or "unknown"),
         ("batch id", sheet.local_id or "none"),
         ("user", sheet.user or "unknown"),
@@ -197,22 +195,22 @@ def _description_lines(sheet: JobDetails) -> list[str]:
         ("submitted", moment(sheet.submitted_at)),
     ]
     if not sheet.in_progress:
-        told += [
+        fields += [
             ("started", moment(sheet.started_at)),
             ("ended", moment(sheet.ended_at)),
             ("exit code", "unknown" if sheet.exit_code is None else str(sheet.exit_code)),
         ]
-    told += sheet.extra
-    told += [("database", f"{sheet.row.database}, row {sheet.row.record_id}")]
-    told += [("also in", path) for path in sheet.elsewhere]
-    return _told(told)
+    fields += sheet.extra
+    fields += [("database", f"{sheet.row.database}, row {sheet.row.record_id}")]
+    fields += [("also in", path) for path in sheet.elsewhere]
+    return _aligned(fields)
 
 
 def _resource_lines(sheet: JobDetails) -> list[str]:
     """Each with its unit: memory is in KiB in the accounting data, sizes are in bytes."""
     if sheet.in_progress:
         return []
-    told = [
+    fields = [
         ("nodes", _count(sheet.node_count)),
         ("cores", _count(sheet.cpu_count)),
         *([("GPUs", _count(sheet.gpu_count))] if sheet.gpu_count is not None else []),
@@ -226,7 +224,7 @@ def _resource_lines(sheet: JobDetails) -> list[str]:
         ("staged out", size(sheet.stage_out_bytes)),
         ("benchmark", sheet.benchmark or "none"),
     ]
-    return _told(told)
+    return _aligned(fields)
 
 
 def _rte_lines(sheet: JobDetails) -> list[str]:
@@ -258,9 +256,9 @@ def _count(number: int | None) -> str:
     return "unknown" if number is None else f"{number:,}"
 
 
-def _told(told: list[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in told) + 2
-    return [f"{name:<{width}}{text}" for name, text in told]
+def _aligned(fields: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in fields) + 2
+    return [f"{name:<{width}}{text}" for name, text in fields]
 
 
 _PARTS: Final[Mapping[str, Callable[[JobDetails], Sequence[str]]]] = {

@@ -13,15 +13,15 @@ from publisher.pipeline import publish
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
     parser.add_argument(
-        "--force", action="store_true", help="also targets that are not due yet, and look at every row again"
+        "--force", action="store_true", help="also publish to targets that are not due yet, and check every row again"
     )
     add_dry_run(parser)
     parser.add_argument(
         "--accept-key-change",
         action="store_true",
-        help="send months although rows under other keys stay at the receiver (its team must delete them)",
+        help="send months even if rows under other keys remain at the receiver (its team must delete them)",
     )
-    parser.add_argument("--limit", type=count, metavar="N", help="at most N jobs a target (not for summaries)")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N jobs per target (not for summaries)")
     add_json(parser)
 
 
@@ -37,4 +37,4 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             limit=arguments.limit,
             accept_key_change=arguments.accept_key_change,
         )
-    return outcomes.tell(arguments, site, ended)
+    return outcomes.print_outcomes(arguments, site, ended)

@@ -35,12 +35,17 @@ _NEEDED = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(
         parser,
-        start="jobs that ended since (default: last-month): 2026-03, last-month",
-        end="and before; a named period ends at its end (default: this-month)",
+        start="jobs that ended at or after this time (default: last-month): 2026-03, last-month",
+        end="and before this time; a month or a day includes its end (default: this-month)",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the page there; - is standard output")
     parser.add_argument(
-        "--format", choices=("html", "terminal"), default="html", help="a page, or tables and bars here"
+        "-o", "--output", type=Path, metavar="FILE", help="write the page to this file; - is standard output"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("html", "terminal"),
+        default="html",
+        help="an HTML page, or tables and bars on the terminal",
     )
     parser.add_argument(
         "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
@@ -54,7 +59,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     page = _page_maker() if on_page else None
     notice(f"report of jobs that ended in {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
-        found = reporting.gather(site, window, rows_read=counting.seen)
+        found = reporting.collect(site, window, rows_read=counting.seen)
     if arguments.csv is not None:
         _write_files(arguments.csv, found)
     if page is not None:
@@ -75,7 +80,7 @@ def _is_page(arguments: argparse.Namespace) -> bool:
     """Whether a page is wanted. Raises: UsageError when nothing is, or two things at once."""
     if arguments.format == "terminal":
         if arguments.output is not None:
-            raise UsageError("-o is for the page: without --format terminal, which prints")
+            raise UsageError("-o is for the HTML page and cannot be combined with --format terminal")
         return False
     if arguments.output is None and arguments.csv is None:
         raise UsageError("report needs -o FILE.html for a page, --format terminal, or --csv DIR")

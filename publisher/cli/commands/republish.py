@@ -1,4 +1,4 @@
-"""`republish`: a window again, after telling what would be sent."""
+"""`republish`: send a window again, after showing what would be sent."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from publisher.formats.base import OnChange
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.model.totals.months import gone_lines
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
@@ -35,20 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(
         parser,
         start="2026-03, 2026-03-05T14:00, last-month",
-        end="a named period ends at its end",
+        end="a month or a day includes its end",
         required=True,
     )
     add_targets(parser)
     parser.add_argument("--format", metavar="F", help="another format than the target's own")
     _add_one_off_target(parser)
     parser.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--no-brake", action="store_true", help="also what dwarfs or contradicts the ledger")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "--no-brake", action="store_true", help="send even what dwarfs or contradicts everything delivered so far"
+    )
     add_dry_run(parser)
     parser.add_argument(
         "--accept-key-change",
         action="store_true",
-        help="send months although rows under other keys stay at the receiver",
+        help="send months even if rows under other keys remain at the receiver",
     )
     add_json(parser)
 
@@ -59,13 +62,13 @@ def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(way.option, metavar=way.once.key.upper(), help=way.once.help)
     parser.add_argument("--site", help="with a URL: another site name")
     for key in _own_keys(ways):
-        told = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
-        parser.add_argument(f"--{key.replace('_', '-')}", help=f"with {', with '.join(told)}")
+        chosen = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
+        parser.add_argument(f"--{key.replace('_', '-')}", help=f"with {', with '.join(chosen)}")
     parser.add_argument(
         "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
     )
     parser.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: before the batch system's ids")
-    parser.add_argument("--batch-records", type=count, metavar="N", help="with a URL: at most N records a message")
+    parser.add_argument("--batch-records", type=count, metavar="N", help="with a URL: at most N records per message")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = _request(arguments, site)
     targets = _once(arguments, site) or choose(site.targets, arguments.target)
     quiet = arguments.quiet or arguments.json
-    with progress.counting("jobs looked at, to tell what will be sent", quiet=quiet) as looking:
+    with progress.counting("jobs examined, to work out what will be sent", quiet=quiet) as looking:
         plans = planning.plan(site, targets, request, looking)
     for line in plan_lines(plans):
         notice(line)
@@ -83,14 +86,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with progress.rounds(quiet=quiet) as report:
         report.expect(sum(plan.records or plan.jobs for plan in plans))
         ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
-    return outcomes.tell(arguments, site, ended, [planning.as_wished(target, request) for target in targets])
+    return outcomes.print_outcomes(
+        arguments, site, ended, [planning.as_requested(target, request) for target in targets]
+    )
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
     """Raises: UsageError."""
     formats = {**JOB_FORMATS, **SUMMARY_FORMATS}
     if arguments.format and arguments.format not in formats:
-        raise UsageError(f"no format is called {arguments.format!r}; there are {', '.join(formats)}")
+        raise UsageError(f"there is no format {arguments.format!r}; there are {', '.join(formats)}")
     now = site.clock()
     return RepublishRequest(
         window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
@@ -161,8 +166,8 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
             takers = " or ".join(other.option for other in ways if key in other.once.options)
             raise UsageError(f"--{key.replace('_', '-')} goes with {takers}")
     place = way.given(arguments) or ""
-    told = {key: value for key, value in (own | either).items() if value}
-    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format} | told
+    chosen = {key: value for key, value in (own | either).items() if value}
+    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format} | chosen
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
@@ -183,11 +188,11 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
     rounded = ", rounded out to whole months" if plan.rounded else ""
     yield f"{plan.target}: {plan.format}, jobs that ended in {plan.window}{rounded}"
     yield f"  {_size(plan)}; months: {', '.join(plan.months) or 'none'}"
-    if plan.goes_on:
+    if plan.resume_from:
         yield (
-            f"  {plan.rows:,} jobs left: goes on where the last run of the same errand stopped"
+            f"  {plural(plan.rows, 'job')} left: resumes where the last run of the same command stopped"
             if not plan.summary
-            else ("  goes on with the month in which the last run of the same errand stopped")
+            else ("  resumes with the month in which the last run of the same command stopped")
         )
     if plan.held:
         months = ", ".join(month.name for month in plan.held)
@@ -203,13 +208,16 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
 
 
 def _size(plan: RepublishPlan) -> str:
-    """Exact where every job was looked at; messages and bytes of single records are then by their mean size."""
+    """Exact where every job was examined; messages and bytes of single records are then by their mean size."""
     if plan.summary and not plan.counted:
-        return f"totals of at most {plan.jobs:,} jobs"
+        return f"totals of at most {plural(plan.jobs, 'job')}"
     if plan.summary:
-        return f"{plan.records:,} totals of {plan.jobs:,} jobs in {plan.messages:,} messages, {_bytes(plan.bytes)}"
-    jobs = f"{plan.jobs:,} jobs" if plan.counted else f"at most {plan.jobs:,} jobs"
-    return f"{jobs} in some {plan.messages:,} messages, {_bytes(plan.bytes)}"
+        return (
+            f"{plural(plan.records, 'total')} of {plural(plan.jobs, 'job')} in {plural(plan.messages, 'message')}, "
+            f"{_bytes(plan.bytes)}"
+        )
+    jobs = f"{'' if plan.counted else 'at most '}{plural(plan.jobs, 'job')}"
+    return f"{jobs} in about {plural(plan.messages, 'message')}, {_bytes(plan.bytes)}"
 
 
 def _bytes(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The daemon on this machine: signals, systemd and logs around the rounds. Runs until it is told to stop."""
+"""The daemon on this machine: signals, systemd and logs around the rounds. Runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             Daemon(
                 site,
                 load=lambda: follow(context.load()),
-                wish=_next_wish,
+                next_command=_next_command,
                 stop=context.stop,
                 manager=ServiceManager(site.environment),
                 observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
-                tell=_tell,
+                report=_log_outcome,
             ).serve()
     return 0
 
@@ -83,7 +83,7 @@ def _signals_wait() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _next_wish(seconds: float) -> DaemonCommand | None:
+def _next_command(seconds: float) -> DaemonCommand | None:
     from publisher.pipeline.daemon.daemon import DaemonCommand
 
     asked = signal.sigtimedwait(_SIGNALS, seconds)
@@ -100,7 +100,7 @@ def _lead_foreign_logs() -> None:
     logger.setLevel(logging.WARNING)
 
 
-def _tell(outcome: Outcome) -> None:
+def _log_outcome(outcome: Outcome) -> None:
     """What `publish` would print of it, as log lines."""
     log_trouble(outcome.target, outcome.exit_status, outcome.reason)
     log.log(

@@ -16,8 +16,10 @@ _COLUMNS = ("database", "last seen", "state")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    add_json(add_action(actions, "list", "show each database that was ever read, when last, and whether it is retired"))
-    retire = add_action(actions, "retire", "a database is gone for good: do not miss it any more")
+    add_json(
+        add_action(actions, "list", "show each database ever read, when it was last read, and whether it is retired")
+    )
+    retire = add_action(actions, "retire", "a database is gone for good: stop expecting it")
     retire.add_argument("databases", nargs="+", metavar="FILE", help="as `source list` shows it")
     add_json(retire)
 
@@ -51,7 +53,7 @@ def _as_text(found: Iterable[SourceFile]) -> Iterator[Part]:
 
 def _as_retired(found: Iterable[SourceFile]) -> Iterator[Part]:
     yield from _as_text(found)
-    yield "take a retired file out of `source.databases` too, if it stands there"
+    yield "also remove a retired file from `source.databases`, if it is listed there"
 
 
 def _state(one: SourceFile) -> str:

@@ -1,4 +1,4 @@
-"""`stats`: statistics of the accounting data, whatever was published."""
+"""`stats`: statistics of the accounting data, published or not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.by and arguments.output != "brief":
-        raise UsageError("--by makes a table of the totals: without --output")
+        raise UsageError("--by prints a table of totals and cannot be combined with --output")
     if arguments.csv and arguments.output == "json":
         raise UsageError("--csv and --output json contradict each other")
     wanted = job_filter(arguments, site)
@@ -186,7 +186,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     totals = tally.totals
     states = ", ".join(f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items()))
     vos = ", ".join(sorted(tally.vos))
-    told = [
+    overview = [
         ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
         ("wall time", duration(totals.wall_s)),
         (
@@ -200,12 +200,12 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("VOs", f"{len(tally.vos):,}" + (f": {vos}" if vos else "")),
         ("users", f"{len(tally.users):,}"),
     ]
-    lines = [f"{name:<17}{text}" for name, text in told]
+    lines = [f"{name:<17}{text}" for name, text in overview]
     if totals.in_progress:
-        lines.append(f"{totals.in_progress:,} of the jobs are in progress: they have no usage yet")
+        lines.append(f"in progress, without usage yet: {totals.in_progress:,} of the jobs")
     if totals.unreadable:
         lines.append(
-            f"{totals.unreadable:,} of the jobs have a usage that is no number, or negative; it counts as 0 here"
+            f"with a usage that is not a number, or negative, counted as 0 here: {totals.unreadable:,} of the jobs"
         )
     return lines
 

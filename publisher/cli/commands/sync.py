@@ -1,4 +1,4 @@
-"""`sync`: job counts per submit host and month, told to the receiver, or compared with what there is."""
+"""`sync`: job counts per submit host and month, sent to the receiver or compared with what it has."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from publisher.cli.site import LiveSite, incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.model.totals.months import AcceptedChange
 from publisher.model.totals.summary import KeyTotal, year_and_month
 from publisher.pipeline.site import choose
@@ -34,7 +35,7 @@ _COLUMNS = (
     "before us",
     "set aside",
     "pending",
-    "told",
+    "reported",
     "portal",
     "difference",
 )
@@ -61,11 +62,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _check(arguments, site, targets, months)
     with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
         ended = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
-    return outcomes.tell(arguments, site, ended)
+    return outcomes.print_outcomes(arguments, site, ended)
 
 
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
-    """Those whose counts are told or compared. Raises: UsageError."""
+    """Those whose counts are sent or compared. Raises: UsageError."""
     chosen = choose(site.targets, arguments.target)
     targets: list[Target] = [target for target in chosen if arguments.target or arguments.check or target.sync]
     if not targets:
@@ -140,7 +141,7 @@ def _as_json(found: _Check) -> Json:
                 "before": row.before,
                 "quarantined": row.quarantined,
                 "pending": row.pending,
-                "told": row.told,
+                "told": row.reported,
                 "portal": row.portal,
                 "purged": row.purged,
                 "repairs": list(row.repairs),
@@ -194,7 +195,7 @@ def _rows(found: _Check) -> list[tuple[str, ...]]:
             row.month_name,
             _host(row),
             *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
-            "-" if row.told is None else f"{row.told:,}",
+            "-" if row.reported is None else f"{row.reported:,}",
             "-" if row.portal is None else f"{row.portal:,}",
             "; ".join(_differences(row, gone)),
         )
@@ -219,23 +220,23 @@ def _total(total: KeyTotal | None) -> Json | None:
 def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
     """Beside jura-ng, row by row."""
     for one in shadows:
-        rows = f"{one.equal:,} rows alike, {len(one.different):,} not"
+        rows = f"{plural(one.equal, 'row')} equal, {len(one.different):,} not"
         yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
         for row in one.different:
-            yield f"  {row.row}: ours {_said(row.ours)}, jura-ng's {_said(row.theirs)}"
+            yield f"  {row.row}: ours {_total_text(row.ours)}, jura-ng's {_total_text(row.theirs)}"
 
 
-def _said(total: KeyTotal | None) -> str:
+def _total_text(total: KeyTotal | None) -> str:
     return "none" if total is None else f"{total.jobs:,} jobs, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
 
 
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
     """What was accepted of these months."""
     for target, change in accepted:
-        rows = f"{len(change.rows):,} rows with {sum(row.jobs for row in change.rows):,} jobs"
+        rows = f"{plural(len(change.rows), 'row')} with {plural(sum(row.jobs for row in change.rows), 'job')}"
         yield (
             f"{target}: {_name(change.month)}: accepted at {moment_text(change.accepted_at)}: {rows} stay at the receiver "
-            f"until its team deletes them, {change.lost_jobs:,} jobs are lost there"
+            f"until its team deletes them, {plural(change.lost_jobs, 'job is', 'jobs are')} lost there"
         )
         for row in change.rows:
             yield f"  {row.key.text}: {row.jobs:,} jobs, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"

@@ -93,7 +93,7 @@ def _rows(traced: Traced) -> list[tuple[str, ...]]:
 
 
 def _notes(traced: Traced) -> list[str]:
-    """What the table of messages does not tell."""
+    """What the table of messages does not show."""
     notes = [
         f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined

@@ -1,4 +1,4 @@
-"""Taking over from ARC: its arc.conf becomes our configuration, and its publishing state the place where ours goes on.
+"""Taking over from ARC: its arc.conf becomes our configuration, and its publishing state decides where we start.
 
 `reader.py` reads the file, `values.py` resolves what it refers to, `page.py` writes ours (`site.py` what all targets share,
 `targets.py` the targets), and `publishing_state.py` says where a target begins.
@@ -36,7 +36,7 @@ def convert(
 ) -> ConfigurationText:
     """Our configuration, made of an arc.conf and ARC's publishing state (default: below its control directory).
 
-    Raises: ConfigError, UsageError, and SourceError for a state that is there and cannot be read: it is no state of nothing.
+    Raises: ConfigError, UsageError, and SourceError for a state that is there and cannot be read: it is not a state of nothing.
     """
     conf = read_arc_conf(path)
     control_dir = control_dir_of(conf)

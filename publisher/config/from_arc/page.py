@@ -94,7 +94,7 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
     vo_defaults.write(1)
     sheet.blank()
     write_targets(drafted, sheet)
-    _tell_the_rest(conf, sheet, drafted)
+    _add_remarks(conf, sheet, drafted)
     _write_lists(sheet)
     return ConfigurationText(
         text="".join(f"{line}\n" for line in sheet.lines),
@@ -109,7 +109,7 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
 def _write_head(conf: ArcConf, sheet: Sheet) -> None:
     sheet.say(
         0,
-        f"Made by publisher {__version__} from {conf.file}, which was only read. What is open stands at the end.",
+        f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
     )
     for file in conf.additional:
         sheet.say(0, f"Also read: {file}")
@@ -127,7 +127,7 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
     sheet.blank()
 
 
-def _tell_the_rest(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
+def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     """What nobody asked for, of accounting's blocks only."""
     if JURA not in conf.blocks:
         old = "grid-manager" in conf.blocks

@@ -9,11 +9,12 @@ ARC keeps one row a target in `publishing.db`: the latest end time of what it pu
 
 Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
 because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by
-record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are told as jura-ng told them. A second later
+record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are told as jura-ng sent them. A second later
 would lose what the second lost.
 
 Summary formats start with the first of the month of LastEndTime: a month is always sent whole, replaces the row of the same
-key, and so mends what was lost of that month. Earlier months are as jura-ng left them; it sent the month before anew each time.
+key, and so fixes what was lost of that month. Earlier months are as jura-ng left them; it sent the month before again each
+time.
 
 A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was published, and when that was can be
 read off LastReport only, which is local time taken for UTC: a day before it is early enough in every zone.
@@ -31,7 +32,7 @@ from typing import Final
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch
 from publisher.model.time import iso, month_of
-from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _QUESTION: Final = "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
 _BEYOND_ZONES: Final = timedelta(days=1)
@@ -66,15 +67,15 @@ class TakeoverStart:
 
 def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
     """ARC's publishing state by the name of the target's block, such as `arex/jura/apel:egi`. Raises: SourceError."""
-    shelf = CopyShelf(copies_below)
+    copies = CopyDirectory(copies_below)
     try:
-        file = ReadOnlyFile(str(path), shelf)
+        file = ReadOnlyFile(str(path), copies)
         try:
             rows = file.ask(lambda connection: _rows(connection, path))
         finally:
             file.close()
     finally:
-        shelf.close()
+        copies.close()
     return {
         ":".join(part.strip() for part in str(target).split(":", 1)): ArcProgress(
             last_end=_moment(last_end), last_report=_moment(last_report)
@@ -84,19 +85,19 @@ def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcPro
 
 
 def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> TakeoverStart:
-    """Where publishing goes on."""
+    """Where publishing continues."""
     if stopped is None or stopped.last_end is None:
         return TakeoverStart(at=None, why="ARC never published to this target: publishing.db has no end time for it")
     last = _time(stopped.last_end)
     if last is not None and last <= now:
         at = month_of(last).start if summary else last
-        told = f"the month of {iso(last)}, the" if summary else "the"
+        last_text = f"the month of {iso(last)}, the" if summary else "the"
         again = "" if summary else "; the jobs of that second are sent again"
-        return TakeoverStart(at=at, why=f"{told} last end time in publishing.db{again}", last_end=stopped.last_end)
+        return TakeoverStart(at=at, why=f"{last_text} last end time in publishing.db{again}", last_end=stopped.last_end)
     report = None if stopped.last_report is None else _time(stopped.last_report)
-    told = "beyond the calendar" if last is None else iso(last)
+    last_text = "beyond the calendar" if last is None else iso(last)
     trouble = (
-        f"publishing.db has its last end time in the future ({told}), from a job with a wrong clock; "
+        f"publishing.db has its last end time in the future ({last_text}), from a job with a wrong clock; "
         "ARC published nothing since"
     )
     if report is None or report > now + _BEYOND_ZONES:

@@ -78,9 +78,9 @@ class ArcConf:
 
 
 def read_arc_conf(path: Path) -> ArcConf:
-    """arc.conf and what stands in arc.conf.d beside it.
+    """arc.conf and what is in arc.conf.d beside it.
 
-    Raises: ConfigError for a file that cannot be read or is no arc.conf, every problem with its line.
+    Raises: ConfigError for a file that cannot be read or is not an arc.conf, every problem with its line.
     """
     main = _read_file(path)
     return _merged(main, [_read_file(each) for each in _files_in(Path(f"{path}.d"))])
@@ -130,7 +130,7 @@ def _read_file(path: Path) -> ArcConf:
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(f"{file}: is no regular file; name the arc.conf of this CE")
+                raise ConfigError(f"{file}: is not a regular file; name the arc.conf of this CE")
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(f"{file}: no such file; ARC's configuration usually is /etc/arc.conf") from error
@@ -143,11 +143,11 @@ def _read_file(path: Path) -> ArcConf:
 def parse_arc_conf(content: bytes, file: str) -> ArcConf:
     """One file, for bytes that are already here. Raises: ConfigError."""
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is no arc.conf")
+        raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is not an arc.conf")
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
-        raise ConfigError(f"{file}:{line}: holds a zero byte; this is no text file")
-    # Comments of older files are Latin-1; what is used is looked at again when it is asked for.
+        raise ConfigError(f"{file}:{line}: holds a zero byte; this is not a text file")
+    # Comments of older files are Latin-1; what is used is examined again when it is asked for.
     lines = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").split("\n")
     problems: list[str] = []
     found: dict[str, tuple[int, list[Option]]] = {}
@@ -186,7 +186,7 @@ class _Problem:
 def _header(text: str) -> str | _Problem:
     inside = text[1:-1]
     if not text.endswith("]") or "[" in inside or "]" in inside:
-        return _Problem(f"{shown(text)!r} is no block header; write [block] or [block: name]")
+        return _Problem(f"{shown(text)!r} is not a block header; write [block] or [block: name]")
     kind, colon, name = (part.strip() for part in inside.partition(":"))
     if not kind or (colon and not name) or len(inside) > _MAX_LINE:
         return _Problem(f"{shown(text)!r} is a block header without a name")
@@ -207,5 +207,5 @@ def _option(text: str, file: str, number: int, *, begun: bool) -> Option | _Prob
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A named pipe must not hold us for ever."""
+    """A named pipe must not hold us forever."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The parts of the page that all targets share: site, source, credentials, and what the site says about its jobs."""
+"""The parts of the page that all targets share: site, source, credentials, and what the site publishes about its jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from publisher.config.from_arc.reader import ArcBlock
 from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
-from publisher.config.from_arc.yaml_writer import Sheet, said, scalar
+from publisher.config.from_arc.yaml_writer import Sheet, origin_of, scalar
 from publisher.config.settings import check_site
 from publisher.model.errors import Unfit
 from publisher.model.rates import Benchmark, make_benchmark
@@ -30,15 +30,15 @@ def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: 
     if problem:
         raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
     if chosen:
-        origin = next((said(name) for name in names if name.text == chosen), "from the command line")
+        origin = next((origin_of(name) for name in names if name.text == chosen), "from the command line")
         sheet.put(0, "site", scalar(chosen), origin)
         return chosen
     if names:
-        sheet.put(0, "site", scalar(names[0].text), said(names[0]))
+        sheet.put(0, "site", scalar(names[0].text), origin_of(names[0]))
         return names[0].text
     domain = values.first("infosys/glue2", "admindomain_name")
     if domain is not None and not check_site(domain.text):
-        sheet.put(0, "site", scalar(domain.text), f"{said(domain)}: check that it is the name in GOCDB")
+        sheet.put(0, "site", scalar(domain.text), f"{origin_of(domain)}: check that it is the name in GOCDB")
         sheet.hand("site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it")
         return domain.text
     raise ByHand("no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME")
@@ -53,7 +53,7 @@ def write_source(values: ArcValues, sheet: Sheet) -> str:
     def control_dir() -> None:
         nonlocal found
         given = _path(values, "arex", "controldir")
-        sheet.put(1, "control_dir", scalar(given.text), said(given))
+        sheet.put(1, "control_dir", scalar(given.text), origin_of(given))
         found = given.text
 
     if not sheet.attempt("[arex] controldir", "", control_dir):
@@ -76,13 +76,13 @@ def write_credentials(values: ArcValues, sheet: Sheet) -> None:
 
 def _write_certificate(values: ArcValues, sheet: Sheet) -> None:
     given = _path(values, JURA, "x509_host_cert")
-    sheet.put(1, "certificate", scalar(given.text), said(given))
+    sheet.put(1, "certificate", scalar(given.text), origin_of(given))
 
 
 def _write_key(values: ArcValues, sheet: Sheet) -> None:
     """Jura-ng ran as root; our units run as a user who cannot read the key and is handed a copy."""
     given = _path(values, JURA, "x509_host_key")
-    sheet.put(1, "key", _HANDED_KEY, f"systemd's copy of {shown(given.text)}, {said(given)}")
+    sheet.put(1, "key", _HANDED_KEY, f"systemd's copy of {shown(given.text)}, {origin_of(given)}")
     if given.text != _LOADED_KEY:
         sheet.hand(
             f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` (and publisher-run.service), "
@@ -96,13 +96,13 @@ def _write_ca(values: ArcValues, sheet: Sheet) -> None:
     if policy is None or policy.text not in _POLICIES:
         raise ByHand(f"x509_cert_policy is none of {', '.join(_POLICIES)}; write a directory, or system")
     if policy.text == "system":
-        sheet.put(1, "ca", "system", said(policy))
+        sheet.put(1, "ca", "system", origin_of(policy))
         return
     directory = values.first(JURA, "x509_cert_dir")
     if directory is not None and not directory.text:
         raise ByHand("is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs")
     given = _path(values, JURA, "x509_cert_dir")
-    sheet.put(1, "ca", scalar(given.text), said(given))
+    sheet.put(1, "ca", scalar(given.text), origin_of(given))
     if policy.text == "any":
         sheet.hand(
             "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one set: "
@@ -112,18 +112,20 @@ def _write_ca(values: ArcValues, sheet: Sheet) -> None:
 
 
 def write_records(values: ArcValues, sheet: Sheet) -> None:
-    """What every target says about jobs. VOs of jobs without one are written by `VoDefaults`."""
+    """The `records` block, for all targets. `VoDefaults` writes the VOs of jobs without one."""
     sheet.lines.append("records:")
     sheet.say(1, "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.")
     sheet.put(1, "key_style", "jura")
-    sheet.say(1, "StartTime: jura-ng told the submission (`start_time: submission` does so too). It is in no key of a")
-    sheet.say(1, "receiver, so that the true start of the run can be told from now on, and doubles nothing.")
+    sheet.say(
+        1, "StartTime: jura-ng published the submission (`start_time: submission` does so too). It is in no key of a"
+    )
+    sheet.say(1, "receiver, so the true start of the run can be published from now on without counting anything twice.")
     sheet.put(1, "start_time", "run")
     _write_benchmarks(values, sheet)
     groups: list[ArcValue] = []
     if sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group"))) and groups:
         listed = ", ".join(scalar(group.text) for group in groups if group.text)
-        sheet.put(1, "vo_group", f"[{listed}]", said(groups[0]))
+        sheet.put(1, "vo_group", f"[{listed}]", origin_of(groups[0]))
 
 
 def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
@@ -145,7 +147,7 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
         "For jobs that carry none; A-REX writes these values into its jobs itself. The first rule that matches counts.",
     )
     sheet.say(
-        1, "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng told them."
+        1, "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng sent them."
     )
     sheet.lines.append("  benchmark:")
     sheet.lines += rules
@@ -158,7 +160,7 @@ def _add_benchmark(values: ArcValues, block: ArcBlock, rules: list[str]) -> None
     benchmark = _benchmark(given.text)
     name = block.name.removeprefix(_QUEUE)
     queue = f"queue: {scalar(_literally(name))}, " if block.name != "lrms" else ""
-    rules.append(f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {said(given)}")
+    rules.append(f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {origin_of(given)}")
 
 
 def _benchmark(text: str) -> Benchmark:
@@ -183,7 +185,7 @@ def _printable(text: str) -> str:
 def _path(values: ArcValues, block: str, key: str) -> ArcValue:
     given = values.first(block, key)
     if given is None or not given.text.startswith("/") or "$" in given.text:
-        raise ByHand("is no full path")
+        raise ByHand("is not a full path")
     return given
 
 
@@ -206,7 +208,7 @@ class VoDefaults:
     def write(self, indent: int) -> None:
         sheet = self._sheet
         if self.default is not None:
-            sheet.put(indent, "default_vo", scalar(self.default.text), said(self.default))
+            sheet.put(indent, "default_vo", scalar(self.default.text), origin_of(self.default))
         if self.rules:
             sheet.lines.append(f"{'  ' * indent}vo_rules:")
             for field, pattern, vo, origin in self.rules:
@@ -230,12 +232,12 @@ class VoDefaults:
         elif self.default is None:
             self.default = given
         else:
-            raise ByHand("stands beside another default VO, and every job without a VO already has the first")
+            raise ByHand("is in addition to another default VO, and every job without a VO already has the first")
 
     def _add_group(self, given: ArcValue, group: str, vo: str, issuer: str) -> None:
-        """An authgroup is looked at when a job is submitted, and its row does not tell which it was: only what names users."""
+        """An authgroup is examined when a job is submitted, and its row does not tell which it was: only what names users."""
         rules = [
-            (field, pattern, vo, f"{said(given)}, through [authgroup:{shown(group)}]")
+            (field, pattern, vo, f"{origin_of(given)}, through [authgroup:{shown(group)}]")
             for field, pattern in self._members(group)
         ]
         if issuer:
@@ -252,10 +254,10 @@ class VoDefaults:
             for member in self._values.all(f"authgroup:{group}", key):
                 rules = _member(key, member.text)
                 if not rules:
-                    raise _untold(group)
+                    raise _group_unknown(group)
                 found += rules
         if not found:
-            raise _untold(group)
+            raise _group_unknown(group)
         return found
 
 
@@ -274,8 +276,8 @@ def _member(key: str, text: str) -> list[tuple[str, str]]:
     return []
 
 
-def _untold(group: str) -> ByHand:
+def _group_unknown(group: str) -> ByHand:
     return ByHand(
-        f"depends on authgroup {shown(group)!r}, and a job's row does not tell who was in it; "
+        f"depends on authgroup {shown(group)!r}, and a job's row does not show who was in it; "
         "write vo_rules by user, issuer, local_user or queue"
     )

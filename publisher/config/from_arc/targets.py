@@ -1,4 +1,4 @@
-"""The targets: each `[arex/jura/apel:NAME]` and `[arex/jura/sgas:NAME]` as a block of ours, with where it goes on.
+"""The targets: each `[arex/jura/apel:NAME]` and `[arex/jura/sgas:NAME]` as a block of ours, with where it continues.
 
 A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong place or under the wrong
 site's name by a guess.
@@ -17,7 +17,7 @@ from publisher.config.from_arc.publishing_state import ArcProgress, TakeoverStar
 from publisher.config.from_arc.reader import ArcBlock
 from publisher.config.from_arc.site import VoDefaults
 from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
-from publisher.config.from_arc.yaml_writer import Sheet, flow, said, scalar
+from publisher.config.from_arc.yaml_writer import Sheet, flow, origin_of, scalar
 from publisher.config.yaml.schema import https_problem
 from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format
 from publisher.model.text import shown
@@ -76,11 +76,11 @@ class Takeover:
 
 def drafts(values: ArcValues, sheet: Sheet, vo_defaults: VoDefaults, takeover: Takeover) -> list[Draft]:
     """Every target of the file, in its order."""
-    taken: set[str] = set()
+    used: set[str] = set()
     made = []
     for block in values.conf.under(f"{JURA}/"):
         if block.name.startswith((APEL, SGAS)):
-            name = _name(block, taken, sheet)
+            name = _name(block, used, sheet)
             draft = Draft(block=block, name=name, lines=Sheet())
             _fill(draft, values, vo_defaults, takeover)
             made.append(draft)
@@ -97,22 +97,24 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
                 f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
                 f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
             )
-        rival = next((one for one in live if one.destination == draft.destination and one.format != draft.format), None)
-        if draft.destination and rival is not None:
+        other = next((one for one in live if one.destination == draft.destination and one.format != draft.format), None)
+        if draft.destination and other is not None:
             draft.obstacles.append(
-                f"{draft.format} would go where target {rival.name} sends {rival.format}, and APEL counts such jobs twice; "
+                f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
                 "keep one of them"
             )
-        beside = [one for one in live if draft.destination and one.destination == draft.destination]
+        same_destination = [one for one in live if draft.destination and one.destination == draft.destination]
         if draft.summary and (
-            same := [one for one in beside if not (one.vos and draft.vos and set(draft.vos).isdisjoint(one.vos))]
+            same := [
+                one for one in same_destination if not (one.vos and draft.vos and set(draft.vos).isdisjoint(one.vos))
+            ]
         ):
             draft.obstacles.append(
                 f"its totals would replace some of those that target {same[0].name} sends to the same topic; make them one, "
                 "with the vos of both"
             )
         if not draft.obstacles:
-            _leave_counts_out(beside, draft)
+            _leave_counts_out(same_destination, draft)
             live.append(draft)
 
 
@@ -153,13 +155,13 @@ def _kind(block: ArcBlock) -> tuple[str, str]:
     return kind, name
 
 
-def _name(block: ArcBlock, taken: set[str], sheet: Sheet) -> str:
+def _name(block: ArcBlock, used: set[str], sheet: Sheet) -> str:
     """ARC's name in our letters, and unique: SGAS and APEL may have one each of the same name there."""
     kind, theirs = _kind(block)
     name = _NAME_LETTERS.sub("-", theirs).lstrip("._-")[:64] or kind
-    while name in taken:
+    while name in used:
         name = f"{kind}-{name}"
-    taken.add(name)
+    used.add(name)
     if name != theirs:
         sheet.hand(f"[{shown(block.name)}] is called {name} here", block.place)
     return name
@@ -216,7 +218,7 @@ def _write_ams_url(draft: Draft, values: ArcValues) -> None:
     _check_url(given.text)
     parts = urlsplit(given.text)
     url = f"https://{parts.netloc}"
-    draft.lines.put(2, "url", scalar(url), said(given))
+    draft.lines.put(2, "url", scalar(url), origin_of(given))
     draft.destination = (url.lower().removesuffix(":443"),)
 
 
@@ -225,7 +227,7 @@ def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
     given = _needed(draft, values, "targeturl")
     _check_url(given.text)
     parts = urlsplit(given.text)
-    draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), said(given))
+    draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), origin_of(given))
     if not parts.path.strip("/"):
         draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.place)
 
@@ -237,7 +239,7 @@ def _check_url(url: str) -> None:
     if problem:
         raise ByHand(f"cannot be used: it {problem}" if "@" in url else f"cannot be used: {problem}")
     if not url.isascii() or any(letter in url for letter in "\\\"'<>^`{|}"):
-        raise ByHand("is no address")
+        raise ByHand("is not an address")
 
 
 def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> None:
@@ -247,7 +249,7 @@ def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> 
         raise ByHand(f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL")
     if not _AMS_NAME.fullmatch(text):
         raise ByHand(f"is {shown(text)!r}, and AMS takes letters, digits, _ and -")
-    draft.lines.put(2, key, scalar(text), said(given) if given else "ARC's default")
+    draft.lines.put(2, key, scalar(text), origin_of(given) if given else "ARC's default")
     draft.destination += (text,)
 
 
@@ -257,7 +259,7 @@ def _write_format(draft: Draft, values: ArcValues) -> None:
     if text not in JURA_APEL_FORMATS:
         raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(JURA_APEL_FORMATS)}")
     draft.format = JURA_APEL_FORMATS[text]
-    comment = f"{said(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
+    comment = f"{origin_of(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
     draft.lines.put(2, "format", draft.format, comment)
 
 
@@ -290,7 +292,7 @@ def _write_batch(draft: Draft, values: ArcValues) -> None:
     if not _COUNT.fullmatch(given.text) or int(given.text) > _MOST_RECORDS:
         raise ByHand(f"is {shown(given.text)!r}, no count from 0 to {_MOST_RECORDS}; the default holds")
     unlimited = "" if int(given.text) else ", no limit but the size of a message"
-    draft.lines.put(2, "batch_records", str(int(given.text)), said(given) + unlimited)
+    draft.lines.put(2, "batch_records", str(int(given.text)), origin_of(given) + unlimited)
 
 
 def _write_prefix(draft: Draft, values: ArcValues) -> None:
@@ -300,7 +302,7 @@ def _write_prefix(draft: Draft, values: ArcValues) -> None:
     if draft.apel:
         draft.lines.lost(f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place)
         return
-    draft.lines.put(2, "localid_prefix", scalar(given.text), said(given))
+    draft.lines.put(2, "localid_prefix", scalar(given.text), origin_of(given))
 
 
 def _write_every(draft: Draft, values: ArcValues) -> None:
@@ -312,11 +314,11 @@ def _write_every(draft: Draft, values: ArcValues) -> None:
     draft.period_s = max(default, _PROCESS_S)
     process_s = max(_seconds(process), _PROCESS_S) if process else _PROCESS_S
     draft.period_s = max(_seconds(own) if own else default, process_s)
-    telling = process if process is not None and draft.period_s == process_s else own
-    if telling is None and draft.period_s == _APEL_S and draft.summary:
+    frequency = process if process is not None and draft.period_s == process_s else own
+    if frequency is None and draft.period_s == _APEL_S and draft.summary:
         return  # a day is our default too, less the minutes that ARC took off it
     if draft.period_s != _DEFAULT_S[draft.summary]:
-        comment = said(telling) if telling else "ARC's default of urdelivery_frequency"
+        comment = origin_of(frequency) if frequency else "ARC's default of urdelivery_frequency"
         draft.lines.put(2, "every", f"{draft.period_s}s", comment)
 
 
@@ -344,7 +346,7 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
         usable = False
     if not usable or " " in url:
         raise ByHand(f"is {shown(given.text)!r}, and a proxy here is http://HOST:PORT")
-    draft.lines.put(2, "proxy", scalar(url), f"{said(given)}; remove it if the service is reached without")
+    draft.lines.put(2, "proxy", scalar(url), f"{origin_of(given)}; remove it if the service is reached without")
 
 
 def _write_start(draft: Draft, takeover: Takeover) -> None:

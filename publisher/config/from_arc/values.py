@@ -48,7 +48,7 @@ class ArcValue:
 
 
 @dataclass(slots=True)
-class _Unfolding:
+class _Expansion:
     """One value on its way through its references."""
 
     chain: list[tuple[str, str]]
@@ -79,7 +79,7 @@ class ArcValues:
         return tuple(self._given(block, option, 1) for option in self.conf.all(block, key))
 
     def _given(self, block: str, option: Option, repeated: int) -> ArcValue:
-        text = self._unfold(option.text, block, _Unfolding([(block, option.key)]), option.place)
+        text = self._expand(option.text, block, _Expansion([(block, option.key)]), option.place)
         hidden = next((letter for letter in text if not letter.isprintable()), None)
         if hidden is not None:
             raise ByHand(f"holds the character {ascii(hidden)[1:-1]}, which cannot be seen")
@@ -89,52 +89,52 @@ class ArcValues:
             text=text, origin=f"from [{shown(block)}] {shown(option.key)}", place=option.place, repeated=repeated
         )
 
-    def _unfold(self, text: str, block: str, unfolding: _Unfolding, place: str) -> str:
+    def _expand(self, text: str, block: str, expansion: _Expansion, place: str) -> str:
         parts: list[str] = []
         at = 0
-        unfolding.depth += 1
-        if unfolding.depth > _MAX_DEPTH:
+        expansion.depth += 1
+        if expansion.depth > _MAX_DEPTH:
             raise _endless(place)
         while found := _REFERENCE.search(text, at):
             parts.append(text[at : found.start()])
             end = _closing_brace(text, found.end())
             if found[1] != "VAR":
                 raise ByHand(f"holds ${found[1]}{{...}}, which publisher never runs; write down what it gives")
-            inside = self._unfold(text[found.end() : end], block, unfolding, place)
-            parts.append(self._refer(inside.strip(), block, unfolding, place))
+            inside = self._expand(text[found.end() : end], block, expansion, place)
+            parts.append(self._refer(inside.strip(), block, expansion, place))
             at = end + 1
             if sum(len(part) for part in parts) > _MAX_TEXT:
                 raise ByHand(f"is longer than {_MAX_TEXT} characters with its references filled in")
         parts.append(text[at:])
-        unfolding.depth -= 1
+        expansion.depth -= 1
         return "".join(parts)
 
-    def _refer(self, name: str, block: str, unfolding: _Unfolding, place: str) -> str:
+    def _refer(self, name: str, block: str, expansion: _Expansion, place: str) -> str:
         """The value behind `key` or `[block]key`."""
-        unfolding.references += 1
+        expansion.references += 1
         named = _NAMED.fullmatch(name)
         if not named:
             raise ByHand(f"refers to {shown(name)!r}; a reference is $VAR{{key}} or $VAR{{[block]key}}")
         there = ":".join(part.strip() for part in named[1].split(":", 1)) if named[1] else block
         wanted = (there, named[2])
-        if wanted in unfolding.chain:
-            loop = [*unfolding.chain[unfolding.chain.index(wanted) :], wanted]
+        if wanted in expansion.chain:
+            loop = [*expansion.chain[expansion.chain.index(wanted) :], wanted]
             names = " -> ".join(f"[{shown(place)}] {shown(key)}" for place, key in loop)
             raise ConfigError(f"{place}: references in a circle: {names}")
-        if unfolding.references > _MAX_REFERENCES:
+        if expansion.references > _MAX_REFERENCES:
             raise _endless(place)
-        if wanted in unfolding.seen:
-            return unfolding.seen[wanted]
+        if wanted in expansion.seen:
+            return expansion.seen[wanted]
         options = self.conf.all(*wanted)
         if options:
-            unfolding.chain.append(wanted)
-            text = self._unfold(options[0].text, there, unfolding, options[0].place)
-            unfolding.chain.pop()
+            expansion.chain.append(wanted)
+            text = self._expand(options[0].text, there, expansion, options[0].place)
+            expansion.chain.pop()
         elif wanted in DEFAULTS:
             text = DEFAULTS[wanted]
         else:
             raise ByHand(f"refers to [{shown(there)}] {shown(named[2])}, which is not set")
-        unfolding.seen[wanted] = text
+        expansion.seen[wanted] = text
         return text
 
 

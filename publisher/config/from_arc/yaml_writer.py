@@ -29,14 +29,14 @@ def flow(texts: Sequence[str]) -> str:
     return f"[{', '.join(scalar(text) for text in texts)}]"
 
 
-def said(given: ArcValue) -> str:
+def origin_of(given: ArcValue) -> str:
     """The comment behind a line."""
     return given.origin if given.repeated == 1 else f"{given.origin}, the first of {given.repeated}"
 
 
 @dataclass(slots=True)
 class Sheet:
-    """Lines in their order, and what is told beside them. `missing` names keys without which the page is no configuration."""
+    """Lines in order, and notes on them. `missing` names keys without which the page is not a configuration."""
 
     lines: list[str] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Sheet:
         self.lines.append(f"{'  ' * indent}# {text}".rstrip())
 
     def leave_open(self, indent: int, key: str, example: str, why: str) -> None:
-        """A key that is not written; a comment stands in its place."""
+        """A key that is not written; a comment is in its place."""
         self.lines.append(f"{'  ' * indent}#{key}: {example}".rstrip() + f"  # {why}")
 
     def blank(self) -> None:
@@ -65,7 +65,7 @@ class Sheet:
         self.unmatched.append(f"{place}: {what}" if place else what)
 
     def attempt(self, where: str, place: str, question: Callable[[], None]) -> bool:
-        """Write what the question writes; when a value needs a hand, tell which and why."""
+        """Write what the question writes; when a value needs a hand, say which and why."""
         try:
             question()
         except ByHand as reason:

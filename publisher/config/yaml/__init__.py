@@ -18,7 +18,7 @@ _LOADER: Final = "publisher.config.yaml.loader"
 
 
 def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
-    """The file as a tree; None, with the reason among the problems, when there is no tree to go on with."""
+    """The file as a tree; None, with the reason among the problems, when there is no tree to continue with."""
     tree: YamlBlock | None = import_module(_LOADER).read_tree(path, problems)
     return tree
 

@@ -28,7 +28,7 @@ def write_tree(tree: dict[str, Any]) -> str:
 
 
 def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
-    """The file as a tree; None, with the reason among the problems, when there is no tree to go on with."""
+    """The file as a tree; None, with the reason among the problems, when there is no tree to continue with."""
     whole = Place(line=0, path="")
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
 def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
     """As `read_tree`, for bytes that are already here."""
     if len(content) > MAX_BYTES:
-        problems.add(Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is no configuration")
+        problems.add(Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is not a configuration")
         return None
     try:
         text = content.decode("utf-8-sig")
@@ -66,7 +66,7 @@ def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
 
 
 def _compose(text: str, problems: Problems) -> yaml.Node | None:
-    """The document's nodes. A syntax error ends the reading: what follows it cannot be told apart."""
+    """The document's nodes. A syntax error ends the reading: what follows it cannot be distinguished."""
     try:
         loader = _Loader(text)
         try:

@@ -45,7 +45,7 @@ class Wrong(Exception):
 
 
 class ReadContext(NamedTuple):
-    """What reading needs beside the text: where problems go, the environment, and where relative paths start."""
+    """What reading needs in addition to the text: where problems go, the environment, and where relative paths start."""
 
     problems: Problems
     environment: Mapping[str, str]
@@ -135,14 +135,14 @@ def path(node: Node, reading: ReadContext) -> Path:
 
 
 def listing(node: Node, example: str) -> Listing:
-    """Raises: Wrong for anything that is no list."""
+    """Raises: Wrong for anything that is not a list."""
     if isinstance(node, Listing):
         return node
     raise Wrong(f"is not a list; write it in brackets: {example}")
 
 
 def as_block(node: Node) -> YamlBlock:
-    """Raises: Wrong for anything that is no mapping."""
+    """Raises: Wrong for anything that is not a mapping."""
     if isinstance(node, YamlBlock):
         return node
     if isinstance(node, Text) and node.null:
@@ -174,7 +174,7 @@ DeliveredRun = dict[str, Any]
 
 
 def keys_of(shape: type) -> dict[str, Field[Any]]:
-    """The fields of a shape by the key that stands in the file."""
+    """The fields of a shape by the key that is in the file."""
     if not is_dataclass(shape):
         raise TypeError(f"{shape!r} is not a dataclass")
     return {entry.name.rstrip("_"): entry for entry in fields(shape) if not entry.metadata.get("hidden")}

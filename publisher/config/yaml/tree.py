@@ -48,7 +48,7 @@ Node = Text | Listing | YamlBlock
 
 
 class Problems:
-    """What is wrong with one file, collected so that everything is said at once."""
+    """What is wrong with one file, collected so that everything is reported at once."""
 
     def __init__(self, file: str) -> None:
         self.file = file

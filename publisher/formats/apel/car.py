@@ -29,8 +29,8 @@ from publisher.formats.apel.rules import (
 )
 from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import Rule, latest_end
-from publisher.formats.xml.charge import charge_element, charge_looks
-from publisher.formats.xml.pattern import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Looks, RecordPattern
+from publisher.formats.xml.charge import charge_element, charge_pattern
+from publisher.formats.xml.pattern import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Patterns, RecordPattern
 from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
 from publisher.formats.xml.text import escape_ascii, instant
 from publisher.model.errors import Unfit
@@ -90,15 +90,15 @@ def _submission(moment: int) -> str:
 
 
 def _name_form(who: UserIdentity) -> str:
-    """How a DN is spelt: `CN=A,O=B` is RFC 2253; slashes and everything else (token subjects) the other allowed word."""
+    """The format of a DN: `CN=A,O=B` is RFC 2253; slashes and everything else (token subjects) the other allowed word."""
     return "rfc2253" if _RFC2253.match(ascii_text(who.user)) else "opensslCompat"
 
 
-def _role_said(who: UserIdentity) -> str:
+def _role(who: UserIdentity) -> str:
     return "" if who.apel_fqan() else who.role
 
 
-def _group_said(who: UserIdentity) -> str:
+def _group(who: UserIdentity) -> str:
     return "" if who.apel_fqan() else who.group
 
 
@@ -115,7 +115,7 @@ def _kind(applied: AppliedBenchmark) -> str:
 
 
 # What writers yield (xml/pattern.py), and less than that where the server asks for more than the schema.
-_LOOKS: Final[Looks] = {
+_PATTERNS: Final[Patterns] = {
     escape_ascii: TEXT,
     _key: TEXT,
     _local_user: TEXT,
@@ -144,16 +144,16 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="2.1", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id, write=escape_ascii),
     # Part of APEL's key: Site, LocalJobId, EndTime
     Field(row="2.2", inside="JobIdentity", name="LocalJobId", value=lambda job: job.local_id, write=_key,
-          mandatory=True, looks=_GIVEN),
+          mandatory=True, pattern=_GIVEN),
     Field(row="3.1", inside="UserIdentity", name="GlobalUserName", of=Scope.WHO, value=lambda who: who.user, write=_key,
           attributes=(("type", _name_form),)),
     Field(row="3.2", inside="UserIdentity", name="Group", of=Scope.WHO, value=lambda who: who.vo, write=_key),
     # APEL reads FQAN (it wins over Group), else group and role; vo-group, vo-role and ProjectName are what ARC wrote
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.apel_fqan(),
           write=_key, attributes=(("type", "FQAN"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_group_said, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_group, write=_key,
           attributes=(("type", "group"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_role_said, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_role, write=_key,
           attributes=(("type", "role"),)),
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.group, write=_key,
           attributes=(("type", "vo-group"),)),
@@ -169,7 +169,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           depends_on=("local_group",), varied=True),
     Field(row="4", name="JobName", value=lambda job: job.job_name, write=escape_ascii),
     Field(row="5", name="Charge", value=lambda job: job.charge, write=charge_element(PREFIX, _key), whole=True, rare=True,
-          looks=charge_looks(PREFIX)),
+          pattern=charge_pattern(PREFIX)),
     Field(row="6", name="Status", value=lambda job: job.job.status, write=_status, mandatory=True, depends_on=("job.status",)),
     Field(row="7", name="ExitStatus", value=lambda job: job.job.exit_code, write=_exit_status, depends_on=("job.exit_code",)),
     Field(row="8", name="Infrastructure", of=Scope.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
@@ -185,7 +185,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="11", name="CpuDuration", value=lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s, write=str,
           form="PT%sS", attributes=(("usageType", "all"),), mandatory=True),
     Field(row="12", name="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].text,
-          write=_key, attributes=(("type", _kind),), mandatory=True, looks=_LEVEL),
+          write=_key, attributes=(("type", _kind),), mandatory=True, pattern=_LEVEL),
     # positiveInteger: nothing is said where nothing was measured
     Field(row="13", name="Memory", value=lambda job: job.job.memory_kib, write=_positive,
           attributes=(("type", "Physical"), ("metric", "max"), ("storageUnit", "KB"))),
@@ -197,18 +197,18 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="17", name="Processors", value=lambda job: job.job.cpu_count, write=_positive,
           attributes=(("metric", "max"),), depends_on=("job.cpu_count",)),
     Field(row="18", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True,
-          looks=f"(?P<end>{TIME})"),
+          pattern=f"(?P<end>{TIME})"),
     Field(row="19", name="StartTime", value=lambda job: job.started_at, write=instant, mandatory=True,
-          looks=f"(?P<start>{TIME})"),
+          pattern=f"(?P<start>{TIME})"),
     Field(row="20", name="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name, write=_key,
-          mandatory=True, looks=DOMAIN),
+          mandatory=True, pattern=DOMAIN),
     # Local jobs too: the batch server then, because APEL sums per SubmitHost
     Field(row="21", name="SubmitHost", of=Scope.WHERE, value=lambda where: where.submit_host, write=_key),
     # An empty one is a valid string, and what A-REX has for jobs that never reached a queue
     Field(row="22", name="Queue", of=Scope.WHERE, value=lambda where: where.queue, write=_queue,
           attributes=(("description", "execution"),), mandatory=True),
     Field(row="23", name="Site", of=Scope.WHERE, value=lambda where: where.site, write=_key,
-          attributes=(("type", "gocdb"),), mandatory=True, looks=_GIVEN),
+          attributes=(("type", "gocdb"),), mandatory=True, pattern=_GIVEN),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[:1], write=_domain,
           attributes=(("primary", "true"),), each=True, depends_on=("job.hosts",), varied=True),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True, depends_on=("job.hosts",),
@@ -242,7 +242,7 @@ class Car:
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=_key, rules=_RULES)
         self._plan, self._full_plan = planner.plans("UsageRecord", FIELDS)
-        self._form = RecordPattern(planner, "UsageRecord", FIELDS, _LOOKS)
+        self._form = RecordPattern(planner, "UsageRecord", FIELDS, _PATTERNS)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:

@@ -37,7 +37,7 @@ from publisher.model.totals.summary import by_preference
 
 
 def _memory(kib: int | None) -> int | None:
-    """Nothing is said where nothing was measured, and beyond 2 TiB, which the server cannot keep.
+    """Nothing is sent where nothing was measured, and beyond 2 TiB, which the server cannot keep.
 
     A job is not refused for it: no total depends on memory, and APEL ignores it in CAR anyway.
     """
@@ -171,5 +171,5 @@ def _part(of: Scope, lines: tuple[TextLine, ...]) -> Callable[[PublishedJob], st
     return lambda job: known(take(job))
 
 
-def _fault_between(said: Mapping[str, str]) -> str:
-    return "EndTime is before StartTime" if int(said["EndTime"]) < int(said["StartTime"]) else ""
+def _fault_between(values: Mapping[str, str]) -> str:
+    return "EndTime is before StartTime" if int(values["EndTime"]) < int(values["StartTime"]) else ""

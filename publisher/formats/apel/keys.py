@@ -1,7 +1,8 @@
-"""The key under which the server's summariser adds up a single job record.
+"""The key under which APEL's summariser adds up a single job record.
 
-Job records replace each other at the receiver, but their summaries do not: a job that comes again with another benchmark,
-user, VO, submit host or number of cores makes a second row, and the first one stays (apel facts, section 7, measured).
+Job records replace each other at the receiver, but their summaries do not: a job sent again with
+another benchmark, user, VO, submit host or number of cores makes a second row, and the first one
+stays (apel facts, section 7, measured).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
-from publisher.model.totals.summary import SummaryKey, by_preference, column, month_number, said
+from publisher.model.totals.summary import SummaryKey, ascii_key, by_preference, column, month_number
 
 _REMEMBERED: Final = 20_000
 
@@ -43,11 +44,11 @@ class SummaryKeys:
 
 def _key(job: PublishedJob, month: int, nodes: int, cores: int, several: bool) -> SummaryKey:
     who, where = job.who, job.where
-    told = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
-    level = " ".join(f"{one.kind} {one.text}" for one in told[:1]) or "no benchmark"
+    benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
+    level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
     texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
     parts = (month, tuple(map(column, texts)), level, nodes, cores)
-    site, user, vo, group, role, host, infrastructure = (said(text) or "None" for text in texts)
+    site, user, vo, group, role, host, infrastructure = (ascii_key(text) or "None" for text in texts)
     return SummaryKey(
         month=month,
         digest=blake2b(repr(parts).encode(), digest_size=8).digest(),

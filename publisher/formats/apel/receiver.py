@@ -15,15 +15,15 @@ from publisher.model.policy import PublishedJob
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
-    """What a record says of a job, or (`summary`) of its group: names of APEL's messages, values as people read them."""
+    """What a record says about a job, or (`summary`) of its group: names of APEL's messages, values as people read them."""
     run, who, where = job.job, job.who, job.where
     yield "Site", where.site
     yield "SubmitHost", where.receiver_host if summary else where.submit_host
     yield "InfrastructureType", where.infrastructure
     yield "GlobalUserName", who.user
     yield "VO", who.vo
-    yield "VOGroup", who.spelt_group if summary else who.group
-    yield "VORole", who.spelt_role if summary else who.role
+    yield "VOGroup", who.receiver_group if summary else who.group
+    yield "VORole", who.receiver_role if summary else who.role
     yield "ServiceLevel", "; ".join(f"{one.kind} {one.text}" for one in job.benchmark.benchmarks)
     yield "NodeCount", number(run.node_count)
     yield "Processors", number(run.cpu_count)

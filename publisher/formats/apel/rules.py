@@ -13,7 +13,6 @@ from typing import Final
 
 from publisher.formats.rules import (
     AHEAD_S,
-    BY_DATABASE,
     LOCAL_USER_CHARACTERS,
     QUEUE_CHARACTERS,
     Rule,
@@ -43,15 +42,6 @@ def apel_local_user(user: str) -> str:
     return text if len(text) <= LOCAL_USER_CHARACTERS else ""
 
 
-def apel_fault(job: PublishedJob, now: datetime) -> Unfit | None:
-    """The first broken rule of all that APEL has for a job, CAR and text alike."""
-    try:
-        require_apel(job, now)
-    except Unfit as fault:
-        return fault
-    return None
-
-
 def require_apel(job: PublishedJob, now: datetime) -> None:
     """Raises: Unfit for the first broken rule."""
     require(WHERE_RULES, job.where)
@@ -79,12 +69,8 @@ def require_run(job: PublishedJob, latest_end: int) -> None:
         require(RUN_RULES, RunUnderTest(job, latest_end))
 
 
-_MESSAGE: Final = "the whole message: the loader rejects it"
-_HALF_LOADED: Final = "the whole message, and its neighbours: a CAR message is left half loaded"
-
-
 def _range(rule: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
-    return Rule(name=rule, receiver="apel", protects=BY_DATABASE, check=lambda subject: _outside(what, number(subject)))
+    return Rule(name=rule, receiver="apel", check=lambda subject: _outside(what, number(subject)))
 
 
 def _outside(what: str, value: int | None) -> str:
@@ -104,7 +90,6 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="local-id-missing",
         receiver="apel",
-        protects=_MESSAGE,
         check=lambda run: (
             f"local job id {run.job.local_id!r} means none to APEL" if is_not_given(run.job.local_id) else ""
         ),
@@ -112,14 +97,13 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
     # 4.1: durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
-    Rule(name="cpu-out-of-range", receiver="apel", protects=BY_DATABASE, check=lambda run: _cpu(run.job)),
+    Rule(name="cpu-out-of-range", receiver="apel", check=lambda run: _cpu(run.job)),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
     _range("nodes-out-of-range", "node count", lambda run: run.job.job.node_count),
     # 4.7: times; section 6: what a failed check of a CAR record leaves behind
     Rule(
         name="end-out-of-range",
         receiver="apel",
-        protects=_MESSAGE,
         check=lambda run: (
             "" if 0 < run.job.ended_at <= YEAR_9999 else f"end time {run.job.ended_at} is not in the years 1970 to 9999"
         ),
@@ -127,7 +111,6 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="end-in-future",
         receiver="apel",
-        protects=_HALF_LOADED,
         check=lambda run: (
             f"it ended at {run.job.ended_at}, {run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
             if run.job.ended_at > run.latest_end
@@ -137,13 +120,11 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="start-out-of-range",
         receiver="apel",
-        protects="the record: the server keeps a year before 1970",
         check=lambda run: "" if run.job.started_at >= 0 else f"start time {run.job.started_at} is before 1970",
     ),
     Rule(
         name="end-before-start",
         receiver="apel",
-        protects=_HALF_LOADED,
         check=lambda run: (
             f"it ended at {run.job.ended_at}, before it started at {run.job.started_at}"
             if run.job.ended_at < run.job.started_at
@@ -157,7 +138,6 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     Rule(
         name="site-missing",
         receiver="apel",
-        protects=_MESSAGE,
         check=lambda where: f"site {where.site!r} means none to APEL" if is_not_given(where.site) else "",
     ),
     length_rule("site-too-long", "site", 255, lambda where: where.site),
@@ -168,7 +148,6 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     Rule(
         name="infrastructure",
         receiver="apel",
-        protects="the record: it would count as neither grid nor local",
         check=lambda where: (
             "" if where.infrastructure in ("grid", "local") else f"infrastructure {where.infrastructure!r} is unknown"
         ),
@@ -177,11 +156,10 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     Rule(
         name="machine-name",
         receiver="car",
-        protects="the document: invalid by the CAR schema",
         check=lambda where: (
             ""
             if is_domain_name(where.machine_name)
-            else f"machine name {where.machine_name!r} is no domain name; set records.machine_name"
+            else f"machine name {where.machine_name!r} is not a domain name; set records.machine_name"
         ),
     ),
 )
@@ -201,7 +179,6 @@ def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
     return Rule(
         name=rule,
         receiver="apel",
-        protects="the whole message, or what the job is worth",
         check=lambda applied: (
             f"{applied.unreadable.reason}; a rule of records.benchmark with `override: true` says another"
             if applied.unreadable is not None and applied.unreadable.rule == rule
@@ -211,7 +188,7 @@ def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
 
 
 BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
-    # 4.1 ServiceLevelType and ServiceLevel: another type, or a value that is no positive decimal
+    # 4.1 ServiceLevelType and ServiceLevel: another type, or a value that is not a positive decimal
     _unreadable("benchmark-unreadable"),
     _unreadable("benchmark-unknown-type"),
     _unreadable("benchmark-range"),
@@ -219,7 +196,6 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
     Rule(
         name="benchmark-missing",
         receiver="apel",
-        protects="the whole message, or what the job is worth",
         check=lambda applied: (
             ""
             if applied.benchmarks

@@ -2,7 +2,7 @@
 
 One record is one row at the server, grouped by model/totals/summary.py. NodeCount, Processors and the infrastructure are always
 said: the first two must not be missing, and without the last a job is neither grid nor local. InfrastructureDescription
-never is: it is no key, and servers older than APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the
+never is: it is not a key, and servers older than APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the
 benchmark's type, which its document lacks: the server takes it, and shows benchmark 0 without.
 """
 
@@ -33,7 +33,7 @@ from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.time import Month, epoch
-from publisher.model.totals.summary import Grouping, GroupKey, SummaryGroup, group_key, said
+from publisher.model.totals.summary import Grouping, GroupKey, SummaryGroup, ascii_key, group_key
 
 # Spec: apel facts, 4.3 and 4.4
 _WHO_AND_WHERE: Final = (
@@ -210,17 +210,17 @@ def _admit_user(who: UserIdentity) -> str:
     for key, text in (
         ("GlobalUserName", text_user(who.user)),
         ("VO", who.vo),
-        ("VOGroup", who.spelt_group),
-        ("VORole", who.spelt_role),
+        ("VOGroup", who.receiver_group),
+        ("VORole", who.receiver_role),
     ):
-        require_value(key, said(text), 255)
+        require_value(key, ascii_key(text), 255)
     return ""
 
 
 def _admit_place(where: Placement) -> str:
     require(_SUMMED_WHERE_RULES, where)
-    require_value("Site", said(where.site), 255)
-    require_value("SubmitHost", said(where.receiver_host), 255)
+    require_value("Site", ascii_key(where.site), 255)
+    require_value("SubmitHost", ascii_key(where.receiver_host), 255)
     return ""
 
 
@@ -229,11 +229,13 @@ def _admit_benchmark(applied: AppliedBenchmark) -> str:
     return ""
 
 
-def _fault_between(said: Mapping[str, str]) -> str:
-    month = Month(int(said["Year"]), int(said["Month"])) if said["Month"] != "0" and said["Year"] != "0" else None
+def _fault_between(values: Mapping[str, str]) -> str:
+    month = (
+        Month(int(values["Year"]), int(values["Month"])) if values["Month"] != "0" and values["Year"] != "0" else None
+    )
     if month is None:
         return "Month or Year is 0"
-    earliest, latest = int(said["EarliestEndTime"]), int(said["LatestEndTime"])
+    earliest, latest = int(values["EarliestEndTime"]), int(values["LatestEndTime"])
     if not epoch(month.start) <= earliest <= latest < epoch(month.next.start):
         return f"end times {earliest} to {latest} are not in {month}"
     return ""

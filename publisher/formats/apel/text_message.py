@@ -43,7 +43,7 @@ class TextKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLine:
-    """One key: where its value comes from and what the server bears. A value of None, or text that says none, has no line.
+    """One key: where its value comes from and what the server accepts. A value of None, or text that says none, has no line.
 
     `limit` counts characters of a text and is the largest number else. A text that is `spare` is left out where its words
     would sink the message: no key and no total depends on it.
@@ -113,9 +113,9 @@ def levels(benchmarks: Iterable[Benchmark]) -> str:
 
 
 def check(
-    payload: bytes, form: Frame, lines: tuple[TextLine, ...], judge: Callable[[Mapping[str, str]], str] = lambda _: ""
+    payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Callable[[Mapping[str, str]], str] = lambda _: ""
 ) -> None:
-    """Hold a payload against its table, line by line; `judge` says what is wrong between the values of one record.
+    """Hold a payload against its table, line by line; `compare` says what is wrong between the values of one record.
 
     Raises: Unfit naming the first fault and the record that has it.
     """
@@ -126,26 +126,26 @@ def check(
     by_key = {line.key: line for line in lines}
     body = payload[len(form.head) : -len(form.tail)].decode("ascii")
     for number, record in enumerate(body.split("\n%%\n"), start=1):
-        fault = _fault(record.removesuffix("\n").split("\n"), by_key, judge)
+        fault = _fault(record.removesuffix("\n").split("\n"), by_key, compare)
         if fault:
             raise Unfit("text-layout", f"record {number}: {fault}")
 
 
-def _fault(record: list[str], by_key: Mapping[str, TextLine], judge: Callable[[Mapping[str, str]], str]) -> str:
-    said: dict[str, str] = {}
+def _fault(record: list[str], by_key: Mapping[str, TextLine], compare: Callable[[Mapping[str, str]], str]) -> str:
+    values: dict[str, str] = {}
     for text in record:
         match = _LINE.fullmatch(text)
         if match is None:
-            return f"{text!r} is no line of key and value"
+            return f"{text!r} is not a line of key and value"
         key, value = match.groups()
-        if key not in by_key or key in said:
-            return f"{key} is {'repeated' if key in said else 'no key of this message'}"
+        if key not in by_key or key in values:
+            return f"{key} is {'repeated' if key in values else 'no key of this message'}"
         fault = _value_fault(by_key[key], value)
         if fault:
             return f"{key} {fault}"
-        said[key] = value
-    missing = [line.key for line in by_key.values() if line.mandatory and line.key not in said]
-    return f"{missing[0]} is missing" if missing else judge(said)
+        values[key] = value
+    missing = [line.key for line in by_key.values() if line.mandatory and line.key not in values]
+    return f"{missing[0]} is missing" if missing else compare(values)
 
 
 def _value_fault(line: TextLine, value: str) -> str:
@@ -157,11 +157,11 @@ def _value_fault(line: TextLine, value: str) -> str:
                 return f"has {len(value)} characters, APEL keeps {line.limit}"
             return "says none" if value.lower() in NOT_GIVEN else ""
         case TextKind.WHOLE:
-            return "" if _is_whole(value, line.limit) else f"{value!r} is no whole number up to {line.limit}"
+            return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"
         case TextKind.TYPE:
-            return "" if value in KINDS.values() else f"{value!r} is no benchmark type"
+            return "" if value in KINDS.values() else f"{value!r} is not a benchmark type"
         case TextKind.LEVEL:
-            return "" if _LEVEL.fullmatch(value) else f"{value!r} is no benchmark value"
+            return "" if _LEVEL.fullmatch(value) else f"{value!r} is not a benchmark value"
         case TextKind.LEVELS | TextKind.WHOLES:
             return _entries_fault(line, value)
 
@@ -169,7 +169,7 @@ def _value_fault(line: TextLine, value: str) -> str:
 def _entries_fault(line: TextLine, value: str) -> str:
     match = _ENTRIES.fullmatch(value)
     if match is None:
-        return f"{value!r} is no dictionary by benchmark type"
+        return f"{value!r} is not a dictionary by benchmark type"
     entries = [entry.split(": ") for entry in match[1].split(", ")]
     if len({kind for kind, _ in entries}) != len(entries):
         return f"{value!r} has a type twice"
@@ -177,7 +177,7 @@ def _entries_fault(line: TextLine, value: str) -> str:
         return (
             "" if all(_is_whole(number, line.limit) for _, number in entries) else f"{value!r}: a number is not whole"
         )
-    return "" if all(_LEVEL.fullmatch(number) for _, number in entries) else f"{value!r}: a value is no benchmark's"
+    return "" if all(_LEVEL.fullmatch(number) for _, number in entries) else f"{value!r}: a value is not a benchmark's"
 
 
 def _is_whole(text: str, limit: int) -> bool:

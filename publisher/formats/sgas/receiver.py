@@ -8,12 +8,12 @@ from typing import Final
 from publisher.formats.base import OnChange, Receiver
 from publisher.formats.explained import moment, number
 from publisher.formats.sgas import values
-from publisher.formats.sgas.rules import sgas_mends
+from publisher.formats.sgas.rules import sgas_omissions
 from publisher.model.policy import PublishedJob
 
 
 def published_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
-    """What a usage record says of a job: names of APEL's messages where it has such, values as people read them."""
+    """What a usage record says about a job: names of APEL's messages where it has such, values as people read them."""
     run, who, where = job.job, job.who, job.where
     yield "RecordId", values.record_id(job)
     yield "GlobalJobId", run.job_id
@@ -60,5 +60,5 @@ USAGE_RECORDS: Final = Receiver(
     checks_machine_name=True,
     default_batch_records=50,
     values=published_values,
-    omitted=sgas_mends,
+    omitted=sgas_omissions,
 )

@@ -1,8 +1,10 @@
-"""Quality rules for SGAS: what its server or database would refuse, by name, and what is mended instead of refused.
+"""Rules of SGAS: which jobs its server or database would refuse, and which values are left out so
+that it does not.
 
-A refused record loses the whole batch, and what was stored once is never corrected by a later copy, so a job with a value
-that identifies or counts it wrongly is set aside (`*_RULES`), and one with too much to say says less (`MENDS`).
-Spec: sgas facts, sections 5, 7, 8 and 13, measured on luts3-service 3.8.1 and HEAD.
+One refused record loses the whole batch, and a stored record is never corrected by a later copy. So
+a job with a bad value that identifies or counts it is set aside (`*_RULES`), and optional values
+that are too long are left out (`OMISSIONS`). Spec: sgas facts, sections 5, 7, 8 and 13, measured on
+luts3-service 3.8.1 and HEAD.
 """
 
 from __future__ import annotations
@@ -14,12 +16,8 @@ from typing import Final
 
 from publisher.formats.rules import AHEAD_S, Rule, RunUnderTest, Subject, latest_end, require
 from publisher.formats.sgas import values
-from publisher.model.errors import Unfit
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.text import xml_text
-
-_BATCH: Final = "the whole batch: the database refuses the value"
-_FOR_EVER: Final = "the reports for ever: a later copy of the record is discarded"
 
 RECORD_ID_CHARACTERS: Final = 1_000
 STATUS_CHARACTERS: Final = 100
@@ -28,20 +26,10 @@ NAME_CHARACTERS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OmittedValue:
-    """What a record of a fit job does not say, or says otherwise: its name, why, and a check that returns what or ''."""
+    """A value of a job that its record omits or changes: its name, and a check that returns what or ''."""
 
     name: str
-    protects: str
     check: Callable[[PublishedJob], str]
-
-
-def sgas_fault(job: PublishedJob, now: datetime) -> Unfit | None:
-    """The first broken rule of all that SGAS has for a job."""
-    try:
-        require_sgas(job, now)
-    except Unfit as fault:
-        return fault
-    return None
 
 
 def require_sgas(job: PublishedJob, now: datetime) -> None:
@@ -70,24 +58,24 @@ def require_sgas_run(job: PublishedJob, latest_end: int) -> None:
         require(SGAS_RUN_RULES, RunUnderTest(job, latest_end))
 
 
-def sgas_mends(job: PublishedJob) -> tuple[tuple[str, str], ...]:
-    """Name and particulars of what a record says less, or otherwise, than the job; for `explain`."""
-    return tuple((mend.name, said) for mend in MENDS if (said := mend.check(job)))
+def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
+    """Name and details of each value that a record omits or changes; for `explain`."""
+    return tuple((omission.name, escaped) for omission in OMISSIONS if (escaped := omission.check(job)))
 
 
 def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
     """Length of a text as it is sent, in characters, and in bytes because its column has an index."""
 
     def check(subject: Subject) -> str:
-        said = xml_text(text(subject))
-        if len(said) > limit:
-            return f"{what} has {len(said)} characters, SGAS keeps {limit}"
-        size = len(said.encode())
+        escaped = xml_text(text(subject))
+        if len(escaped) > limit:
+            return f"{what} has {len(escaped)} characters, SGAS keeps {limit}"
+        size = len(escaped.encode())
         return (
             f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}" if size > values.INDEXED_BYTES else ""
         )
 
-    return Rule(name=rule, receiver="sgas", protects=_BATCH, check=check)
+    return Rule(name=rule, receiver="sgas", check=check)
 
 
 def _range(rule: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
@@ -97,7 +85,7 @@ def _range(rule: str, what: str, number: Callable[[RunUnderTest], int | None]) -
             "" if value is None or 0 <= value <= values.INT4_MAX else f"{what} {value} is not in 0 to {values.INT4_MAX}"
         )
 
-    return Rule(name=rule, receiver="sgas", protects=_BATCH, check=check)
+    return Rule(name=rule, receiver="sgas", check=check)
 
 
 def _record_id(run: RunUnderTest) -> str:
@@ -112,18 +100,16 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="job-id-missing",
         receiver="sgas",
-        protects="the job: all without an id are one to the server",
         check=lambda run: "" if xml_text(run.job.job.job_id) else "the job has no id",
     ),
     # 13.8: another character in its place, and two jobs may share the id: the second is discarded
-    Rule(name="record-id-characters", receiver="sgas", protects="the job: its record id may be another's",
+    Rule(name="record-id-characters", receiver="sgas",
          check=_record_id),
     _length("record-id-too-long", "record id", RECORD_ID_CHARACTERS, lambda run: values.record_id(run.job)),
     # section 7: Status; record-format facts, section 4: mandatory
     Rule(
         name="status-missing",
         receiver="ogf-ur",
-        protects="the document: invalid by the UR schema",
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
@@ -136,7 +122,6 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="end-out-of-range",
         receiver="sgas",
-        protects="the record: its end would be NULL, and its day that of the record's making",
         check=lambda run: (
             ""
             if 0 < run.job.ended_at <= values.YEAR_9999
@@ -146,7 +131,6 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     Rule(
         name="end-in-future",
         receiver="sgas",
-        protects=_FOR_EVER,
         check=lambda run: (
             f"it ended at {run.job.ended_at}, {run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
             if run.job.ended_at > run.latest_end
@@ -160,11 +144,10 @@ SGAS_WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     Rule(
         name="machine-name",
         receiver="sgas",
-        protects="the whole batch: a record without MachineName is a parser's error there",
         check=lambda where: (
             ""
             if values.host(where.machine_name)
-            else f"machine name {where.machine_name!r} is no domain name of up to {values.HOST_CHARACTERS} characters; "
+            else f"machine name {where.machine_name!r} is not a domain name of up to {values.HOST_CHARACTERS} characters; "
             "set records.machine_name"
         ),
     ),
@@ -200,56 +183,56 @@ def _urls_stripped(job: PublishedJob) -> str:
     return f"{stripped} URLs without their users, passwords and queries" if stripped else ""
 
 
-MENDS: Final[tuple[OmittedValue, ...]] = (
+OMISSIONS: Final[tuple[OmittedValue, ...]] = (
     # section 5 and 13.7
-    OmittedValue(name="local-id-left-out", protects="recordId, which the server would replace", check=_local_id),
+    OmittedValue(name="local-id-left-out", check=_local_id),
     # section 7
-    OmittedValue(name="job-name-cut", protects=_BATCH,
+    OmittedValue(name="job-name-cut",
          check=lambda job: "" if len(xml_text(job.job_name)) <= values.JOB_NAME_CHARACTERS
          else f"cut to {values.JOB_NAME_CHARACTERS} characters"),
-    OmittedValue(name="queue-cut", protects=_BATCH,
+    OmittedValue(name="queue-cut",
          check=lambda job: "" if len(xml_text(job.where.queue)) <= values.QUEUE_CHARACTERS
          else f"cut to {values.QUEUE_CHARACTERS} characters"),
-    OmittedValue(name="local-user-left-out", protects=_BATCH,
+    OmittedValue(name="local-user-left-out",
          check=lambda job: "" if len(xml_text(job.local_user)) <= values.LOCAL_USER_CHARACTERS
          else f"it has over {values.LOCAL_USER_CHARACTERS} characters"),
-    OmittedValue(name="charge-left-out", protects=_BATCH,
+    OmittedValue(name="charge-left-out",
          check=lambda job: f"{job.charge.text} is no 32-bit number" if job.charge and not values.charge(job.charge) else ""),
-    OmittedValue(name="charge-fraction", protects="nothing: the server cuts it",
+    OmittedValue(name="charge-fraction",
          check=lambda job: f"{job.charge.text} becomes {int(job.charge.amount)}"
          if job.charge and values.charge(job.charge) and job.charge.amount % 1 else ""),
-    OmittedValue(name="exit-code-modulo", protects="nothing: the server stores it so",
+    OmittedValue(name="exit-code-modulo",
          check=lambda job: "" if values.exit_code(job.job.exit_code) == job.job.exit_code
          else f"{job.job.exit_code} modulo 256"),
-    OmittedValue(name="processors-one", protects="the wall time in the reports, which is multiplied by it",
+    OmittedValue(name="processors-one",
          check=lambda job: "" if job.job.cpu_count else "no core count: 1"),
-    OmittedValue(name="node-count-left-out", protects=_BATCH,
-         check=lambda job: f"{job.job.node_count} nodes are no smallint"
+    OmittedValue(name="node-count-left-out",
+         check=lambda job: f"{job.job.node_count} nodes do not fit a smallint"
          if job.job.node_count and not values.node_count(job.job.node_count) else ""),
-    OmittedValue(name="memory-left-out", protects=_BATCH,
+    OmittedValue(name="memory-left-out",
          check=lambda job: "not a positive 64-bit number of bytes"
          if any(kib and not values.memory_kib(kib) for kib in (job.job.memory_kib, job.job.virtual_memory_kib)) else ""),
-    OmittedValue(name="start-left-out", protects=_FOR_EVER, check=_start),
-    OmittedValue(name="submission-left-out", protects=_FOR_EVER,
-         check=lambda job: "" if values.known_time(job.job.submitted_at) else f"{job.job.submitted_at} is no time"),
+    OmittedValue(name="start-left-out", check=_start),
+    OmittedValue(name="submission-left-out",
+         check=lambda job: "" if values.known_time(job.job.submitted_at) else f"{job.job.submitted_at} is not a time"),
     # record-format facts, section 1: domainNameType
-    OmittedValue(name="host-left-out", protects="the document: invalid by the UR schema",
-         check=lambda job: f"{job.job.hosts[0]!r} is no domain name"
+    OmittedValue(name="host-left-out",
+         check=lambda job: f"{job.job.hosts[0]!r} is not a domain name"
          if job.job.hosts and not values.host(job.job.hosts[0]) else ""),
-    OmittedValue(name="submit-host-left-out", protects="the document: invalid by the UR schema",
+    OmittedValue(name="submit-host-left-out",
          check=lambda job: f"{job.client_host!r} is neither a domain name nor an address"
          if job.client_host and not values.submit_host(job.client_host) else ""),
     # 13.3
-    OmittedValue(name="vo-attribute-left-out", protects=_BATCH,
+    OmittedValue(name="vo-attribute-left-out",
          check=lambda job: f"{left_out} with a group or role of over {values.VO_ATTRIBUTE_CHARACTERS} characters"
          if (left_out := values.vo_attributes_left_out(job.who)) else ""),
-    OmittedValue(name="project-left-out", protects=_BATCH,
+    OmittedValue(name="project-left-out",
          check=lambda job: _fewer("projects", _named(job.projects), len(values.projects(job.projects)))),
-    OmittedValue(name="runtime-environment-left-out", protects=_BATCH,
+    OmittedValue(name="runtime-environment-left-out",
          check=lambda job: _fewer("runtime environments", _named(job.job.runtime_environments),
                                   len(values.runtime_environments(job.job.runtime_environments)))),
-    OmittedValue(name="transfer-left-out", protects=_BATCH,
+    OmittedValue(name="transfer-left-out",
          check=lambda job: _fewer("transfers", len(job.transfers), sum(1 for _ in values.transfers(job.transfers)))),
     # arc-publisher facts, defect 31
-    OmittedValue(name="transfer-url-stripped", protects="passwords and signatures of presigned URLs", check=_urls_stripped),
+    OmittedValue(name="transfer-url-stripped", check=_urls_stripped),
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Values as SGAS bears them: what is spelt its way, cut or left out, so that no value of a fit job sinks its batch.
+"""Values as SGAS accepts them: rewritten, shortened or left out.
 
-One value that the server's database refuses loses the whole batch, and a record that it has cannot be corrected by sending
-it again (sgas facts, sections 1 and 5). What identifies a job, a user or a place is never cut: the rules of
-`quality_sgas` set such a job aside. What is said beside that is left out here, and listed in `quality_sgas.MENDS`.
+One value that the server's database refuses loses the whole batch, and a stored record cannot be
+corrected by sending it again (sgas facts, sections 1 and 5). What identifies a job, a user or a
+place is never shortened: the rules in `rules.py` set such a job aside. Everything optional is left
+out here, and listed in `rules.OMISSIONS`.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def submit_host(client: str) -> str:
     text = client.strip()
     name, colon, port = text.rpartition(":")
     candidates = (name, text) if colon and port.isdecimal() else (text,)
-    return next((said for one in candidates if (said := _address(one) or host(one))), "")
+    return next((address for one in candidates if (address := _address(one) or host(one))), "")
 
 
 def _address(text: str) -> str:
@@ -164,15 +165,15 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
-    told = [parse_fqan(fqan) for fqan in who.fqans]
+    attributes = [parse_fqan(fqan) for fqan in who.fqans]
     pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
     vos = {who.vo}
-    if told and (who.group, who.role) == (told[0].group or "", told[0].role or ""):
-        vos.add(told[0].vo)  # a job's own VO may be another one than its FQANs name
-    pairs += [(fqan.group or "", fqan.role or "") for fqan in told if fqan.vo in vos]
+    if attributes and (who.group, who.role) == (attributes[0].group or "", attributes[0].role or ""):
+        vos.add(attributes[0].vo)  # a job's own VO may be another one than its FQANs name
+    pairs += [(fqan.group or "", fqan.role or "") for fqan in attributes if fqan.vo in vos]
     pairs += [(group, "") for group in who.extra_groups]
-    spelt = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
-    return tuple(dict.fromkeys(pair for pair in spelt if pair[0]))
+    escaped = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
+    return tuple(dict.fromkeys(pair for pair in escaped if pair[0]))
 
 
 def vo_attributes_left_out(who: UserIdentity) -> int:
@@ -196,8 +197,8 @@ def runtime_environments(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _distinct(names: Iterable[str], characters: int) -> tuple[str, ...]:
-    spelt = dict.fromkeys(xml_text(name) for name in names)
-    return tuple(name for name in spelt if name and len(name) <= characters)
+    escaped = dict.fromkeys(xml_text(name) for name in names)
+    return tuple(name for name in escaped if name and len(name) <= characters)
 
 
 def transfers(all_of_them: Iterable[Transfer]) -> Iterator[tuple[Transfer, str]]:
@@ -218,7 +219,7 @@ def public_url(url: str) -> str:
 
 
 def _without_odd_password(url: str) -> str:
-    """Passwords with a raw `/`, `?` or `#` end the host too early: then what looks like a port is no number."""
+    """Passwords with a raw `/`, `?` or `#` end the host too early: then what looks like a port is not a number."""
     scheme, slashes, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, colon, port = authority.rpartition(":")

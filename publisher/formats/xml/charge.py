@@ -9,18 +9,18 @@ from publisher.formats.xml.text import RenderedParts
 from publisher.model.rates import Charge, Tariff
 
 
-def charge_looks(prefix: str) -> str:
+def charge_pattern(prefix: str) -> str:
     """What `charge_element` yields (pattern.py)."""
-    said = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")])
-    return f"<Charge{said}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
+    attributes = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")])
+    return f"<Charge{attributes}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
 
 
 def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:
     """A writer of whole elements, '' for no charge. Attributes carry the prefix: an unqualified one fails both schemas."""
 
     def opening(tariff: Tariff) -> str:
-        said = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
-        written = "".join(f' {prefix}:{name}="{attribute(text)}"' for name, text in said.items() if text)
+        values = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
+        written = "".join(f' {prefix}:{name}="{attribute(text)}"' for name, text in values.items() if text)
         return f"<Charge{written}>"
 
     openings: RenderedParts[Tariff] = RenderedParts(opening)

@@ -1,9 +1,10 @@
-"""The form of a record: one regular expression over its bytes, made of the same table of fields as its renderer.
+"""A regular expression for the bytes of a record, built from the same table of fields as its
+renderer.
 
-A record of this form is surely one that the schema takes and its receiver bears: the expressions below are narrower than any
-type they stand for, and tests hold the two against each other. So each record is looked at before the wire for 4 µs, where
-parsing it and validating the tree takes 33 (measured, CAR). One that is not of the form, because of an umlaut, say, may be
-right all the same: then the schema decides.
+A record that matches is valid by the schema and acceptable to its receiver: the expressions are
+narrower than the types they stand for, and tests compare the two. Matching is much cheaper than
+parsing the record and validating its tree (hot path). A record that does not match, because of an
+umlaut for example, may still be valid: then the schema decides.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from publisher.formats.xml.template import MADE_AT, Field, TemplateCompiler
 
-Looks = Mapping[Callable[..., Any], str]
+Patterns = Mapping[Callable[..., Any], str]
 
 # Printable ASCII without markup, by itself or as one of four references. Whatever might begin `pkcs7-mime`, which no message
 # may say, is left to the schema. `*+` gives nothing back, so that no text can make the search a long one.
@@ -41,13 +42,13 @@ def at_most(characters: int) -> str:
 
 
 class RecordPattern:
-    """Of the records of one format. `looks` tells of writers, and of attributes that differ, what they may yield.
+    """Of the records of one format. `pattern` reports on writers, and of attributes that differ, what they may yield.
 
-    Records with an element of another writer are not of the form. Groups that are named in `looks` can be asked for.
+    Records with an element of another writer are not of the form. Groups that are named in `pattern` can be asked for.
     """
 
-    def __init__(self, planner: TemplateCompiler, record: str, fields: Iterable[Field], looks: Looks) -> None:
-        self._looks = looks
+    def __init__(self, planner: TemplateCompiler, record: str, fields: Iterable[Field], pattern: Patterns) -> None:
+        self._patterns = pattern
         self._planner = planner
         written = [f"<{record}>"]
         container = ""
@@ -60,13 +61,13 @@ class RecordPattern:
         self.match = re.compile("".join(written).encode("ascii")).fullmatch
 
     def _element(self, field: Field) -> str:
-        text = field.looks or self._looks.get(field.write)
+        text = field.pattern or self._patterns.get(field.write)
         if text is None:
             return "(?!)" if field.mandatory else ""
         if field.whole:
             return f"(?:{text})?"
-        said = [(name, f"(?:{self._attribute(of)})") for name, of in field.attributes]
-        element = self._planner.element(field, said, f"(?:{text})" if text else text)
+        attributes = [(name, f"(?:{self._attribute(of)})") for name, of in field.attributes]
+        element = self._planner.element(field, attributes, f"(?:{text})" if text else text)
         if field.each:
             return f"(?:{element})*"
         return element if field.mandatory else f"(?:{element})?"
@@ -74,4 +75,4 @@ class RecordPattern:
     def _attribute(self, of: str | Callable[[Any], str]) -> str:
         if of == MADE_AT:
             return TIME
-        return re.escape(of) if isinstance(of, str) else self._looks.get(of, "(?!)")
+        return re.escape(of) if isinstance(of, str) else self._patterns.get(of, "(?!)")

@@ -1,7 +1,8 @@
-"""From a table of fields to a renderer: constant texts and steps between them, laid out when a format is loaded.
+"""From a table of fields to a renderer: constant texts and steps between them, prepared when a
+format is loaded.
 
-What jobs share (who, where, benchmark) is rendered once for each shared object, and the rules about it are asked then. What
-repeats from job to job is rendered once for each set of its values.
+What jobs share (user, place, benchmark) is rendered once per shared object, and checked against its
+rules then. Values that repeat from job to job are rendered once per distinct set.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from publisher.formats.rules import Rule, require
 from publisher.formats.xml.text import RenderedParts
 from publisher.model.policy import PublishedJob
 
-MADE_AT: Final = "\0made at\0"  # stands in a template until the time of making is known
-_VALUE: Final = "\0value\0"  # stands in an element until it is taken apart there
+MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
+_VALUE: Final = "\0value\0"  # is in an element until it is taken apart there
 _FEW: Final = 4096
-_MOULDS: Final = 2_000  # of some 1 kB
+_MAX_SKELETONS: Final = 2_000  # of some 1 kB
 
 
 class Scope(Enum):
@@ -57,77 +58,80 @@ class Field:
     )
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `TemplateCompiler.plans` makes a plan without it
-    looks: str = ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
+    pattern: str = (
+        ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
+    )
 
 
-Taker = Callable[[PublishedJob], Any]
+Getter = Callable[[PublishedJob], Any]
 Writer = Callable[[Any], str]
 
 # Where a shared object is found.
-_SHARED: Final[dict[Scope, Taker]] = {
+_SHARED: Final[dict[Scope, Getter]] = {
     Scope.WHO: lambda job: job.who,
     Scope.WHERE: lambda job: job.where,
     Scope.BENCHMARK: lambda job: job.benchmark,
 }
 
 
-_IN_MOULD: Final = frozenset({Scope.WHERE.value, Scope.BENCHMARK.value})
+_IN_SKELETON: Final = frozenset({Scope.WHERE.value, Scope.BENCHMARK.value})
 
 
 class Placeholder(NamedTuple):
     """The place of a value that is the job's own."""
 
-    take: Taker
+    take: Getter
     write: Writer
 
 
-Part = str | Placeholder | Taker  # constant text, a job's own value, or text that many jobs share
+Part = str | Placeholder | Getter  # constant text, a job's own value, or text that many jobs share
 
 
 class Template:
-    """How records are written: what a job has for itself, put into its mould.
+    """How records are written: what a job has for itself, put into its skeleton.
 
-    A mould is what all jobs of one place, outcome and so on have in common, told once: a site has some hundred of them in
+    A skeleton is what all jobs of one place, outcome and so on have in common, made once: a site has some hundred of them in
     a month. So a record takes 14 steps instead of 21 (measured, CAR: 6.5 µs instead of 9, of which much is waiting for memory:
-    therefore texts stand beside each other in it, constant ones for all moulds alike, and are joined with the job's own).
+    therefore texts are beside each other in it, constant ones for all skeletons, and are joined with the job's own).
     """
 
-    def __init__(self, parts: Sequence[Part], hang_on: Iterable[str]) -> None:
-        """`hang_on`: the values of a job by which its mould is known, beside its place and benchmark."""
-        self._parts = self._said = list(_joined(parts))
+    def __init__(self, parts: Sequence[Part], depends_on: Iterable[str]) -> None:
+        """`depends_on`: the values of a job by which its skeleton is known, beside its place and benchmark."""
+        self._parts = self._filled = list(_joined(parts))
         self._steps = [
             (at, part.take, part.write) for at, part in enumerate(self._parts) if isinstance(part, Placeholder)
         ]
-        self._values = attrgetter(*dict.fromkeys(hang_on))
+        self._values = attrgetter(*dict.fromkeys(depends_on))
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._moulds: dict[tuple[Any, ...], tuple[list[str], tuple[object, ...]]] = {}
+        self._skeletons: dict[tuple[Any, ...], tuple[list[str], tuple[object, ...]]] = {}
 
     def __len__(self) -> int:
-        return len(self._moulds)
+        return len(self._skeletons)
 
     def begin(self, created: str) -> None:
         """From now on records are made at that time."""
-        self._said = [part.replace(MADE_AT, created) if isinstance(part, str) else part for part in self._parts]
-        self._moulds.clear()
+        self._filled = [part.replace(MADE_AT, created) if isinstance(part, str) else part for part in self._parts]
+        self._skeletons.clear()
 
     def fill(self, job: PublishedJob) -> str:
         """One record. Raises: Unfit when a rule about what it shares with others, or a writer, says so."""
         shared = where, benchmark = job.where, job.benchmark
         known_by = id(where), id(benchmark), self._values(job)
-        known = self._moulds.get(known_by)
+        known = self._skeletons.get(known_by)
         if known is None:
-            if len(self._moulds) >= _MOULDS:
-                self._moulds.clear()
-            known = self._moulds[known_by] = self._mould(job), shared
+            if len(self._skeletons) >= _MAX_SKELETONS:
+                self._skeletons.clear()
+            known = self._skeletons[known_by] = self._skeleton(job), shared
         texts = known[0].copy()
         for at, take, write in self._steps:
             texts[at] = write(take(job))
         return "".join(texts)
 
-    def _mould(self, job: PublishedJob) -> list[str]:
+    def _skeleton(self, job: PublishedJob) -> list[str]:
         """All texts in their order, with room for the job's own."""
         return [
-            part if isinstance(part, str) else "" if isinstance(part, Placeholder) else part(job) for part in self._said
+            part if isinstance(part, str) else "" if isinstance(part, Placeholder) else part(job)
+            for part in self._filled
         ]
 
 
@@ -171,12 +175,12 @@ class TemplateCompiler:
             else:
                 parts += [part for field in group for part in self._step(field)]
         parts.append(f"</{container}></{record}>" if container else f"</{record}>")
-        hang_on = [path for field in fields if not field.varied for path in field.depends_on]
-        return Template(parts, [path for path in hang_on if path.partition(".")[0] not in _IN_MOULD])
+        depends_on = [path for field in fields if not field.varied for path in field.depends_on]
+        return Template(parts, [path for path in depends_on if path.partition(".")[0] not in _IN_SKELETON])
 
     def _step(self, field: Field) -> tuple[str, Placeholder, str]:
-        """What stands before a value, the value, and what stands after it: of an optional element nothing but the value."""
-        shell = _VALUE if field.whole else self.element(field, self._said(field, None), _VALUE)
+        """What is before a value, the value, and what is after it: of an optional element nothing but the value."""
+        shell = _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
         before, _, after = shell.partition(_VALUE)
         if field.mandatory and not field.each:
             return before, Placeholder(take=field.value, write=field.write), after
@@ -211,25 +215,25 @@ class TemplateCompiler:
             require(rules, subject)
             elements = []
             for field in fields:
-                attributes = self._said(field, subject)
-                said = field.value(subject)
+                attributes = self._attributes(field, subject)
+                value = field.value(subject)
                 elements += [
-                    self.element(field, attributes, field.write(one)) for one in (said if field.each else (said,))
+                    self.element(field, attributes, field.write(one)) for one in (value if field.each else (value,))
                 ]
             return "".join(elements)
 
         return render
 
-    def _said(self, field: Field, subject: object) -> list[tuple[str, str]]:
+    def _attributes(self, field: Field, subject: object) -> list[tuple[str, str]]:
         """The attributes with their texts, escaped."""
-        said = [(name, text if isinstance(text, str) else text(subject)) for name, text in field.attributes]
-        return [(name, text if text == MADE_AT else self.attribute(text)) for name, text in said]
+        attributes = [(name, text if isinstance(text, str) else text(subject)) for name, text in field.attributes]
+        return [(name, text if text == MADE_AT else self.attribute(text)) for name, text in attributes]
 
     def element(self, field: Field, attributes: Iterable[tuple[str, str]], text: str) -> str:
         """The whole element around escaped texts; '' for an optional one without text."""
         if not text and not field.mandatory:
             return ""
-        opening = f"<{field.name}" + "".join([f' {self.prefix}:{name}="{said}"' for name, said in attributes])
+        opening = f"<{field.name}" + "".join([f' {self.prefix}:{name}="{text}"' for name, text in attributes])
         if field.value_in:
             return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"

@@ -36,7 +36,7 @@ _RUNS = """
 SELECT id, state, end_from, end_to, project, job_group, asked_at, began_at, noted_at, ended_at,
        jobs, charged, without_result, without_rule, unreadable, first, changed, reason
 FROM charge_run ORDER BY id"""
-_UNENDED = "SELECT id FROM charge_run WHERE state IN ('queued', 'running')"
+_UNFINISHED_RUNS = "SELECT id FROM charge_run WHERE state IN ('queued', 'running')"
 _FAILED = "SELECT id FROM charge_run WHERE state = 'failed'"
 _TARIFF = "SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"
 _NEW_TARIFF = "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
@@ -184,7 +184,7 @@ class SqlChargeBook:
 
     def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
         """Runs without a process have failed. Their news are told by the next run that comes across them."""
-        for (other,) in self._database.execute(_UNENDED).fetchall():
+        for (other,) in self._database.execute(_UNFINISHED_RUNS).fetchall():
             if other != number and not self._locks.is_alive(other):
                 self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
         self._failed = frozenset(other for (other,) in self._database.execute(_FAILED))
@@ -209,12 +209,12 @@ class SqlChargeBook:
         if job.tariff is None:
             job = job._replace(reason=NO_RULE)
         # What a run brought that failed later was told to nobody: it is this one's news.
-        untold = before.news_of in self._failed
-        if _said(job) == _said(before.job):
-            return replace(before, job=job, news_of=number if untold else before.news_of)
-        if untold and before.news is News.FIRST:
+        never_reported = before.news_of in self._failed
+        if _charge_values(job) == _charge_values(before.job):
+            return replace(before, job=job, news_of=number if never_reported else before.news_of)
+        if never_reported and before.news is News.FIRST:
             return replace(before, job=job, news_of=number)
-        was = before.was if untold else before.job
+        was = before.was if never_reported else before.job
         return KeptCharge(job=job, news=News.CHANGED, news_of=number, was=was)
 
     def _row(self, kept: KeptCharge) -> Mapping[str, Any]:
@@ -247,7 +247,7 @@ class SqlChargeBook:
         return self._tariffs[tariff]
 
 
-def _said(job: AssessedJob) -> tuple[object, ...]:
+def _charge_values(job: AssessedJob) -> tuple[object, ...]:
     """What makes a charge another one: the formula alone does not."""
     return job.amount, job.tariff.unit if job.tariff else None, job.reason
 

@@ -20,11 +20,11 @@ UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest 
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
 _ACCEPTED = "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
-_TOLD = "SELECT month, host, told FROM sync_count WHERE target = :target AND told IS NOT NULL"
-_TELL = """
+_REPORTED = "SELECT month, host, told FROM sync_count WHERE target = :target AND told IS NOT NULL"
+_SENDING = """
 INSERT INTO sync_count (target, month, host, telling, message) VALUES (:target, :month, :host, :jobs, :message)
 ON CONFLICT (target, month, host) DO UPDATE SET telling = excluded.telling, message = excluded.message"""
-_HEARD = "UPDATE sync_count SET told = telling, told_at = :now WHERE message = :message"
+_ACCEPTED_COUNTS = "UPDATE sync_count SET told = telling, told_at = :now WHERE message = :message"
 _ADOPT = """
 INSERT INTO sync_count (target, month, host, told) VALUES (:target, :month, :host, :jobs)
 ON CONFLICT (target, month, host) DO UPDATE SET told = excluded.told"""
@@ -32,7 +32,7 @@ _SET_BASIS = "UPDATE target SET before_basis = :basis WHERE id = :target"
 _SET_BEFORE = "INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"
 _FORGET_BEFORE = "DELETE FROM count_before WHERE target = :target"
 _FORGET_MONTH = "DELETE FROM delivered_count WHERE target = :target AND month = :month"
-_FORGET_UNTOLD = "DELETE FROM sync_count WHERE message = :message AND told IS NULL"
+_DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND told IS NULL"
 _TAKE_BACK = "UPDATE sync_count SET telling = NULL, message = NULL WHERE message = :message"
 _MOVE = "UPDATE sync_count SET message = :half WHERE message = :whole AND month = :month AND host = :host"
 _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
@@ -61,9 +61,9 @@ def before(database: Database, target: int | None) -> dict[HostMonth, int]:
     return {(month, host): jobs for month, host, jobs in database.execute(_BEFORE, {"target": target})}
 
 
-def told(database: Database, target: int | None) -> dict[HostMonth, int]:
+def reported(database: Database, target: int | None) -> dict[HostMonth, int]:
     """What the receiver accepted last."""
-    return {(month, host): jobs for month, host, jobs in database.execute(_TOLD, {"target": target})}
+    return {(month, host): jobs for month, host, jobs in database.execute(_REPORTED, {"target": target})}
 
 
 def set_before(database: Database, target: int, counts: Mapping[HostMonth, int], basis: str) -> None:
@@ -89,10 +89,10 @@ def replace(database: Database, target: int, months: Iterable[int], counts: Mapp
     )
 
 
-def tell(database: Database, target: int, message: int, counts: Sequence[tuple[HostMonth, int]]) -> None:
+def record_sending(database: Database, target: int, message: int, counts: Sequence[tuple[HostMonth, int]]) -> None:
     """What a message that is about to be sent says."""
     database.execute_many(
-        _TELL,
+        _SENDING,
         [
             {"target": target, "month": month, "host": host, "jobs": jobs, "message": message}
             for (month, host), jobs in counts
@@ -110,15 +110,15 @@ def adopt(database: Database, target: int, hosts: Mapping[HostMonth, int]) -> No
 
 def take_back(database: Database, message: int) -> None:
     """A message of counts was never sent. Nothing happens to one of another kind."""
-    database.execute(_FORGET_UNTOLD, {"message": message})
+    database.execute(_DELETE_UNREPORTED, {"message": message})
     database.execute(_TAKE_BACK, {"message": message})
 
 
-def heard(database: Database, message: int, now: int) -> bool:
+def accept(database: Database, message: int, now: int) -> bool:
     """A message of counts was accepted. False for a message of another kind."""
     if not is_sync(database, message):
         return False
-    database.execute(_HEARD, {"message": message, "now": now})
+    database.execute(_ACCEPTED_COUNTS, {"message": message, "now": now})
     return True
 
 

@@ -21,7 +21,7 @@ ON CONFLICT (target, month, digest) DO UPDATE SET
     jobs = summary_key.jobs + excluded.jobs, wall_s = summary_key.wall_s + excluded.wall_s,
     cpu_s = summary_key.cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
-_SAID_BY = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
+_POLICY_OF = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
 _TAKE_AWAY = """
 UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s,
     policy = coalesce(:policy, policy)
@@ -48,7 +48,7 @@ def add(database: Database, target: int, records: Sequence[Rendered], policy_dig
     totals = _totals(records)
     for total in totals:
         at = {"target": target, "month": total.key.month, "digest": total.key.digest}
-        if row := database.execute(_SAID_BY, at).fetchone():
+        if row := database.execute(_POLICY_OF, at).fetchone():
             before[total.key.digest] = row[0]
     _write(database, target, totals, policy_digest)
     return Addition(records=records, before=before)
@@ -78,18 +78,21 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
 
 def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:
     """What records that go out for the first time come to, by key; nothing under a key of others."""
-    said: dict[bytes, SummaryKey] = {}  # by digest, which is of the month too: to hash whole keys takes 0.3 µs a record
+    # By digest, which covers the month too: hashing whole keys is slower (hot path).
+    by_digest: dict[bytes, SummaryKey] = {}
     sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
     for record in records:
         key = record.summary_key
         if key is not None:
-            said[key.digest] = key
+            by_digest[key.digest] = key
             here = sums[key.digest]
             if record.first_time:
                 here[0] += 1
                 here[1] += record.job.wall_s
                 here[2] += record.job.cpu_user_s + record.job.cpu_kernel_s
-    return [KeyTotal(key=said[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()]
+    return [
+        KeyTotal(key=by_digest[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
+    ]
 
 
 def of_month(database: Database, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:
@@ -118,11 +121,11 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
                 KeyTotal(
                     key=SummaryKey(month=month, digest=b"", text=text, site=""), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s
                 )
-                for text, jobs, wall_s, cpu_s in json.loads(stale)
+                for text, jobs, wall_s, cpu_s in json.loads(orphaned)
             ),
             lost_jobs=lost_jobs,
         )
-        for month, accepted_at, stale, lost_jobs in database.execute(_ACCEPTED, {"target": target})
+        for month, accepted_at, orphaned, lost_jobs in database.execute(_ACCEPTED, {"target": target})
     ]
 
 

@@ -146,7 +146,7 @@ class SqlLedger(LedgerReader):
             rows.leave_quarantine(self._database, number, (key for key, one in runs.items() if one[1] != REMOVED))
             if runs:
                 counted = rows.enter_counted(self._database, number, len(runs), now)
-                placed = [(file, row, key, end, said) for key, (end, said, file, row) in runs.items()]
+                placed = [(file, row, key, end, texts) for key, (end, texts, file, row) in runs.items()]
                 self._delivered.add(number, counted, placed)
                 counts.look_before_again(self._database, number, map(itemgetter(0), runs.values()))
 
@@ -179,11 +179,13 @@ class SqlLedger(LedgerReader):
             counts.replace(self._database, number, months, hosts)
             forget_months(self._database, number, months)
 
-    def accept_change(self, target: str, month: int, stale: Sequence[KeyTotal], lost_jobs: int, now: datetime) -> None:
+    def accept_change(
+        self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
+    ) -> None:
         number = self._known_number(target)
-        said = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in stale]
+        texts = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in orphaned]
         with self._database.atomic():
-            keys.forget(self._database, number, month, stale)
+            keys.forget(self._database, number, month, orphaned)
             months.emptied(self._database, number, month)
             self._database.execute(
                 _ACCEPT_CHANGE,
@@ -191,7 +193,7 @@ class SqlLedger(LedgerReader):
                     "target": number,
                     "month": month,
                     "now": rows.epoch(now),
-                    "stale": json.dumps(said, separators=(",", ":")),
+                    "stale": json.dumps(texts, separators=(",", ":")),
                     "lost_jobs": lost_jobs,
                 },
             )
@@ -214,7 +216,7 @@ class SqlLedger(LedgerReader):
             for one in messages:
                 text = carried_text(one.records)
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
-                counts.tell(self._database, number, entered, one.counts)
+                counts.record_sending(self._database, number, entered, one.counts)
 
     def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
@@ -229,7 +231,7 @@ class SqlLedger(LedgerReader):
             arrival = self._arrival(number, message.id)
             rows.accept(self._database, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
             rows.leave_quarantine(self._database, target, arrival.keys)
-            if counts.heard(self._database, number, rows.epoch(now)):
+            if counts.accept(self._database, number, rows.epoch(now)):
                 self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(now)})
                 return
             counts.add(self._database, target, arrival.first)
@@ -352,7 +354,7 @@ class SqlLedger(LedgerReader):
 
     def finish_window(self, target: str, name: str) -> None:
         with self._database.atomic():
-            self._database.execute(rows.FINISH_ERRAND, {"target": self._known_number(target), "name": name})
+            self._database.execute(rows.FINISH_WINDOW, {"target": self._known_number(target), "name": name})
 
     def end_round(
         self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()

@@ -260,7 +260,7 @@ ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor 
 _OPEN = """
 INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
 ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
-_ERRAND = """
+_WINDOW_PROGRESS = """
 INSERT INTO errand (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
 ON CONFLICT (target, name) DO UPDATE SET
     ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
@@ -270,7 +270,7 @@ SELECT target, file, CAST(:record_id AS BIGINT) FROM reading WHERE target = :tar
 ON CONFLICT (target, file, record_id) DO NOTHING"""
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
-FINISH_ERRAND = "DELETE FROM errand WHERE target = :target AND name = :name"
+FINISH_WINDOW = "DELETE FROM errand WHERE target = :target AND name = :name"
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
@@ -352,7 +352,7 @@ def advance(database: Database, target: int, progress: Progress, policy_digest: 
 
 def _go_on_from(database: Database, target: int, mark: WindowMark) -> None:
     database.execute(
-        _ERRAND,
+        _WINDOW_PROGRESS,
         {
             "target": target,
             "name": mark.window_progress,
@@ -367,7 +367,7 @@ def go_back(database: Database, target: int, behind: Mapping[str, WindowMark | N
     """Errands go on from these places, None for the beginning."""
     for name, mark in behind.items():
         if mark is None:
-            database.execute(FINISH_ERRAND, {"target": target, "name": name})
+            database.execute(FINISH_WINDOW, {"target": target, "name": name})
         else:
             _go_on_from(database, target, mark)
 

@@ -74,7 +74,7 @@ FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 
 
-_TOLD = "SELECT last_sync, before_basis FROM target WHERE id = :target"
+_SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 
 
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
@@ -88,7 +88,7 @@ SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN targe
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
 
 
-_ERRAND = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
+_WINDOW_PROGRESS = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
 
 
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
@@ -277,7 +277,7 @@ class LedgerReader:
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         with self._database.reading():
-            row = self._database.execute(_ERRAND, {"target": self._number(target), "name": name}).fetchone()
+            row = self._database.execute(_WINDOW_PROGRESS, {"target": self._number(target), "name": name}).fetchone()
         if row is None:
             return None
         return WindowMark(window_progress=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
@@ -348,12 +348,12 @@ class LedgerReader:
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)
         with self._database.reading():
-            row = self._database.execute(_TOLD, {"target": number}).fetchone()
+            row = self._database.execute(_SYNC_STATE, {"target": number}).fetchone()
             return HostCounts(
                 delivered=counts.delivered(self._database, number),
                 before=counts.before(self._database, number),
-                told=counts.told(self._database, number),
-                last_told=_moment(row[0]) if row else None,
+                reported=counts.reported(self._database, number),
+                last_reported_at=_moment(row[0]) if row else None,
                 before_basis=row[1] if row else "",
             )
 

@@ -156,7 +156,7 @@ def _translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {error}; {_advice(error, path)}") from error
     except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
-        raise LedgerError(f"{path}: its schema is no text; {_DAMAGED}") from error
+        raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
         raise LedgerError(
             f"{path}: {error.strerror or error}; the state directory must exist and belong to the user who publishes"

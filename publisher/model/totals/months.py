@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, SummaryKey, month_number_of, year_and_month
 
@@ -19,7 +20,7 @@ class BlockedMonth(NamedTuple):
     """
 
     month: int
-    stale: tuple[KeyTotal, ...]
+    orphaned: tuple[KeyTotal, ...]
     lost_jobs: int
     was: str = ""
     emptied: bool = False
@@ -69,7 +70,8 @@ def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
 def gone_lines(gone: Mapping[str, int]) -> list[str]:
     """Months of totals with delivered jobs that nobody can count again."""
     return [
-        f"{month}: {jobs:,} delivered jobs are gone from the accounting data; the rows that had them keep their totals"
+        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} gone from the accounting data; the rows that had "
+        "them keep their totals"
         for month, jobs in gone.items()
     ]
 

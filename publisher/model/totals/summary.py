@@ -1,12 +1,11 @@
-"""What the key columns of APEL's tables make of texts and end times.
+"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per
+row.
 
-Monthly totals: jobs added one by one into the rows that APEL keeps, in memory for one entry a row.
-
-The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of the first. Groups are
-therefore made on its own keys, after its own normalisation: texts without case, accents and trailing blanks, what means
-none as none, benchmarks at three decimals, and of several benchmarks the one that it keeps (apel facts, 4.5 and 5).
-
-Sync counts: how many jobs of each month a site holds per submit host, for APEL to compare with what it stored.
+The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
+the first. Groups are therefore made by its own keys, after its own normalisation: texts without
+case, accents and trailing blanks, null-like values as null, benchmarks at three decimals, and of
+several benchmarks the one that it keeps (apel facts, 4.5 and 5). Sync counts are the jobs of each
+month and submit host, which APEL compares with what it stored.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HOST_CHARACTERS: Final = 255
 
 
 @lru_cache(maxsize=65_536)
-def said(text: str) -> str:
+def ascii_key(text: str) -> str:
     """A text as it is sent, in ASCII; '' where the server would take it for not given (apel facts, section 3)."""
     text = ascii_text(text)
     return "" if text.lower() in NOT_GIVEN else text
@@ -40,7 +39,7 @@ def said(text: str) -> str:
 @lru_cache(maxsize=65_536)
 def column(text: str) -> str:
     """A text as the server's key columns compare it."""
-    return receiver_key(said(text))
+    return receiver_key(ascii_key(text))
 
 
 @lru_cache(maxsize=4096)
@@ -101,7 +100,7 @@ class Grouping(NamedTuple):
 
 
 class SummaryGroup(NamedTuple):
-    """What one row of the server says of a UTC calendar month. Texts are ASCII, '' where nothing is known.
+    """What one row of the server says about a UTC calendar month. Texts are ASCII, '' where nothing is known.
 
     `benchmarks` are those that all jobs of the group have, the one that the server keeps first. The normalised times are
     exact, in millionths of a HEPSPEC (or HEPscore23) second.
@@ -261,11 +260,11 @@ class Accumulator:
         who, where = job.who, job.where
         benchmarks = self._benchmarks(job.benchmark)
         texts = (
-            where.site, who.user, who.vo, who.spelt_group, who.spelt_role, where.receiver_host, where.infrastructure,
+            where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host, where.infrastructure,
         )  # fmt: skip
         sums = self._group(
             month=month,
-            spelling=tuple(said(text) for text in texts),
+            spelling=tuple(ascii_key(text) for text in texts),
             kind=benchmarks[0].kind,
             benchmarks=benchmarks,
             nodes=nodes,
@@ -394,11 +393,13 @@ class SyncCounter:
 
     def add(self, job: PublishedJob) -> None:
         """Count a job that its format admits. Raises: Unfit when it ended in no calendar month."""
-        self._add(month_number(job.ended_at), said(job.where.site), said(job.where.receiver_host), 1)
+        self._add(month_number(job.ended_at), ascii_key(job.where.site), ascii_key(job.where.receiver_host), 1)
 
     def add_count(self, count: SyncCount) -> None:
         """Count what was counted before, such as the jobs that an earlier publisher delivered."""
-        self._add(month_number_of(count.year, count.month), said(count.site), said(count.submit_host), count.jobs)
+        self._add(
+            month_number_of(count.year, count.month), ascii_key(count.site), ascii_key(count.submit_host), count.jobs
+        )
 
     def merge(self, other: SyncCounter) -> None:
         for count in other.counts():

@@ -1,10 +1,10 @@
-"""The daemon: one regular round after the other for each target, on its own timetable, until it is told to stop.
+"""The daemon: one regular round after the other for each target, on its own timetable, until it is
+asked to stop.
 
-`config/cron.py` reads crontab's notation; `timetable.py` says when a target's next round is, from what the ledger knows, and
-drives APScheduler; `systemd.py` is systemd's protocol.
-
-One loop on the main thread plans and listens, once a second; rounds run beside it, each in a thread of its own. Whatever a
-round comes to, the loop goes on.
+`config/cron.py` reads crontab's notation; `timetable.py` computes when a target's next round is due
+and drives APScheduler; `systemd.py` is systemd's notification protocol. One loop on the main thread
+schedules and listens, once a second; each round runs in a thread of its own. The loop continues
+whatever a round ends with.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Daemon:
     """Publishes a site's targets on their timetables.
 
     `load` reads the configuration again and raises ConfigError; `wish(seconds)` waits that long at most for what is asked;
-    `stop` is what rounds look at between two messages; `tell` is told what came of each round.
+    `stop` is what rounds look at between two messages; `report` is told what came of each round.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class Daemon:
         site: Site,
         *,
         load: Callable[[], Site],
-        wish: Callable[[float], DaemonCommand | None],
+        next_command: Callable[[float], DaemonCommand | None],
         stop: Event,
         manager: ServiceManager,
         observer: Observer,
-        tell: Callable[[Outcome], None],
+        report: Callable[[Outcome], None],
     ) -> None:
         self._site = site
         self._load = load
-        self._wish = wish
+        self._next_command = next_command
         self._stop = stop
         self._manager = manager
         self._observer = observer
-        self._tell = tell
-        self._clockwork = RoundScheduler(self._round)
+        self._report = report
+        self._scheduler = RoundScheduler(self._round)
         self._targets = {target.name: target for target in site.targets}
         self._tried: set[str] = set()  # targets that their last round left due
         self._refused: tuple[str, ...] = ()  # what there is to say of a configuration that was not taken over
         self._offset = self._clock_offset()
-        self._told_alive = site.monotonic()
+        self._watchdog_sent_at = site.monotonic()
 
     def serve(self) -> None:
         """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the start."""
@@ -80,7 +80,7 @@ class Daemon:
         log.info("ready: %s", self._timetables())
         while not self._stop.is_set():
             self._look()
-            match self._wish(self._pause_s()):
+            match self._next_command(self._pause_s()):
                 case DaemonCommand.STOP:
                     break
                 case DaemonCommand.RELOAD:
@@ -93,38 +93,38 @@ class Daemon:
 
     def _look(self) -> None:
         self._mind_the_clock()
-        for name in self._clockwork.ended():
+        for name in self._scheduler.ended():
             self._tried.add(name)
             self._plan_or_wait(name)
-        self._clockwork.start_what_is_due()
-        self._manager.status("; ".join([*self._refused, *(self._said_of(name) for name in self._targets)]))
+        self._scheduler.start_what_is_due()
+        self._manager.status("; ".join([*self._refused, *(self._status_of(name) for name in self._targets)]))
         self._say_alive()
 
     def _say_alive(self) -> None:
         now = self._site.monotonic()
         every_s = self._manager.alive_every_s
-        if every_s is not None and now - self._told_alive >= every_s:
-            self._told_alive = now
+        if every_s is not None and now - self._watchdog_sent_at >= every_s:
+            self._watchdog_sent_at = now
             self._manager.alive()
 
     def _pause_s(self) -> float:
-        look_s = _LOOK_AT_WORK_S if self._clockwork.running else _LOOK_EVERY_S
+        look_s = _LOOK_AT_WORK_S if self._scheduler.running else _LOOK_EVERY_S
         return min(look_s, (self._manager.alive_every_s or look_s) / 2)
 
-    def _said_of(self, name: str) -> str:
-        planned = self._clockwork.planned(name)
+    def _status_of(self, name: str) -> str:
+        planned = self._scheduler.planned(name)
         if planned is None:
             return f"{name}: at work"
         return f"{name}: {'trying again' if name in self._tried else 'next round'} {planned:%Y-%m-%dT%H:%M:%SZ}"
 
     def _mind_the_clock(self) -> None:
-        """Plans are made by the wall clock; when somebody sets it, they are made anew."""
+        """Plans are made by the wall clock; when somebody sets it, they are made again."""
         offset = self._clock_offset()
         jump, self._offset = offset - self._offset, offset
         if abs(jump) > _JUMP_S:
             way = "forward" if jump > 0 else "back"
-            log.warning("the clock went %s by %.0f s: the next rounds are planned anew", way, abs(jump))
-            for name in self._targets.keys() - self._clockwork.running:
+            log.warning("the clock went %s by %.0f s: rescheduling the next rounds", way, abs(jump))
+            for name in self._targets.keys() - self._scheduler.running:
                 self._plan_or_wait(name)
 
     def _clock_offset(self) -> float:
@@ -134,7 +134,7 @@ class Daemon:
     # Planning
 
     def _plan_all(self) -> None:
-        for name in self._targets.keys() - self._clockwork.running:
+        for name in self._targets.keys() - self._scheduler.running:
             self._plan(name)
 
     def _plan(self, name: str) -> None:
@@ -149,17 +149,17 @@ class Daemon:
         due = next_due(target, state, now)
         if due is not None:
             self._tried.discard(name)
-            self._clockwork.plan(name, due + self._site.chance() * timedelta(seconds=target.jitter_s))
+            self._scheduler.plan(name, due + self._site.chance() * timedelta(seconds=target.jitter_s))
         else:
-            self._clockwork.plan(name, now + again_after(target) if name in self._tried else now)
+            self._scheduler.plan(name, now + again_after(target) if name in self._tried else now)
 
     def _plan_or_wait(self, name: str) -> None:
         try:
             self._plan(name)
         except PublisherError as error:
             target = self._targets[name]
-            log.error("target %s: %s; it is looked at again later", name, error)
-            self._clockwork.plan(name, self._site.clock() + again_after(target))
+            log.error("target %s: %s; it is tried again later", name, error)
+            self._scheduler.plan(name, self._site.clock() + again_after(target))
 
     # Being asked
 
@@ -170,7 +170,7 @@ class Daemon:
         except PublisherError as error:
             for line in str(error).split("\n"):
                 log.error("%s", line)
-            log.error("the configuration was not taken over: all stays as it was")
+            log.error("the configuration was not reloaded: the old one stays in effect")
             self._refused = ("new configuration refused",)
         else:
             self._take_over(site)
@@ -184,10 +184,10 @@ class Daemon:
         self._refused = ()
         self._tried.clear()
         for name in gone:
-            self._clockwork.forget(name)
-        for name in self._targets.keys() - self._clockwork.running:
+            self._scheduler.forget(name)
+        for name in self._targets.keys() - self._scheduler.running:
             self._plan_or_wait(name)
-        log.info("configuration taken over: %s", self._timetables())
+        log.info("configuration reloaded: %s", self._timetables())
 
     def _timetables(self) -> str:
         return "; ".join(f"{target.name} {target.timetable}" for target in self._targets.values())
@@ -199,16 +199,16 @@ class Daemon:
         self._manager.status("stopping")
         monotonic = self._site.monotonic
         begun = monotonic()
-        self._clockwork.ended()
-        while self._clockwork.running and monotonic() - begun < _GRACE_S:
-            if self._wish(_END_LOOK_S) is DaemonCommand.STOP:
+        self._scheduler.ended()
+        while self._scheduler.running and monotonic() - begun < _GRACE_S:
+            if self._next_command(_END_LOOK_S) is DaemonCommand.STOP:
                 break
             self._say_alive()
-            self._clockwork.ended()
-        if self._clockwork.running:
+            self._scheduler.ended()
+        if self._scheduler.running:
             log.warning(
                 "stopped in the middle of a message: %s; nothing is lost, it is sent again under the same id",
-                ", ".join(sorted(self._clockwork.running)),
+                ", ".join(sorted(self._scheduler.running)),
             )
         else:
             log.info("stopped")
@@ -225,4 +225,4 @@ class Daemon:
             log.critical("target %s: a bug in publisher: %s", name, error, exc_info=True)
             reason = f"a bug in publisher ({type(error).__name__}: {error}), exit status {BUG}; please report it"
             outcome = Outcome(target=name, outcome="error", reason=reason, exit_status=BUG)
-        self._tell(outcome)
+        self._report(outcome)

@@ -11,7 +11,7 @@ from typing import Final
 log = logging.getLogger("publisher")
 
 _LONGEST_STATUS: Final = 500  # characters; `systemctl status` shows one line
-_PATIENCE_S: Final = 1.0
+_TIMEOUT_S: Final = 1.0
 
 
 class ServiceManager:
@@ -24,37 +24,37 @@ class ServiceManager:
         self.alive_every_s = _alive_every_s(environment)
 
     def ready(self) -> None:
-        self._tell("READY=1")
+        self._notify("READY=1")
 
     def reloading(self, monotonic_s: float) -> None:
         """`monotonic_s` is of CLOCK_MONOTONIC, now."""
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_s * 1_000_000)}")
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_s * 1_000_000)}")
 
     def stopping(self) -> None:
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def alive(self) -> None:
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
 
     def status(self, text: str) -> None:
         """What it does now, in one line; told when it changed."""
         line = " ".join(text.split())[:_LONGEST_STATUS]
         if line != self._status:
             self._status = line
-            self._tell(f"STATUS={line}")
+            self._notify(f"STATUS={line}")
 
-    def _tell(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         if not self._address:
             return
         # A name that begins with @ is of Linux's abstract sockets, which the kernel writes with a NUL.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(_PATIENCE_S)
+                sender.settimeout(_TIMEOUT_S)
                 sender.sendto(message.encode(), address)
-        except OSError as error:  # publishing goes on; if it matters, systemd's own time-out says so
+        except OSError as error:  # publishing continues; if it matters, systemd's own time-out says so
             if not self._complained:
-                log.warning("systemd cannot be told anything at %s: %s", self._address, error)
+                log.warning("cannot notify systemd at %s: %s", self._address, error)
             self._complained = True
 
 

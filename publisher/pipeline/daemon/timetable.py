@@ -1,10 +1,10 @@
-"""APScheduler as the daemon uses it: one round planned a target, driven by the daemon's own loop.
+"""When each target's next round starts, from what the ledger knows, and APScheduler as the daemon
+uses it.
 
-It has no thread of its own that could die unseen, and no walk over missed times: a round that is planned for a moment in the
-past begins once, however long ago that is. (APScheduler's interval trigger counts every missed time: a clock that jumps by
-years hangs it, its issue 1066.) A clock that goes back is the daemon's business.
-
-When a target's next round begins, from what the ledger knows: so a daemon that was away knows what it missed.
+One round is scheduled per target, driven by the daemon's own loop: there is no thread that could
+die unseen, and no catching up on missed times. A round scheduled for a moment in the past starts
+once, however long ago that is. (APScheduler's interval trigger counts every missed time: a clock
+that jumps by years hangs it, its issue 1066.) The daemon handles a clock that goes back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RoundScheduler:
         self._round_of = round_of
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.running: set[str] = set()
-        self._scheduler = _Driven(executors={"default": _Threads()}, timezone=UTC)
+        self._scheduler = _PolledScheduler(executors={"default": _Threads()}, timezone=UTC)
         self._scheduler.add_listener(lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED)
         # In the round's own thread, when its place is free again.
         self._scheduler.add_listener(lambda event: self._ended.put(event.job_id), EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
@@ -76,7 +76,7 @@ class RoundScheduler:
                 return names
 
 
-class _Driven(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 has no types
+class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 has no types
     """A scheduler that looks for due jobs when it is told to."""
 
     def process(self) -> None:

@@ -66,8 +66,8 @@ class Collisions(NoCollisions):
         self._others = {}
         for job in asked:
             if len(by_end[job.ended_at]) > 1:
-                runs_alike = shared[job.ended_at, _folded(job.local_id)]
-                others = {key: job_id for key, job_id in runs_alike.items() if job_id != job.job_id}
+                same_key_runs = shared[job.ended_at, _folded(job.local_id)]
+                others = {key: job_id for key, job_id in same_key_runs.items() if job_id != job.job_id}
                 if others:
                     self._others[job.key] = others
         self._known = self._ledger.known(
@@ -75,7 +75,7 @@ class Collisions(NoCollisions):
         )
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
-        """`is_waiting` tells of runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
+        """`is_waiting` reports on runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
             return fit
         job, key = fit.published, self._format.receiver_key(fit.published)
@@ -112,7 +112,7 @@ class Collisions(NoCollisions):
 
 
 class LaterRuns(NoCollisions):
-    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row for ever."""
+    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row forever."""
 
     def __init__(self, target: str, ledger: Ledger) -> None:
         self._target = target

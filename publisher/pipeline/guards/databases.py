@@ -1,6 +1,7 @@
-"""Accounting databases that a target's rounds have read and that are not there any more: jobs may be lost with them.
+"""Accounting databases that were read before and are missing now: jobs may be lost with them.
 
-`source`: the accounting databases that were ever read, and those that an administrator says are gone for good.
+Also `source list` and `source retire`: all databases ever read, and those that an administrator
+declares gone for good.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def missed_at(site: Site) -> Sequence[Missing]:
         return missed(site.targets, source, ledger)
 
 
-def said_of(missing: Sequence[Missing]) -> str:
+def missing_text(missing: Sequence[Missing]) -> str:
     """In one line."""
     return "; ".join(one.reason for one in missing)
 
@@ -86,11 +87,11 @@ def said_of(missing: Sequence[Missing]) -> str:
 def not_found(site: Site, reason: str) -> PublisherError:
     """The error for what the accounting data does not know: without all of the databases nobody can tell."""
     missing = missed_at(site)
-    return SourceError(f"{reason}\n{said_of(missing)}") if missing else UsageError(reason)
+    return SourceError(f"{reason}\n{missing_text(missing)}") if missing else UsageError(reason)
 
 
 def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Positions) -> str | None:
-    """The name that the same file has now. The row that was read last stands in it too: inodes are used again."""
+    """The name that the same file has now. The row that was read last is in it too: inodes are used again."""
     cursor = ledger.cursor(lost.target, lost.file)
     for name, inode in there.items():
         if inode == lost.inode and (cursor is None or source.fits(cursor._replace(database=name))):
@@ -102,7 +103,7 @@ def _missing(lost: KnownDatabase) -> Missing:
     if os.path.exists(lost.file):
         what = "is there, but `source` does not name it any more; name it again"
     else:
-        what = "is gone, and jobs that stood only there are not published; bring it back"
+        what = "is gone, and jobs that were only in it are not published; bring it back"
     return Missing(
         file=lost.file,
         reason=(

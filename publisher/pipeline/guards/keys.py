@@ -22,7 +22,7 @@ from publisher.model.target import Selection
 from publisher.model.time import Window
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import KeyTotal, SummaryKey, month_number, sync_host
-from publisher.pipeline.round.decision import Decider, Publish, Skip, ToldBefore
+from publisher.pipeline.round.decision import Decider, Publish, SentByJura, Skip
 from publisher.pipeline.round.reader import numbered, whole_window
 from publisher.sources.base import Page, Source
 
@@ -33,7 +33,7 @@ class WindowTotals(NamedTuple):
     """What the jobs of a window make: rows by month, and jobs by month and submit host.
 
     `again` are those of them, by month, that were delivered before, and `again_by_row` by the digest of their row, without
-    runs that stand in no row of the accounting data any more.
+    runs that are in no row of the accounting data any more.
     """
 
     rows: Mapping[int, Sequence[KeyTotal]]
@@ -49,7 +49,7 @@ class JobScope(NamedTuple):
     format: str
     selection: Selection
     policy: RecordPolicy
-    told_before: ToldBefore | None = None
+    sent_by_jura: SentByJura | None = None
 
 
 def made(
@@ -64,7 +64,7 @@ def made(
 ) -> WindowTotals:
     """What the window's jobs would make as they are now; `delivered`: only those that were.
 
-    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered stands in the month in which
+    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered is in the month in which
     it was, also if its job was restarted since and ended again, under the same LocalJobID or another. Raises: SourceError.
     """
     making = _Making(wanted, window, ledger, delivered=delivered)
@@ -93,14 +93,14 @@ class _Making:
             policy_digest="",
             changed=OnChange.REPLACE,
             again=True,
-            told_before=wanted.told_before,
+            sent_by_jura=wanted.sent_by_jura,
         )
         row_keys = receiver_of(wanted.format).row_keys
         if row_keys is None:
             raise AssertionError(f"{wanted.format} is not added up by its receiver")
         self._keys = row_keys()
         self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self._earlier: Counter[SummaryKey] = Counter()  # of the jobs in these sums, runs that stand in no row any more
+        self._earlier: Counter[SummaryKey] = Counter()  # of the jobs in these sums, runs that are in no row any more
         self._hosts: Counter[HostMonth] = Counter()
         self._again: Counter[int] = Counter()
         self._again_by_row: Counter[bytes] = Counter()
@@ -160,11 +160,11 @@ class _Making:
         earlier = sum(self._earlier[total.key] for total in rows)
         if moved or sum(total.jobs for total in theirs) > earlier:
             return list(rows)
-        beside = {
+        others = {
             digest: max(jobs, min(jobs + earlier, were[digest].jobs if digest in were else 0))
             for digest, jobs in own.items()
         }
-        kept = [total._replace(jobs=beside[total.key.digest]) for total in rows if own[total.key.digest]]
+        kept = [total._replace(jobs=others[total.key.digest]) for total in rows if own[total.key.digest]]
         return kept + theirs
 
     def _covers(self, month: int) -> bool:
@@ -197,7 +197,7 @@ class _Making:
         return row
 
 
-def stale(ledger: Ledger, target: str, month: int, would_be: WindowTotals) -> tuple[KeyTotal, ...]:
+def orphaned(ledger: Ledger, target: str, month: int, would_be: WindowTotals) -> tuple[KeyTotal, ...]:
     """Rows that a month's single records made before, and that nothing would make any more."""
     new = {total.key.digest for total in would_be.rows.get(month, ())}
     return tuple(total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new)
@@ -214,7 +214,7 @@ def lost(
     """Delivered jobs of these months that would not go out again: a receiver that purged its records would lose them.
 
     Their rows are gone, or they are not wanted any more. Rows that nobody wants must not stand in for them, so all rows of a
-    month are only counted where not each was looked at, or `totals` are there, for which a ticket is written anyway.
+    month are only counted where not each was examined, or `totals` are there, for which a ticket is written anyway.
     """
     delivered: Counter[int] = Counter()
     for (month, _), jobs in ledger.counts(target).delivered.items():
@@ -247,16 +247,16 @@ def emptied(
     """
     would_be = made(wanted, month_window(month), source, ledger, now)
     keys = ledger.summary_keys(wanted.target, month)
-    rows = stale(ledger, wanted.target, month, would_be)
+    rows = orphaned(ledger, wanted.target, month, would_be)
     delivered = sum(jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month)
     gone = delivered - sum(would_be.again_by_row.values())
     were = {total.key.digest: total.jobs for total, _ in keys}
     came = any(would_be.again_by_row.get(row, 0) > were.get(row, 0) for row in changed)
     if not came and sum(total.jobs for total in rows) <= gone:
         return ()
-    said_by = {total.key.digest: digest for total, digest in keys}
+    policy_by = {total.key.digest: digest for total, digest in keys}
     moved = sum(changed.values())
-    return tuple(total for total in rows if said_by[total.key.digest] == policy_digest or total.jobs <= moved)
+    return tuple(total for total in rows if policy_by[total.key.digest] == policy_digest or total.jobs <= moved)
 
 
 def _settled(known: DeliveredRun | None) -> DeliveredRun | None:

@@ -1,6 +1,8 @@
-"""What a `republish` would send, worked out before anything is: jobs, messages, bytes, months, and what speaks against it.
+"""What a `republish` would send, computed beforehand: jobs, messages, bytes, months, and what
+speaks against it.
 
-Monthly totals summed up as they would be sent, to tell how many they are, and what would hold them back.
+Monthly totals are summed up as they would be sent, to know how many there are and what would hold
+them back.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from publisher.model.time import Window, months, whole_months
 from publisher.model.totals.months import BlockedMonth, month_window, row_of
 from publisher.model.totals.summary import KeyTotal, month_number_of
 from publisher.pipeline.guards import keys as key_guard
-from publisher.pipeline.guards.databases import missed, said_of
+from publisher.pipeline.guards.databases import missed, missing_text
 from publisher.pipeline.round.outcome import Outcome, added
 from publisher.pipeline.round.round import Round
 from publisher.pipeline.site import Site
@@ -39,22 +41,22 @@ def estimate(
     *,
     accept_key_change: bool,
 ) -> Outcome:
-    """What would come of sending these months (12 x year + month - 1). The ledger is one of a rehearsal.
+    """What would come of sending these months (12 x year + month - 1). The ledger is a dry-run ledger.
 
-    `seen` is told how many more rows were read. Raises: CredentialError, SourceError, LedgerError.
+    `seen` is called with the number of rows read since the last call. Raises: CredentialError, SourceError, LedgerError.
     """
     live = site.live(target, dry_run=True, accept_key_change=accept_key_change)
     done = Outcome(target=target.name, outcome="nothing")
     with closing(live.transport):
         for month in months:
-            onlooker = _Onlooker(seen)
-            round_ = Round(live, source, ledger, onlooker, site.clock, site.wait)
+            counter = _RowCounter(seen)
+            round_ = Round(live, source, ledger, counter, site.clock, site.wait)
             done = added(done, round_.republish_month(month))
     return done
 
 
-class _Onlooker:
-    """An `Observer` of a rehearsal: only what was read is told."""
+class _RowCounter:
+    """An `Observer` of a dry run: it only counts rows."""
 
     def __init__(self, seen: Callable[[int], None]) -> None:
         self._seen = seen
@@ -82,7 +84,7 @@ class _Onlooker:
 
 
 # A window this many times what was ever delivered, and not small, is more likely a slip than a wish.
-_DWARFS: Final = 10
+_SUSPICIOUS_RATIO: Final = 10
 _SMALL: Final = 20_000
 
 
@@ -90,7 +92,7 @@ Digests = frozenset[bytes]
 
 
 class RowProgress(Protocol):
-    """Told how many rows will be looked at, and how many more were."""
+    """Called with the number of rows to come, and with those read since the last call."""
 
     def expect(self, count: int) -> None: ...
     def seen(self, more: int) -> None: ...
@@ -119,11 +121,11 @@ class RepublishPlan:
     months: tuple[str, ...]
     rows: int  # to be read, of those that an errand which was broken off has not dealt with
     jobs: int
-    counted: bool  # every job was looked at; else `jobs`, messages and bytes are upper bounds
+    counted: bool  # every job was examined; else `jobs`, messages and bytes are upper bounds
     records: int  # of a summary, its rows
     messages: int
     bytes: int
-    goes_on: WindowMark | None  # how far an errand has come that was broken off
+    resume_from: WindowMark | None  # how far an errand has come that was broken off
     held: tuple[BlockedMonth, ...]  # months that would leave rows behind at the receiver
     gone: Mapping[str, int]  # by month's name, delivered jobs whose totals stay although their rows are gone
     made: key_guard.WindowTotals | None  # what its months make at the receiver, where something was sent of them before
@@ -144,13 +146,13 @@ class RepublishPlan:
         """Months are sent whole as single records: the ledger's keys and counts of them are anew then."""
         return receiver_of(self.format).whole_months and not self.summary and not self.exact
 
-    def stays_held(self, wish: RepublishRequest) -> bool:
+    def stays_held(self, request: RepublishRequest) -> bool:
         """Whether months are held back. A part of a month that the receiver has as totals is, whatever is accepted."""
-        return bool(self.held) and not (wish.accept_key_change and not any(month.was for month in self.held))
+        return bool(self.held) and not (request.accept_key_change and not any(month.was for month in self.held))
 
     def months_left(self) -> list[int]:
         """The months that are not dealt with, by number."""
-        done = self.goes_on.ended_at if self.goes_on and self.summary else None
+        done = self.resume_from.ended_at if self.resume_from and self.summary else None
         return [number for number in numbers(self.window) if done is None or (month_window(number).end or 0) > done]
 
 
@@ -159,43 +161,43 @@ def numbers(window: Window) -> list[int]:
     return [month_number_of(month.year, month.month) for month in months(window)]
 
 
-def as_wished(target: Target, wish: RepublishRequest) -> Target:
-    return target if wish.format is None else target.in_format(wish.format)
+def as_requested(target: Target, request: RepublishRequest) -> Target:
+    return target if request.format is None else target.in_format(request.format)
 
 
-def plan(site: Site, targets: Sequence[Target], wish: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
+def plan(site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
         # What stands only in a database that is missing is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):
-            raise SourceError(f"nothing was sent: {said_of(missing)}")
+            raise SourceError(f"nothing was sent: {missing_text(missing)}")
         for target in targets:
-            adopt_named(as_wished(target, wish), numbers(_as_sent(target, wish)), source, ledger, site.clock())
-        outlines = [_outline(site, as_wished(target, wish), wish, source, ledger) for target in targets]
-        looking.expect(sum(outline.rows for outline in outlines if _looks(outline, ledger)))
+            adopt_named(as_requested(target, request), numbers(_as_sent(target, request)), source, ledger, site.clock())
+        outlines = [_outline(site, as_requested(target, request), request, source, ledger) for target in targets]
+        looking.expect(sum(outline.rows for outline in outlines if _reads_every_job(outline, ledger)))
         return [
-            _filled(site, as_wished(target, wish), wish, outline, source, ledger, looking)
+            _filled(site, as_requested(target, request), request, outline, source, ledger, looking)
             for target, outline in zip(targets, outlines, strict=True)
         ]
 
 
-def _outline(site: Site, target: Target, wish: RepublishRequest, source: Source, ledger: Ledger) -> RepublishPlan:
-    """What can be told without looking at every job."""
+def _outline(site: Site, target: Target, request: RepublishRequest, source: Source, ledger: Ledger) -> RepublishPlan:
+    """What can be determined without looking at every job."""
     summary = is_summary_format(target.format)
-    if summary and wish.exact:
+    if summary and request.exact:
         raise UsageError(
             f"target {target.name}: a part of a month would replace the whole month at the receiver; "
             f"--exact is not for {target.format}"
         )
-    window = _as_sent(target, wish)
+    window = _as_sent(target, request)
     all_rows = source.count(window)
     state = ledger.target(target.name)
     outline = RepublishPlan(
         target=target.name,
         format=target.format,
         window=window,
-        exact=wish.exact,
-        rounded=window != wish.window,
+        exact=request.exact,
+        rounded=window != request.window,
         months=tuple(f"{month.year}-{month.month:02}" for month in months(window)),
         rows=all_rows,
         jobs=all_rows,
@@ -203,7 +205,7 @@ def _outline(site: Site, target: Target, wish: RepublishRequest, source: Source,
         records=0,
         messages=0,
         bytes=0,
-        goes_on=None,
+        resume_from=None,
         held=(),
         gone={},
         made=None,
@@ -213,22 +215,22 @@ def _outline(site: Site, target: Target, wish: RepublishRequest, source: Source,
         policy_digest=f"{site.selection_digest(target)}-{site.policy_digest(target)}",
         brake=_brake(site, target, window, source, ledger, all_rows, state.delivered if state else 0),
     )
-    outline = replace(outline, goes_on=ledger.window_progress(target.name, outline.window_progress))
+    outline = replace(outline, resume_from=ledger.window_progress(target.name, outline.window_progress))
     left = _rows_left(outline, source)
     return outline if summary else _sized(site, target, replace(outline, rows=left, jobs=left), source)
 
 
-def _as_sent(target: Target, wish: RepublishRequest) -> Window:
+def _as_sent(target: Target, request: RepublishRequest) -> Window:
     """Rounded out to whole months: of totals always, of single records as the receiver needs it, unless told otherwise."""
-    whole = is_summary_format(target.format) or (receiver_of(target.format).whole_months and not wish.exact)
-    return whole_months(wish.window) if whole else wish.window
+    whole = is_summary_format(target.format) or (receiver_of(target.format).whole_months and not request.exact)
+    return whole_months(request.window) if whole else request.window
 
 
 def _rows_left(outline: RepublishPlan, source: Source) -> int:
     """Of an errand that was broken off, what is behind its mark. Of two databases the end times do not tell that."""
-    if outline.goes_on is None or len(source.databases()) > 1:
+    if outline.resume_from is None or len(source.databases()) > 1:
         return outline.rows
-    return source.count(replace(outline.window, start=outline.goes_on.ended_at))
+    return source.count(replace(outline.window, start=outline.resume_from.ended_at))
 
 
 def _sized(site: Site, target: Target, planned: RepublishPlan, source: Source) -> RepublishPlan:
@@ -251,8 +253,8 @@ def _sized(site: Site, target: Target, planned: RepublishPlan, source: Source) -
     return replace(planned, records=planned.jobs, messages=max(by_count, by_size, min(planned.jobs, 1)), bytes=size)
 
 
-def _looks(outline: RepublishPlan, ledger: Ledger) -> bool:
-    """Whether every job is looked at: for totals always, for single records where some were sent before."""
+def _reads_every_job(outline: RepublishPlan, ledger: Ledger) -> bool:
+    """Whether every job is examined: for totals always, for single records where some were sent before."""
     if outline.summary:
         return True
     before = (ledger.summary_keys(outline.target, number) for number in numbers(outline.window))
@@ -262,14 +264,14 @@ def _looks(outline: RepublishPlan, ledger: Ledger) -> bool:
 def _filled(
     site: Site,
     target: Target,
-    wish: RepublishRequest,
+    request: RepublishRequest,
     outline: RepublishPlan,
     source: Source,
     ledger: Ledger,
     looking: RowProgress,
 ) -> RepublishPlan:
     if outline.summary:
-        return _rehearsed(site, target, wish, outline, source, ledger, looking)
+        return _rehearsed(site, target, request, outline, source, ledger, looking)
     if receiver_of(outline.format).row_keys is None:
         return outline
     return _guarded(site, target, outline, source, ledger, looking)
@@ -278,14 +280,14 @@ def _filled(
 def _rehearsed(
     site: Site,
     target: Target,
-    wish: RepublishRequest,
+    request: RepublishRequest,
     outline: RepublishPlan,
     source: Source,
     ledger: Ledger,
     looking: RowProgress,
 ) -> RepublishPlan:
     left = outline.months_left()
-    accept = wish.accept_key_change
+    accept = request.accept_key_change
     try:
         done = estimate(site, target, left, source, ledger, looking.seen, accept_key_change=accept)
     except CredentialError:  # told when it is to be sent: other targets may be better off
@@ -312,10 +314,10 @@ def _guarded(
     whole would not make now counts as left behind.
     """
     touched = numbers(outline.window)
-    stale: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
+    orphaned: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
     totals = _totals(target, ledger, touched)
     would_be = None
-    if _looks(outline, ledger):
+    if _reads_every_job(outline, ledger):
         # Not only another policy gives jobs other rows: one that changed may have been the last of its row.
         would_be = key_guard.made(
             key_guard.JobScope(
@@ -328,17 +330,17 @@ def _guarded(
             page_read=lambda page: looking.seen(page.rows_read),
         )
         for number in touched:
-            stale[number] = key_guard.stale(ledger, target.name, number, would_be)
+            orphaned[number] = key_guard.orphaned(ledger, target.name, number, would_be)
     lost = {} if outline.exact else key_guard.lost(ledger, target.name, touched, would_be, totals, source)
     held = [
         BlockedMonth(
             month=number,
-            stale=(*(total for total, _ in totals.get(number, ())), *stale[number]),
+            orphaned=(*(total for total, _ in totals.get(number, ())), *orphaned[number]),
             lost_jobs=lost.get(number, 0),
             was=next((form for _, form in totals.get(number, ())), "") if outline.exact else "",
         )
         for number in touched
-        if stale[number] or number in lost or totals.get(number)
+        if orphaned[number] or number in lost or totals.get(number)
     ]
     planned = replace(outline, held=tuple(held))
     if would_be is None or outline.exact:
@@ -349,7 +351,7 @@ def _guarded(
 def _counted(site: Site, target: Target, planned: RepublishPlan, source: Source) -> RepublishPlan:
     """With the number of jobs that was found by looking at each of them."""
     jobs = sum(planned.made.hosts.values()) if planned.made else 0
-    if planned.goes_on is not None:
+    if planned.resume_from is not None:
         return replace(planned, jobs=min(planned.jobs, jobs))
     return _sized(site, target, replace(planned, jobs=jobs, counted=True), source)
 
@@ -373,7 +375,7 @@ def _brake(
     site: Site, target: Target, window: Window, source: Source, ledger: Ledger, rows: int, delivered: int
 ) -> str:
     """Why the window dwarfs or contradicts what the ledger knows."""
-    if rows > _SMALL and delivered and rows > _DWARFS * delivered:
+    if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
         return f"the window has {rows:,} jobs, {rows // delivered} times what was ever delivered to {target.name}"
     state = ledger.target(target.name)
     if state is None or is_summary_format(target.format) or state.last_published_end is None:

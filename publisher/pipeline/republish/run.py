@@ -1,7 +1,9 @@
-"""`republish`: a window of end times again, whatever was delivered before, beside the regular rounds.
+"""`republish`: send a window of end times again, even if delivered before, between the regular
+rounds.
 
-Planned first (plan.py), so that an administrator sees what it means, and carried out in portions: between two of them the
-target's lock is free for a regular round, and after each one the ledger knows how far the errand has come.
+It is planned first (plan.py), so that an administrator sees the effect, and carried out in
+portions: between two of them the target's lock is free for a regular round, and after each the
+ledger knows how far it has come.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from publisher.model.totals.months import BlockedMonth
 from publisher.model.totals.summary import KeyTotal
 from publisher.pipeline.guards import keys
 from publisher.pipeline.parallel import for_each_target
-from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_wished, numbers
+from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_requested, numbers
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, held_reason
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site
@@ -28,14 +30,14 @@ from publisher.sources.base import Source
 # A portion is a few seconds of work: so long a regular round may have to wait.
 _PORTION_PAGES: Final = 50
 _BREATH_S: Final = 0.2
-_LOOKS: Final = 3  # at months in which others deliver too, before they have to wait for us
+_MAX_CHECKS: Final = 3  # at months in which others deliver too, before they have to wait for us
 
 
 def carry_out(
     site: Site,
     targets: Sequence[Target],
     plans: Sequence[RepublishPlan],
-    wish: RepublishRequest,
+    request: RepublishRequest,
     observer: Observer,
     *,
     dry_run: bool,
@@ -45,17 +47,19 @@ def carry_out(
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         planned = planned_for[target.name]
-        if planned.brake and wish.brake:
-            reason = f"{planned.brake}; --no-brake goes on all the same"
+        if planned.brake and request.brake:
+            reason = f"{planned.brake}; --no-brake sends anyway"
             return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
         try:
-            live = site.live(as_wished(target, wish), dry_run=dry_run, accept_key_change=wish.accept_key_change)
+            live = site.live(
+                as_requested(target, request), dry_run=dry_run, accept_key_change=request.accept_key_change
+            )
             # Two runs of one errand would each send what the other did: the second one leaves it alone.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
-                if not planned.summary and planned.stays_held(wish):
+                if not planned.summary and planned.stays_held(request):
                     return _held_back(_round(site, live, source, ledger, observer), planned, ledger)
-                wished = as_wished(target, wish)
-                return _carry_out(site, wished, live, planned, source, ledger, observer, dry_run=dry_run)
+                requested = as_requested(target, request)
+                return _carry_out(site, requested, live, planned, source, ledger, observer, dry_run=dry_run)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -123,7 +127,7 @@ def _carry_out_months(
     ledger: Ledger,
     observer: Observer,
 ) -> Outcome:
-    """Month by month, each whole. Broken off, it goes on with the month where it stopped, or where one was held."""
+    """Month by month, each whole. Broken off, it continues with the month where it stopped, or where one was held."""
     done = Outcome(target=live.name, outcome="nothing")
     left = planned.months_left()
     if target.jura_until is not None:
@@ -155,7 +159,7 @@ def _begin(site: Site, live: LiveTarget, ledger: Ledger) -> None:
 
 
 def _stopped(done: Outcome) -> Outcome:
-    return replace(done, outcome="deferred", reason="stopped; the same command goes on from here", exit_status=75)
+    return replace(done, outcome="deferred", reason="stopped; the same command continues from here", exit_status=75)
 
 
 def _under_other_settings(live: LiveTarget, planned: RepublishPlan, ledger: Ledger) -> Outcome | None:
@@ -164,7 +168,7 @@ def _under_other_settings(live: LiveTarget, planned: RepublishPlan, ledger: Ledg
     What we send again of their jobs leaves them behind.
     """
     months = [
-        BlockedMonth(month=number, stale=rows, lost_jobs=0)
+        BlockedMonth(month=number, orphaned=rows, lost_jobs=0)
         for number in numbers(planned.window)
         if (rows := _not_ours(live, planned, ledger, number))
     ]
@@ -203,7 +207,7 @@ def _note_singles(
     def locked() -> AbstractContextManager[None]:
         return ledger.working_on(live.name, lambda: not site.wait(_BREATH_S))
 
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_CHECKS):
         with locked():
             noted = _noted(site, live, planned, ledger)
         made = _made_of(site, live, planned, source, ledger, observer)
@@ -247,7 +251,7 @@ def _set_singles(live: LiveTarget, planned: RepublishPlan, made: keys.WindowTota
 def _note_accepted(site: Site, live: LiveTarget, planned: RepublishPlan, ledger: Ledger) -> None:
     """An administrator said that these rows may stay behind."""
     for held in planned.held:
-        ledger.accept_change(live.name, held.month, held.stale, held.lost_jobs, site.clock())
+        ledger.accept_change(live.name, held.month, held.orphaned, held.lost_jobs, site.clock())
 
 
 def _stands(target: str, planned: RepublishPlan, ledger: Ledger) -> bool:

@@ -16,7 +16,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
 from publisher.model.totals.months import BlockedMonth
-from publisher.model.totals.summary import KeyTotal, month_number, said
+from publisher.model.totals.summary import KeyTotal, ascii_key, month_number
 from publisher.pipeline.round.decision import Publish, set_aside
 from publisher.pipeline.round.sender import MessageSender
 
@@ -179,7 +179,7 @@ class JobBatches:
             self._format.render(published, now),
             fit.entry,
             fit.known is None,
-            said(published.where.receiver_host),
+            ascii_key(published.where.receiver_host),
             None if self._keys is None else self._keys.of(published),
         )
 
@@ -191,8 +191,8 @@ class JobBatches:
             months.setdefault(month_number(record.entry.ended_at), []).append(record)
         for month, records in months.items():
             runs = Counter(record.summary_key.digest for record in records if record.summary_key is not None)
-            if stale := guard.emptied(month, runs, now):
-                self._held[month] = BlockedMonth(month=month, stale=tuple(stale), lost_jobs=0)
+            if orphaned := guard.emptied(month, runs, now):
+                self._held[month] = BlockedMonth(month=month, orphaned=tuple(orphaned), lost_jobs=0)
                 self._open += [OpenRow(row=record.job.row, finished_seen_at=None) for record in records]
                 continue
             for record in records:
@@ -200,9 +200,9 @@ class JobBatches:
                     for batch in self._packed(record):
                         self._send(batch)
                 except Unfit as unfit:
-                    aside = set_aside(record.job, unfit)
-                    self._sender.set_aside(aside)
-                    self._builder.mark(Progress(skipped=(aside,)))
+                    quarantined = set_aside(record.job, unfit)
+                    self._sender.set_aside(quarantined)
+                    self._builder.mark(Progress(skipped=(quarantined,)))
 
     def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""

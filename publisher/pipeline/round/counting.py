@@ -17,7 +17,17 @@ from typing import Final
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import Alike, BareRun, Epoch, JobKey, JobRecord, RowRef, SideTable, job_keys, run_fingerprints
+from publisher.model.job import (
+    Epoch,
+    JobGroup,
+    JobKey,
+    JobRecord,
+    RowRef,
+    RunTuple,
+    SideTable,
+    job_keys,
+    run_fingerprints,
+)
 from publisher.model.message import OpenRow, Progress
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import Share, month_number
@@ -60,7 +70,7 @@ class _Lot:
 
     __slots__ = ("ends", "example", "kernels", "keys", "record_ids", "runs", "stretch", "users", "walls")
 
-    def __init__(self, example: JobRecord, stretch: Stretch | None, runs: Sequence[BareRun]) -> None:
+    def __init__(self, example: JobRecord, stretch: Stretch | None, runs: Sequence[RunTuple]) -> None:
         self.example = example
         self.stretch = stretch
         self.runs = runs
@@ -97,14 +107,14 @@ class Stretches:
         edges = {edge for edge in (window.start, window.end) if edge is not None}
         self._turning_points = sorted(edges | decider.policy.change_times)
 
-    def of(self, runs: Sequence[BareRun]) -> Iterator[tuple[Stretch | None, Sequence[BareRun]]]:
+    def of(self, runs: Sequence[RunTuple]) -> Iterator[tuple[Stretch | None, Sequence[RunTuple]]]:
         """The runs by stretch, None for those that end in no month; nearly always all are in one."""
         ends = list(map(_END, runs))
         first = self._at(min(ends))
         if first is not None and first == self._at(max(ends)):
             yield first, runs
             return
-        apart: dict[Stretch | None, list[BareRun]] = {}
+        apart: dict[Stretch | None, list[RunTuple]] = {}
         for run in runs:
             apart.setdefault(self._at(run[3]), []).append(run)
         yield from apart.items()
@@ -156,7 +166,7 @@ class AlikeCounter:
             progress += Progress(opened=whole.open)
         return page, progress, taken
 
-    def take(self, alike: Sequence[Alike], now: datetime) -> Taken:
+    def take(self, alike: Sequence[JobGroup], now: datetime) -> Taken:
         """Count all that can be."""
         lots = [_Lot(one.example, stretch, runs) for one in alike for stretch, runs in self._stretches.of(one.runs)]
         every = [key for lot in lots for key in lot.keys]
@@ -217,9 +227,9 @@ class AlikeCounter:
 
     def _new_of(
         self, lot: _Lot, known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]
-    ) -> tuple[list[BareRun], list[int]]:
+    ) -> tuple[list[RunTuple], list[int]]:
         """The runs that nobody met before, and the rows of those that need a look of their own."""
-        new: dict[JobKey, BareRun] = {}
+        new: dict[JobKey, RunTuple] = {}
         left: list[int] = []
         for run, key, fingerprint in zip(lot.runs, lot.keys, lot.fingerprints(), strict=True):
             if key in new or key in self._totals:

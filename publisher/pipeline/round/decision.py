@@ -17,13 +17,13 @@ from publisher.model.target import Selection
 
 KEY_COLLISION: Final = "key-collision"
 # These verdicts change with the clock or with other jobs, not with the row.
-_JUDGED_ANEW: Final = frozenset({"end-in-future", KEY_COLLISION})
+_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION})
 # These are a receiver's verdicts, on records that were sent.
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
 # What another publisher told of a job that it may have sent; None for other jobs. Raises Unfit where that is not to be said.
-ToldBefore = Callable[[JobRecord], PublishedJob | None]
+SentByJura = Callable[[JobRecord], PublishedJob | None]
 
 
 @per_job(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Decider:
     policy_digest: str
     changed: OnChange
     again: bool = False  # a window is republished: delivered runs go out again
-    told_before: ToldBefore | None = None
+    sent_by_jura: SentByJura | None = None
 
     def decide(
         self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
@@ -88,9 +88,9 @@ class Decider:
             published = self.policy.describe(job)
             if not self.selection.wants_vo(published.who.vo):
                 return Skip(left_quarantine=held is not None)
-            if self.told_before is None or (held is not None and held.hold is Hold.RELEASED):
+            if self.sent_by_jura is None or (held is not None and held.hold is Hold.RELEASED):
                 return published
-            return self.told_before(job) or published
+            return self.sent_by_jura(job) or published
         except Unfit as unfit:
             return set_aside(job, unfit)
 
@@ -133,7 +133,7 @@ class Decider:
             held.hold is Hold.HELD
             and is_unchanged(held, job)
             and held.policy_digest == self.policy_digest
-            and held.job.rule not in _JUDGED_ANEW
+            and held.job.rule not in _DECIDED_AGAIN
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
+from publisher.model.text import plural
 from publisher.model.totals.months import BlockedMonth, month_name
 from publisher.pipeline.round.sender import RoundCounters
 from publisher.transports.base import Receipt, Verdict
@@ -103,7 +104,7 @@ def broken_off(target: str, error: PublisherError, tally: RoundCounters | None =
     )
 
 
-def with_missing_told(outcome: Outcome) -> Outcome:
+def with_missing_databases(outcome: Outcome) -> Outcome:
     """The outcome of a round that published what is there: without all databases it is no success."""
     if not outcome.missing:
         return outcome
@@ -120,24 +121,25 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
     if not held:
         return ""
     names = ", ".join(month.name for month in held)
-    stale = sum(len(month.stale) for month in held)
+    orphaned = sum(len(month.orphaned) for month in held)
     lost = sum(month.lost_jobs for month in held)
     totals = sorted(month.name for month in held if month.was)
     if all(month.emptied for month in held):
         return (
-            f"held back: {names}: other settings, or another version, put jobs under other keys of the receiver: {stale} rows "
-            f"there would be emptied, {lost} jobs would be lost; --accept-key-change sends them, with a record of zeros for "
-            "each of those rows: no ticket is needed"
+            f"held back: {names}: other settings, or another version, put jobs under other keys of the receiver: "
+            f"{plural(orphaned, 'row')} there would be emptied, {plural(lost, 'job')} would be lost; "
+            "--accept-key-change sends them, with a record of zeros for each of those rows: no ticket is needed"
         )
-    remedy = "--accept-key-change sends all the same"
+    remedy = "--accept-key-change sends anyway"
     if totals:
         remedy = (
             f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
             "--accept-key-change` sends their jobs one by one"
         )
     return (
-        f"held back: {names}: {stale} rows would stay at the receiver beside the new ones and count twice, "
-        f"{lost} jobs would be lost there; {remedy}"
+        f"held back: {names}: {plural(orphaned, 'row')} would stay at the receiver in addition to the new ones and count "
+        "twice, "
+        f"{plural(lost, 'job')} would be lost there; {remedy}"
     )
 
 

@@ -94,8 +94,8 @@ class IncrementalReader:
             yield Page(jobs=()), Progress(closed=closed)
 
     def _quarantined(self, now: datetime) -> Iterator[Read]:
-        aside = (held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED)
-        while portion := list(islice(aside, _QUARANTINE_PORTION)):
+        quarantined = (held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED)
+        while portion := list(islice(quarantined, _QUARANTINE_PORTION)):
             # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
             nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
             again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
@@ -184,13 +184,13 @@ def numbered(pages: Iterable[Page], target: str, source: Source, ledger: Positio
 
 
 def position_of(
-    reading: JobReader, job: JobRecord, aside: Sequence[SkippedJob], left: Sequence[JobKey]
+    reading: JobReader, job: JobRecord, quarantined: Sequence[SkippedJob], left: Sequence[JobKey]
 ) -> Progress | None:
     """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
     place = reading.after(job)
-    if place is None or not (aside or left):
+    if place is None or not (quarantined or left):
         return place
-    return place + Progress(skipped=tuple(aside), left_quarantine=tuple(left))
+    return place + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
 
 
 def _place(page: Page) -> tuple[Epoch, RowRef] | None:

@@ -41,11 +41,13 @@ SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
-_ASIDE_AT_ONCE: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
+_QUARANTINE_BATCH: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
 
 
-_TOLD_TO_STOP: Final = Receipt(
-    verdict=Verdict.RETRY_LATER, reason="told to stop; the next run goes on from here", exit_status=Later.exit_status
+_STOP_REQUESTED: Final = Receipt(
+    verdict=Verdict.RETRY_LATER,
+    reason="stopped on request; the next run continues from here",
+    exit_status=Later.exit_status,
 )
 
 
@@ -82,7 +84,7 @@ class Round:
         self._wait = wait
         self._taken = 0
         self._quiet_pages = 0
-        self._aside_waiting = 0
+        self._quarantine_waiting = 0
         self._counted_again: set[RowRef] = set()
         self._outlet_now: RecordSink | None = None
         self._collisions = NoCollisions()
@@ -169,7 +171,7 @@ class Round:
                     self._sender.send_outstanding()
                     sink = self._sink(decider)
                     if isinstance(sink, MonthlyTotals):
-                        sink.send_again(month, now)
+                        sink.resend(month, now)
                 if window_progress and not self._held:
                     self._note_month(month, window_progress)
             except RoundStopped as stopped:
@@ -332,7 +334,7 @@ class Round:
         """Raises: Stopped."""
         counter = counter_for(sink, self._live, decider, self._source, self._ledger)
         for page, progress in reading.pages(now):
-            self._stop_when_told()
+            self._stop_if_requested()
             self._observer.page_read(self._live.name, page)
             if page.alike and counter is not None:
                 page, progress, taken = counter.take_page(page, progress, now)
@@ -340,9 +342,9 @@ class Round:
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
 
-    def _stop_when_told(self) -> None:
+    def _stop_if_requested(self) -> None:
         if self._wait(0):
-            raise RoundStopped(_TOLD_TO_STOP)
+            raise RoundStopped(_STOP_REQUESTED)
 
     def _decider(self, window: Window, *, again: bool) -> Decider:
         return Decider(
@@ -351,7 +353,7 @@ class Round:
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,
             again=again,
-            told_before=None if again else self._live.told_before,
+            sent_by_jura=None if again else self._live.sent_by_jura,
         )
 
     def _sink(self, decider: Decider) -> RecordSink:
@@ -384,33 +386,33 @@ class Round:
         known = self._ledger.known(self._live.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
         held = self._ledger.held(self._live.name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs)
-        aside: list[SkippedJob] = []
+        quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         for skipped in page.skipped:
             if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
-                self._set_aside(skipped, held.get(skipped.key), aside, reading)
+                self._set_aside(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is told now and must be found in quarantine.
-                sink.mark(Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+                sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
             if key in sink:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
-            stays = self._take(verdict, held.get(key), sink, now, position_of(reading, job, aside, left))
+            stays = self._take(verdict, held.get(key), sink, now, position_of(reading, job, quarantined, left))
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
-                self._set_aside(stays, held.get(key), aside, reading)
+                self._set_aside(stays, held.get(key), quarantined, reading)
             else:
                 self._sender.tally.kept += stays.kept and not reading.repeats
                 if stays.left_quarantine:
                     left.append(key)
-        sink.mark(progress + Progress(skipped=tuple(aside), left_quarantine=tuple(left)))
+        sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._quiet_pages += 1
-        self._aside_waiting += len(aside)
-        if (sink.idle and self._quiet_pages >= _QUIET_PAGES) or self._aside_waiting >= _ASIDE_AT_ONCE:
-            self._quiet_pages = self._aside_waiting = 0
+        self._quarantine_waiting += len(quarantined)
+        if (sink.idle and self._quiet_pages >= _QUIET_PAGES) or self._quarantine_waiting >= _QUARANTINE_BATCH:
+            self._quiet_pages = self._quarantine_waiting = 0
             sink.write_down()
         return True
 
@@ -438,7 +440,7 @@ class Round:
         return None
 
     def _set_aside(
-        self, skipped: SkippedJob, held: Quarantined | None, aside: list[SkippedJob], reading: JobReader
+        self, skipped: SkippedJob, held: Quarantined | None, quarantined: list[SkippedJob], reading: JobReader
     ) -> None:
         if held is not None and held.hold is Hold.DROPPED:
             return
@@ -448,7 +450,7 @@ class Round:
                 self._sender.set_aside(skipped)
             if reading.repeats:
                 self._counted_again.add(skipped.row)
-        aside.append(skipped)
+        quarantined.append(skipped)
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
         if receipt is not None and self._accepted_in_vain(receipt):

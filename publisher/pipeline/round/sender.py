@@ -234,7 +234,7 @@ class MessageSender:
         """The ledger has this progress."""
         for job in progress.skipped:
             if (new := self._news.pop(job.key, None)) is not None:
-                self._count_aside(new)
+                self._count_quarantined(new)
 
     def remark(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
         """What is odd about a job; it counts when the job is delivered, or counted into its month."""
@@ -269,7 +269,7 @@ class MessageSender:
             self.tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
         self.tally.warnings.update(remark.warnings)
 
-    def _count_aside(self, job: SkippedJob) -> None:
+    def _count_quarantined(self, job: SkippedJob) -> None:
         self.tally.quarantined += 1
         self._watcher.job_set_aside(self._target, job)
 
@@ -314,12 +314,12 @@ class MessageSender:
     def _without(self, batch: Batch, made: Assembled) -> Batch:
         """The batch without the records that failed; they are set aside."""
         faulty = {record.entry.key for record, _ in made.faults}
-        aside = [set_aside(record.job, unfit) for record, unfit in made.faults]
-        for job in aside:
+        quarantined = [set_aside(record.job, unfit) for record, unfit in made.faults]
+        for job in quarantined:
             self.set_aside(job)
         return Batch(
             records=tuple(record for record in batch.records if record.entry.key not in faulty),
-            progress=batch.progress + Progress(skipped=tuple(aside)),
+            progress=batch.progress + Progress(skipped=tuple(quarantined)),
         )
 
     def _settle(self) -> None:
@@ -378,7 +378,7 @@ class MessageSender:
         pieces = self._learn_limit(whole) if not refused and receipt.attempts else 2
         parts = _divided(len(whole.records), receipt.refused_by, pieces)
         if refused and not receipt.certain and not whole.narrowing:
-            self._ask_anew(receipt, cut=len(parts) > 1)
+            self._ask_again(receipt, cut=len(parts) > 1)
         if len(parts) > 1:
             self._ledger.split(whole, self._pieces(whole, parts), narrowing=refused)
         elif refused and not receipt.certain and not self._proven_healthy:
@@ -393,7 +393,7 @@ class MessageSender:
         self._ledger.learn_limit(self._target, limit)
         return max(2, -(-len(whole.message.payload) // limit.payload_bytes))
 
-    def _ask_anew(self, receipt: Receipt, *, cut: bool) -> None:
+    def _ask_again(self, receipt: Receipt, *, cut: bool) -> None:
         """A whole message was refused for a reason that may be the target's: what was taken before tells nothing now."""
         if receipt.refused_by and receipt.attempts:
             self._proven_healthy = False
@@ -447,7 +447,7 @@ class MessageSender:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            self._count_aside(
+            self._count_quarantined(
                 SkippedJob(
                     row=record.row,
                     job_id=record.job_id,

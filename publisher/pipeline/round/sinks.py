@@ -99,7 +99,7 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
     return {
         state.month: BlockedMonth(
             month=state.month,
-            stale=tuple(
+            orphaned=tuple(
                 row_of(group, by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
                 for group in ledger.accepted(live.name, state.month)
             ),
@@ -126,7 +126,7 @@ def _emptied(
         format=live.format.name,
         selection=live.selection,
         policy=live.policy,
-        told_before=live.told_before,
+        sent_by_jura=live.sent_by_jura,
     )
     rows = keys.emptied(wanted, runs, month, source, ledger, now, live.policy_digest)
     if rows and live.accept_key_change:

@@ -1,23 +1,18 @@
-"""Jobs on their way as monthly totals: counted into their months, and every month that changed sent, always whole.
+"""Monthly totals: jobs are counted into their months, and every month that changed is sent, always whole.
 
-A job is counted once, by the ledger's membership, in the same transaction as the month that it made. A month is summed up
-anew from its rows when a counted job changed, or when another selection or policy applies.
+A job is counted once, in the same transaction as the month that it made. A month is summed up again from its rows when a
+counted job changed, or when another selection or policy applies.
 
 What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes any more stays and counts.
-Where the receiver empties a row for a record of zeros under its key (`takes_zeros`), that is sent with the month. It goes by
-itself only if nothing but the accounting data moved the jobs: a job was restarted, reached a later state, or has another
-benchmark of its own now. Our own configuration, or another version of this program, must not change what is counted under
-which key unseen, so a month that they moved is held back until an administrator accepts it. To tell the two apart:
+Where the receiver empties a row for a record of zeros under its key (`takes_zeros`), that is sent with the month. Our own
+configuration, or another version of this program, must not change unnoticed what is counted under which key, so a month that
+they moved is held back until an administrator accepts it. The ledger keeps the `basis` of each month's totals, a digest of
+selection, policy and version: under another one the month is marked `by_settings`, as it is when an unchanged job leaves it or
+when another publisher sent it.
 
-- The ledger keeps with each month the `basis` of its totals, a digest of selection, policy, source and version. Under another
-  one the month is summed up anew and marked `by_settings`, until it was sent or is what the receiver has.
-- It is marked also when a job that did not change leaves the month: the clock went back, or somebody dropped the job; and when
-  it has jobs of our importers, whose rows change with their configuration too.
-- What another publisher sent has no basis of ours, and is marked like that.
-
-Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows that lack some of the runs
-that the ledger knows keep the total that was counted (`rows_with_gone`), or else the whole month does. In formats of which no
-zeros were tried, a month that would leave rows behind, or that lost jobs, is held back, and those rows become a ticket.
+Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows that lack known runs keep
+the total that was counted (`rows_with_gone`), or else the whole month does. In formats without a known way to send zeros, a
+month that would leave rows behind, or that lost jobs, is held back, and those rows become a ticket.
 """
 
 from __future__ import annotations
@@ -53,7 +48,7 @@ from publisher.pipeline.round.sender import MessageSender
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
 
-_ASIDE_AT_ONCE: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
+_QUARANTINE_BATCH: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
 _SUMMED_OTHERWISE: Final = (
     "it was summed up without service levels, for the format of before, and rows of it are gone since; "
     "publish it in that format, or give their database to source.databases again"
@@ -73,7 +68,7 @@ class _Accepted(NamedTuple):
     """What an administrator lets happen to a month at the receiver."""
 
     month: int
-    stale: tuple[KeyTotal, ...]
+    orphaned: tuple[KeyTotal, ...]
     lost: int
 
 
@@ -84,7 +79,7 @@ class _MonthRows:
         self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
         self.runs: dict[JobKey, Values] = {}  # to be written down
         self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
-        self.aside: list[SkippedJob] = []
+        self.quarantined: list[SkippedJob] = []
         self.present = 0  # runs that the ledger has in this month
         self.by_settings = False
         self.imported = False  # some rows: our importer writes them, and perhaps otherwise now
@@ -212,13 +207,13 @@ class MonthlyTotals:
         self.write_down()
         for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
-                self._sum_up_anew(self._states()[month], now)  # as it is after the months before it
+                self._recount_month(self._states()[month], now)  # as it is after the months before it
         for month, state in self._states().items():
             if state.dirty and not self._is_held(month):  # jobs of it were found in another month just now
-                self._sum_up_anew(self._states()[month], now)
+                self._recount_month(self._states()[month], now)
         self._send([state for state in self._states().values() if state.digest != state.accepted_digest], now)
 
-    def send_again(self, month: int, now: datetime) -> None:
+    def resend(self, month: int, now: datetime) -> None:
         """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
         fresh = MonthState(
             month=month,
@@ -233,7 +228,7 @@ class MonthlyTotals:
             accepted_format="",
             on_its_way=False,
         )
-        self._sum_up_anew(self._states().get(month, fresh), now)
+        self._recount_month(self._states().get(month, fresh), now)
         self._send([state for state in self._states().values() if state.month == month], now)
 
     def _states(self) -> dict[int, MonthState]:
@@ -246,7 +241,7 @@ class MonthlyTotals:
         """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
         if month not in self._months:
             groups = self._ledger.counted(self._target, month)
-            if self._can_be_told(groups):
+            if self._fit_format(groups):
                 totals = self._months[month] = Accumulator(self._format.grouping)
                 for group in groups:
                     totals.add_group(group)
@@ -255,7 +250,7 @@ class MonthlyTotals:
                 self._dirty[month] += 0
         return self._months[month]
 
-    def _can_be_told(self, groups: Iterable[SummaryGroup]) -> bool:
+    def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
         """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
         return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
 
@@ -263,11 +258,11 @@ class MonthlyTotals:
         """Whether what was sent of a month one by one, in an earlier format, becomes part of its totals now."""
         return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
 
-    def _sum_up_anew(self, state: MonthState, now: datetime) -> None:
+    def _recount_month(self, state: MonthState, now: datetime) -> None:
         """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
         found = _MonthRows(self._format.grouping)
         found.by_settings = state.basis != self._basis
-        decider = self._judge_of(state.month)
+        decider = self._decider_of(state.month)
         window = month_window(state.month)
         for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
             self._page_read(page)
@@ -316,8 +311,8 @@ class MonthlyTotals:
             found.moved[before] += 1
             if before == month:
                 found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
-            if fit is not None and not was_held and len(found.aside) < _ASIDE_AT_ONCE:
-                found.aside.append(fit)
+            if fit is not None and not was_held and len(found.quarantined) < _QUARANTINE_BATCH:
+                found.quarantined.append(fit)
 
     def _write_summed_up(self, state: MonthState, found: _MonthRows) -> None:
         """The month's new totals, or what was counted before, as far as its jobs are gone."""
@@ -325,7 +320,7 @@ class MonthlyTotals:
         groups: Sequence[SummaryGroup] | None = None
         if gone:
             counted = self._ledger.counted(self._target, state.month)
-            as_counted = self._can_be_told(counted)
+            as_counted = self._fit_format(counted)
             if as_counted and not found.by_settings:
                 # Which jobs of a row are in another month by now, and which are gone, is not known: none leaves it.
                 groups = self._with_gone(counted, found, gone + state.moved)
@@ -334,7 +329,7 @@ class MonthlyTotals:
                 groups, found = counted, _MonthRows(self._format.grouping)
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
-        for skipped in found.aside:
+        for skipped in found.quarantined:
             self._sender.set_aside(skipped)
         self._count(
             found.runs,
@@ -342,7 +337,7 @@ class MonthlyTotals:
             dirty={month: moved for month, moved in found.moved.items() if month != state.month},
             clean=[state.month],
             by_settings=[state.month] if found.by_settings or found.imported else (),
-            progress=Progress(skipped=tuple(found.aside)),
+            progress=Progress(skipped=tuple(found.quarantined)),
         )
 
     def _with_gone(
@@ -375,35 +370,38 @@ class MonthlyTotals:
                 return set_aside(job, unfit)
         return None if isinstance(verdict, Skip) else verdict
 
-    def _judge_of(self, month: int) -> Decider:
+    def _decider_of(self, month: int) -> Decider:
         """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
         return replace(self._decider, selection=self._decider.selection._replace(window=month_window(month)))
 
-    def _judged(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
+    def _decided(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
         groups = self._ledger.counted(self._target, state.month)
-        if not self._can_be_told(groups):
-            self._set_month_aside(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
+        if not self._fit_format(groups):
+            self._quarantine_month(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
             return ()
         if not all(group.has_begun(now) for group in groups):
             return ()
-        emptied, stale = self._left(state, groups)
+        emptied, orphaned = self._left(state, groups)
         lost = self._lost(state)
         zeros = [without_usage(group) for group in emptied]
         by_itself = self._format.takes_zeros and not state.by_settings  # jobs that it lost changed and went elsewhere
-        if not stale and (by_itself or not (zeros or lost)):
+        if not orphaned and (by_itself or not (zeros or lost)):
             return [*groups, *zeros]
         by_level = self._format.receiver.keeps_benchmark_values
-        stale_and_emptied = (*stale, *(row_of(group, by_level=by_level) for group in emptied))
+        orphaned_and_emptied = (*orphaned, *(row_of(group, by_level=by_level) for group in emptied))
         if not self._accept_key_change:
             self._held.append(
                 BlockedMonth(
-                    month=state.month, stale=stale_and_emptied, lost_jobs=lost, emptied=bool(zeros) and not stale
+                    month=state.month,
+                    orphaned=orphaned_and_emptied,
+                    lost_jobs=lost,
+                    emptied=bool(zeros) and not orphaned,
                 )
             )
             return ()
-        if stale or lost:
-            self._accepted.append(_Accepted(month=state.month, stale=stale, lost=lost))
+        if orphaned or lost:
+            self._accepted.append(_Accepted(month=state.month, orphaned=orphaned, lost=lost))
         return [*groups, *zeros]
 
     def _lost(self, state: MonthState) -> int:
@@ -440,26 +438,26 @@ class MonthlyTotals:
         try:
             return [(state.month, group, self._format.render(group, now)) for group in groups]
         except Unfit as unfit:
-            self._set_month_aside(state, unfit)
+            self._quarantine_month(state, unfit)
             return []
 
-    def _set_month_aside(self, state: MonthState, unfit: Unfit) -> None:
-        aside = SkippedJob(
+    def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
+        quarantined = SkippedJob(
             row=RowRef(database="", record_id=0),
-            job_id=JobId(f"summary {BlockedMonth(month=state.month, stale=(), lost_jobs=0).name}"),
+            job_id=JobId(f"summary {BlockedMonth(month=state.month, orphaned=(), lost_jobs=0).name}"),
             local_id="",
             ended_at=None,
             rule=unfit.rule,
             reason=unfit.reason,
             fingerprint=0,
         )
-        self._sender.set_aside(aside)
-        self._sender.note(Progress(skipped=(aside,)))
+        self._sender.set_aside(quarantined)
+        self._sender.note(Progress(skipped=(quarantined,)))
 
     def _send(self, states: Iterable[MonthState], now: datetime) -> None:
         """Send months as they are counted, unless they wait. Raises: Stopped."""
         free = [state for state in states if not self._is_held(state.month)]
-        rendered = [one for state in free for one in self._rendered(state, self._judged(state, now), now)]
+        rendered = [one for state in free for one in self._rendered(state, self._decided(state, now), now)]
         frame = self._format.frame
         batches = whole_messages(
             rendered,
@@ -470,7 +468,7 @@ class MonthlyTotals:
         made = [make_months(self._format, self._target, batch, now) for batch in batches]
         self._ledger.prepare_months(self._target, made)
         for one in self._accepted:
-            self._ledger.accept_change(self._target, one.month, one.stale, one.lost, self._clock())
+            self._ledger.accept_change(self._target, one.month, one.orphaned, one.lost, self._clock())
         self._sender.send_outstanding()
         self._sender.conclude()
 

@@ -1,7 +1,8 @@
-"""`sync --check`: is it all there? Sends nothing: reads the accounting data again and compares job by job.
+"""`sync --check`: is everything there? Sends nothing: reads the accounting data again and compares
+job by job.
 
-Compared are, by month and submit host, the jobs of the database, what the ledger delivered, what waits, what was told last and,
-if it was saved, what the portal shows.
+Compared, by month and submit host: the jobs of the database, what the ledger delivered, what is
+pending, what was reported last and, if a copy of it was saved, what the portal shows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 class Compared:
     """A month and submit host, in numbers of jobs. `portal` is None without a file from there.
 
-    `restarted` are runs among the delivered that stand in no row any more: A-REX restarted their jobs, which have other
+    `restarted` are runs among the delivered that are in no row any more: A-REX restarted their jobs, which have other
     LocalJobIDs since. They used resources, and count beside the later runs.
     """
 
@@ -50,7 +51,7 @@ class Compared:
     before: int  # delivered by another publisher before our start
     quarantined: int
     pending: int
-    told: int | None
+    reported: int | None
     portal: int | None
     purged: int  # delivered, and not in the database any more: `cleanup` takes rows away on purpose
     repairs: tuple[str, ...]
@@ -127,7 +128,7 @@ def _check(
     trouble = _of_months(target, state, ledger, first)
     places = {
         at
-        for at in {*seen, *counts.delivered, *counts.before, *counts.told, *(by_host or {})}
+        for at in {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
         if _is_asked(at[0], first)
     }
     places |= {(month, "") for month in trouble if all(month != at[0] for at in places)}
@@ -148,7 +149,7 @@ def _check(
             before=found.before,
             quarantined=found.quarantined,
             pending=found.pending,
-            told=counts.told.get(at) if target.sync else None,
+            reported=counts.reported.get(at) if target.sync else None,
             portal=None if by_host is None else by_host.get(at, 0),
             purged=0 if at[0] in trouble else max(delivered - found.delivered - found.restarted, 0),
             repairs=(),
@@ -185,7 +186,7 @@ def _of_months(target: Target, state: TargetState | None, ledger: Ledger, first:
             troubles.append(f"held back: publisher {again} --target {target.name} says why, and what to do")
         if others:
             troubles.append(
-                f"rows stand under site {', '.join(others)}: publisher {again} --target {target.name} says what to do"
+                f"rows exist under site {', '.join(others)}: publisher {again} --target {target.name} says what to do"
             )
         if troubles:
             found[month] = troubles
@@ -206,7 +207,7 @@ def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[Host
             before=sum(row.before for row in here),
             quarantined=sum(row.quarantined for row in here),
             pending=sum(row.pending for row in here),
-            told=None,
+            reported=None,
             purged=sum(row.purged for row in here),
             portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
             repairs=(),
@@ -241,7 +242,7 @@ def _seen_in_the_database(
     first: int,
     jobs_seen: Callable[[int], None],
 ) -> dict[HostMonth, _Seen]:
-    """Every wanted job of the months, and what the ledger says of each; rows that cannot be read have no submit host."""
+    """Every wanted job of the months, and what the ledger says about each; rows that cannot be read have no submit host."""
     decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = state.start if state and state.start is not None else None
     seen = _without_end_time(target, ledger)
@@ -282,7 +283,7 @@ def _without_end_time(target: Target, ledger: Ledger) -> dict[HostMonth, _Seen]:
     """Rows that no window has."""
     seen: dict[HostMonth, _Seen] = {}
     for held in ledger.quarantine(target.name):
-        # A month of totals that is set aside has no end time either, but it is no row of a database.
+        # A month of totals that is set aside has no end time either, but it is not a row of a database.
         if held.job.ended_at is None and held.job.row.database:
             here = seen.setdefault((UNKNOWN_MONTH, ""), _Seen())
             here.database += 1
@@ -297,7 +298,7 @@ def _see_unreadable(
     ledger: Ledger,
     seen: dict[HostMonth, _Seen],
 ) -> None:
-    """Rows of a page that are no job: set aside, or about to be."""
+    """Rows of a page that are not jobs: set aside, or about to be."""
     keys = [row.key for row in skipped]
     rows = dict(zip(keys, [row.row for row in skipped], strict=True))
     known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
@@ -325,7 +326,7 @@ _Run = tuple[JobKey, Epoch, bool, str | None, RowRef]
 
 
 class _Runs:
-    """The runs of a page; of those that are alike one is looked at."""
+    """The runs of a page; of those that are alike one is examined."""
 
     def __init__(self, target: Target, decider: Decider) -> None:
         self._target = target
@@ -371,10 +372,10 @@ def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
 
 
 def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:
-    """The command that mends each difference of a row. `before_us`: the month ended before the target's start.
+    """The command that fixes each difference of a row. `before_us`: the month ended before the target's start.
 
     Of such a month, what we have nothing of is another publisher's, who told the count too. `known_trouble`: why its counts
-    differ is said of the whole month.
+    differ is said about the whole month.
     """
     window = f"--from {row.month_name} --to {row.month_name}"
     if row.pending:
@@ -385,8 +386,8 @@ def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, kn
     if found.delivered + found.restarted > row.delivered and not known_trouble:
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
     theirs = before_us and not row.delivered
-    if target.sync and (row.told or 0) != row.due and (row.told is not None or not theirs):
-        yield f"told {'nothing' if row.told is None else row.told}: publisher sync --target {target.name}"
+    if target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs):
+        yield f"reported {'nothing' if row.reported is None else row.reported}: publisher sync --target {target.name}"
     yield from _of_portal(target, row)
 
 
@@ -395,4 +396,4 @@ def _of_portal(target: Target, row: Compared) -> Iterable[str]:
         window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
     if row.beyond:
-        yield f"the portal has {row.portal}, {row.beyond} more than is ours: send the text below as a ticket"
+        yield f"the portal has {row.portal}, {row.beyond} more than we published: send the text below as a ticket"

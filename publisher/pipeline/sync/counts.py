@@ -1,8 +1,8 @@
-"""`sync`: tell a receiver how many jobs a target's records carry, by submit host and month.
+"""`sync`: send APEL the number of jobs that a target's records carry, by submit host and month.
 
-What is counted is what the ledger delivered, plus, for the month in which a target took over from another publisher, the
-eligible jobs that the other one delivered before. A submit host that is no longer counted is told as 0 once. Whether it
-is all so is asked by check.py.
+The number is what the ledger delivered, plus, for the month in which a target took over from
+another publisher, the eligible jobs that the other one delivered before. A submit host that is no
+longer counted is reported as 0 once. check.py verifies the counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from publisher.model.message import Message, message_id
 from publisher.model.target import Target
 from publisher.model.time import Month, Window, epoch, month_of
 from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import SyncCount, month_number, month_number_of, said, sync_host, year_and_month
+from publisher.model.totals.summary import (
+    SyncCount,
+    ascii_key,
+    month_number,
+    month_number_of,
+    sync_host,
+    year_and_month,
+)
 from publisher.pipeline.guards.databases import missing_databases
 from publisher.pipeline.parallel import for_each_target
 from publisher.pipeline.round.decision import Decider, Publish
@@ -35,7 +42,7 @@ from publisher.sources.base import Source
 from publisher.transports.base import Receipt
 
 MONTHS: Final = 12
-_TELL_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
+_SEND_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
 _MESSAGE_COUNTS: Final = 5_000
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
@@ -55,7 +62,7 @@ def sync(
         try:
             live = site.live(target, dry_run=dry_run)
             with closing(live.transport):
-                return tell(site, target, live, source, ledger, observer, months=months)
+                return send_counts(site, target, live, source, ledger, observer, months=months)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -68,14 +75,14 @@ def after_round(
     """The counts after a regular round, when they changed or a day has passed; None when there is nothing to tell."""
     now = site.clock()
     counts = ledger.counts(target.name)
-    wanted = recent(to_tell(counts), now, MONTHS)
-    fresh = counts.last_told is not None and timedelta(0) <= now - counts.last_told < _TELL_EVERY
-    if not wanted or (fresh and wanted == {at: counts.told.get(at) for at in wanted}):
+    wanted = recent(counts_to_send(counts), now, MONTHS)
+    fresh = counts.last_reported_at is not None and timedelta(0) <= now - counts.last_reported_at < _SEND_EVERY
+    if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
         return None
-    return tell(site, target, live, source, ledger, observer, months=MONTHS)
+    return send_counts(site, target, live, source, ledger, observer, months=MONTHS)
 
 
-def tell(
+def send_counts(
     site: Site,
     target: Target,
     live: LiveTarget,
@@ -108,7 +115,7 @@ def tell(
                 sender.send_outstanding()
                 if not missing_databases(target.name, source, ledger):  # else they would be too few
                     _look_before_us(target, source, ledger, now, f"{live.selection_digest}-{live.policy_digest}")
-                counts = recent(to_tell(ledger.counts(target.name)), now, months)
+                counts = recent(counts_to_send(ledger.counts(target.name)), now, months)
                 if counts:  # a target without a round has none, and is not in the ledger
                     ledger.prepare_sync(target.name, _messages(target, form, counts, now))
                     sender.send_outstanding()
@@ -117,10 +124,10 @@ def tell(
     return concluded(target.name, receipt, sender.tally, held=())
 
 
-def to_tell(counts: HostCounts) -> dict[HostMonth, int]:
+def counts_to_send(counts: HostCounts) -> dict[HostMonth, int]:
     """What the receiver ought to hold: a host that was told before and is no longer counted is told as 0 once."""
     wanted = dict(Counter(counts.delivered) + Counter(counts.before))
-    vanished = {at: 0 for at, jobs in counts.told.items() if at not in wanted and jobs}
+    vanished = {at: 0 for at, jobs in counts.reported.items() if at not in wanted and jobs}
     return wanted | vanished
 
 
@@ -166,18 +173,18 @@ def whoever_counts(target: Target, window: Window) -> Decider:
 
 
 def _messages(target: Target, form: SyncFormat, counts: Mapping[HostMonth, int], now: datetime) -> list[SyncMessage]:
-    told = list(counts.items())
+    reported = list(counts.items())
     return [
-        _message(target, form, told[start : start + _MESSAGE_COUNTS], now)
-        for start in range(0, len(told), _MESSAGE_COUNTS)
+        _message(target, form, reported[start : start + _MESSAGE_COUNTS], now)
+        for start in range(0, len(reported), _MESSAGE_COUNTS)
     ]
 
 
-def _message(target: Target, form: SyncFormat, told: Sequence[tuple[HostMonth, int]], now: datetime) -> SyncMessage:
+def _message(target: Target, form: SyncFormat, reported: Sequence[tuple[HostMonth, int]], now: datetime) -> SyncMessage:
     contents = []
-    for (number, host), jobs in told:
+    for (number, host), jobs in reported:
         year, month = year_and_month(number)
-        count = SyncCount(site=said(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs)
+        count = SyncCount(site=ascii_key(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs)
         contents.append(form.render(count))
     payload = form.frame.join(contents)
     form.check(payload)
@@ -187,11 +194,11 @@ def _message(target: Target, form: SyncFormat, told: Sequence[tuple[HostMonth, i
             target=target.name,
             format=form.name,
             payload=payload,
-            records=len(told),
+            records=len(reported),
             made_at=now,
         ),
-        counts=tuple(told),
-        records=tuple(_carried(at, content) for (at, _), content in zip(told, contents, strict=True)),
+        counts=tuple(reported),
+        records=tuple(_carried(at, content) for (at, _), content in zip(reported, contents, strict=True)),
     )
 
 

@@ -36,7 +36,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     """
     try:
         if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path}: larger than {_LARGEST} bytes, which no such page is")
+            raise UsageError(f"{path}: larger than {_LARGEST} bytes, too large for such a page")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read as text: {error}") from error
@@ -52,7 +52,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
             at = (_month(str(named["year"] or ""), str(named["month"])), host)
             counts[at] = counts.get(at, 0) + _jobs(str(named["jobs"]))
         except (KeyError, ValueError, TypeError) as error:
-            raise UsageError(f"{path}: row {number} ({row!r:.80}) is no count: {error}; {_COLUMNS}") from error
+            raise UsageError(f"{path}: row {number} ({row!r:.80}) is not a count: {error}; {_COLUMNS}") from error
     if not counts:
         raise UsageError(f"{path}: has no count of site {site}, which tells nothing; {_COLUMNS}")
     return counts
@@ -68,7 +68,7 @@ def _rows(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
     lists = list(parsed.values()) if isinstance(parsed, dict) else [parsed]
     rows = next((rows for rows in lists if isinstance(rows, list) and rows and isinstance(rows[0], dict)), None)
     if rows is None or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{path}: not a list of objects, one a count; {_COLUMNS}")
+        raise UsageError(f"{path}: not a list of objects, one per count; {_COLUMNS}")
     return rows
 
 

@@ -1,9 +1,11 @@
-"""Going on where jura-ng stopped (`jura_until`): which jobs it has passed over, and what it left at the receiver.
+"""Taking over from jura-ng (`jura_until`): which jobs it missed, and which rows it left at the
+receiver.
 
-jura-ng keeps one time a target, the latest end that it published. Jobs that were written to the accounting data behind that are
-lost unless someone looks for them, which is done once, before the first round. And the months that it sent in part are sent by
-us as a whole: where its rows had other keys than ours, they would stay and count twice. So those rows are worked out, and
-written into the ledger as accepted by the receiver. From then on the guard of keys minds them like rows of our own.
+jura-ng keeps one time per target, the latest end that it published. Jobs written to the accounting
+data behind that are lost unless somebody looks for them, which happens once, before the first
+round. The months that it sent in part are sent whole by us: where its rows had other keys than
+ours, they would stay and count twice. So those rows are worked out and recorded in the ledger as
+accepted by the receiver. From then on the key guard treats them like rows of our own.
 """
 
 from __future__ import annotations
@@ -161,10 +163,10 @@ def _lost(site: Site, target: Target, start: Epoch | None, until: Epoch, source:
     )
     with order as databases:
         (search,) = look_for_lost(databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1))))
-    return _told(search)
+    return _lost_jobs(search)
 
 
-def _told(search: Search) -> LostJobs:
+def _lost_jobs(search: Search) -> LostJobs:
     return LostJobs(
         certain=search.certain,
         perhaps=search.perhaps,

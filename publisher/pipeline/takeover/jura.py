@@ -1,8 +1,9 @@
-"""What jura-ng says of a site's jobs, as far as receivers key them: which jobs, and under which names.
+"""What jura-ng publishes about a site's jobs, as far as receivers use it for keys: which jobs, and
+under which names.
 
-Nothing of what jura-ng sent stays on its machine but a time for each target, so what it left at a receiver is worked out anew
-from the same accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's server code (arc-publisher facts, 5, 6
-and 9.4; apel facts, at the end).
+jura-ng keeps nothing of what it sent but one time per target, so what it left at a receiver is
+computed again from the same accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's
+server code (arc-publisher facts, 5, 6 and 9.4; apel facts, at the end).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, is_read_by_jur
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 
-# What it says of a job that carries no benchmark.
+# What it says about a job that carries no benchmark.
 _WITHOUT: Final = BenchmarkPolicy(rules=(BenchmarkRule(benchmarks=(make_benchmark("HEPSPEC", "1.0"),)),))
 
 _NAMED: Final = (
@@ -48,7 +49,7 @@ def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
 
 
 def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> JobRecord:
-    """A job with the VO, FQAN and benchmark that jura-ng tells of it, or that APEL makes of what it tells.
+    """A job with the VO, FQAN and benchmark that jura-ng reports on it, or that APEL makes of what it tells.
 
     In single records it tells the FQAN as it is, which overrules the VO at APEL, but not for a job without a VO. That of ARC 7
     looks for FQAN and benchmark where schema 1 had them, and so tells neither of a job that was written to schema 2.
@@ -57,12 +58,12 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     if summary:
         return replace(job, benchmark=benchmark)
     fqan = job.fqans[0] if job.fqans and job.side_fqan and (job.vo or policy.default_vo) else ""
-    if not read_by_jura(policy.spell(job, fqan))[0]:
+    if not read_by_jura(policy.receiver_text(job, fqan))[0]:
         return replace(job, fqans=(), benchmark=benchmark)
     return replace(job, vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)
 
 
-def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
+def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
     """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay under the key that they have.
 
     None for a target where that does not matter; it gives None for a job of which the target speaks for itself. A user who is
@@ -84,7 +85,7 @@ def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] |
         localid_prefix="",
     )
 
-    def told(job: JobRecord) -> PublishedJob | None:
+    def as_sent(job: JobRecord) -> PublishedJob | None:
         if job.ended_at > until or job.interface in policy.imported:
             return None
         try:
@@ -92,11 +93,11 @@ def told_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] |
             counted_at = target.policy.place(job).receiver_host  # in our sync messages, as of all other jobs
         except Unfit:
             return None
-        if published.who.user != policy.spell(job, job.user):
+        if published.who.user != policy.receiver_text(job, job.user):
             raise Unfit("sent-by-jura", _NAMED)
         return replace(published, where=published.where._replace(receiver_host=counted_at))
 
-    return told
+    return as_sent
 
 
 def jura_selection(selection: Selection, window: Window) -> Selection:

@@ -10,9 +10,10 @@ after a run had seen a later end. When rows were written is not stored, but thei
   rows that A-REX wrote in one go after a standstill look late and need not be.
 
 Jobs that end at or after the new `start` are sent in any case and not listed; that takes in the very second of LastEndTime. Of
-earlier seconds that runs have cut in two (on average two jobs a run, where a run falls into the writing) nothing can be told.
+earlier seconds that runs have cut in two (on average two jobs a run, where a run falls into the writing) nothing can be
+determined.
 
-Summaries sent the month before anew each time, so only a row two months behind is perhaps lost there.
+Summaries sent the month before again each time, so only a row two months behind is perhaps lost there.
 
 A database that was migrated or rotated holds its events in another order. It looks as if a fifth or more of its jobs came hours
 late; then nothing is said about it. Measured on a month of a live site: four in a thousand were late at all.
@@ -30,8 +31,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch
-from publisher.model.text import shown
-from publisher.model.time import Month, iso, month_of
+from publisher.model.text import plural, shown
+from publisher.model.time import Month, iso, length_text, month_of
 from publisher.sources.base import WritingOrder, WrittenJob
 
 _PUBLISHED: Final = frozenset({"completed", "failed"})
@@ -39,7 +40,7 @@ _AT_ONCE: Final = 500  # jobs that are looked for in the other databases
 _LISTED: Final = 200
 _HOURS_LATE_S: Final = 3600
 _DISORDER: Final = 0.2
-_ENOUGH_TO_TELL: Final = 50
+_ENOUGH_TO_ESTIMATE: Final = 50
 
 
 class Watermark(NamedTuple):
@@ -155,7 +156,7 @@ class _Pass:
         search.looked_at += found.looked_at
         search.sent_anyway += found.sent_anyway
         search.ordered += found.ordered
-        if self._seen >= _ENOUGH_TO_TELL and self._hours_late > _DISORDER * self._seen:
+        if self._seen >= _ENOUGH_TO_ESTIMATE and self._hours_late > _DISORDER * self._seen:
             search.disordered.append(database.name)
             return
         search.certain += found.certain
@@ -199,24 +200,22 @@ def report(search: Search) -> list[str]:
         f"  {search.looked_at} finished jobs looked at; {search.sent_anyway} of those until then are sent (again) anyway",
     ]
     lines += [
-        f"  cannot tell for {shown(name)}: its jobs do not stand in the order in which they were written (migrated or rotated?)"
+        f"  cannot tell for {shown(name)}: its jobs are not in the order in which they were written (migrated or rotated?)"
         for name in search.disordered
     ]
     if search.unordered:
-        lines.append(f"  cannot tell for {search.unordered} jobs without a FINISHED event (converted rows?)")
+        lines.append(f"  cannot tell for {plural(search.unordered, 'job')} without a FINISHED event (converted rows?)")
     lines.append(
         f"  certainly lost: {search.certain}, unless republished by hand: written after ARC's publisher had passed their end"
     )
     lines += _listed(search.surest, search.certain)
     lines.append(
         f"  perhaps lost: {search.perhaps}, probably about {round(search.expected)}: written behind jobs that ended later, "
-        f"between runs every {mark.period_s} s"
+        f"between runs every {length_text(mark.period_s)}"
     )
     lines += _listed(search.latest, search.perhaps)
     if search.earliest is not None:
-        lines.append(
-            f"  to have the certainly lost ones sent, write in this target: start: {_start(mark, search.earliest)}"
-        )
+        lines.append(f"  to send the certainly lost ones, set in this target: start: {_start(mark, search.earliest)}")
         lines += _WHOLE_MONTHS if mark.summary else _SENT_AGAIN
     return lines
 

@@ -98,14 +98,14 @@ def tokens(formula: str) -> list[Token]:
 def _stranger(letter: str) -> str:
     known = _INSTEAD.get(letter)
     shown = repr(letter) if letter.isprintable() else f"U+{ord(letter):04X}"
-    return f"{shown} is no part of a formula; {known or 'there are names, numbers, + - * / % and parentheses'}"
+    return f"{shown} is not part of a formula; {known or 'there are names, numbers, + - * / % and parentheses'}"
 
 
 def _check_size(number: Token, formula: str) -> None:
     digits, _, exponent = number.text.lower().partition("e")
     if sum(letter.isdigit() for letter in digits) > MAX_DIGITS:
         raise FormulaError(f"a number has at most {MAX_DIGITS} digits", formula, number.at)
-    # As text first: thousands of digits are no number to ask int() for.
+    # As text first: thousands of digits are too many for int().
     if exponent and (len(exponent) > 4 or abs(int(exponent)) > MAX_EXPONENT):
         raise FormulaError(f"an exponent is at most {MAX_EXPONENT}", formula, number.at)
 
@@ -228,9 +228,9 @@ class _Reader:
             case TokenKind.END, _ if len(self._row) == 1:
                 raise self._wrong("the formula is empty", token)
             case TokenKind.END, _:
-                raise self._wrong("the formula ends where a name or a number should stand", token)
+                raise self._wrong("the formula ends where a name or a number is expected", token)
         hint = "; there are no powers" if token.text == "*" and self._before(token) == "*" else ""
-        raise self._wrong(f"a name or a number should stand here, not {token.text!r}{hint}", token)
+        raise self._wrong(f"a name or a number is expected here, not {token.text!r}{hint}", token)
 
     def _parenthesis(self) -> Expression:
         tree = self.sum()

@@ -139,7 +139,7 @@ def _decimal(number: Decimal) -> Decimal:
     """As .NET keeps it: at most 28 places behind the point, and 96 bits in all. Raises: NoResult without room for it."""
     exponent = number.as_tuple().exponent
     if not isinstance(exponent, int):
-        raise TypeError(f"{number} is no finite number")
+        raise TypeError(f"{number} is not a finite number")
     places = max(0, min(-exponent, _PLACES))
     fitting = number if places == -exponent else _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
     while int(abs(fitting).scaleb(places, _CONTEXT)) > _LARGEST:

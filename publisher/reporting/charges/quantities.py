@@ -47,7 +47,7 @@ class QuantityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A quantity: its kind, where it stands in a job record ('' where no source tells it), and how it is got there.
+    """A quantity: its kind, where it is in a job record ('' where no source tells it), and how it is got there.
 
     `take` yields None where it is not known, else a count, seconds, or (of memory) KiB.
     """
@@ -57,12 +57,14 @@ class Named:
     take: Callable[[JobRecord], int | None]
 
 
-def _told(name: str) -> Named:
+def _reported(name: str) -> Named:
     """One that only the source of some batch systems tells; others leave it unknown."""
-    return Named(measure=_ONLY_TOLD[name], field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name))
+    return Named(
+        measure=_REPORTED_ONLY[name], field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name)
+    )
 
 
-_ONLY_TOLD: Final[Mapping[str, QuantityKind]] = {
+_REPORTED_ONLY: Final[Mapping[str, QuantityKind]] = {
     "NumTasks": QuantityKind.COUNT,
     "TimeLimit": QuantityKind.DURATION,
     "EligibleTime": QuantityKind.MOMENT,
@@ -75,19 +77,19 @@ _ONLY_TOLD: Final[Mapping[str, QuantityKind]] = {
 QUANTITIES: Final[Mapping[str, Named]] = {
     "NumNodes": Named(measure=QuantityKind.COUNT, field="node_count", take=lambda job: job.node_count),
     "NumCPUs": Named(measure=QuantityKind.COUNT, field="cpu_count", take=lambda job: job.cpu_count),
-    "NumTasks": _told("NumTasks"),
+    "NumTasks": _reported("NumTasks"),
     "RunTime": Named(measure=QuantityKind.DURATION, field="wall_s", take=lambda job: job.wall_s),
-    "TimeLimit": _told("TimeLimit"),
+    "TimeLimit": _reported("TimeLimit"),
     "SubmitTime": Named(measure=QuantityKind.MOMENT, field="submitted_at", take=lambda job: job.submitted_at or None),
     "StartTime": Named(measure=QuantityKind.MOMENT, field="started_at", take=lambda job: job.started_at),
     "EndTime": Named(measure=QuantityKind.MOMENT, field="ended_at", take=lambda job: job.ended_at),
-    "EligibleTime": _told("EligibleTime"),
-    "AccrueTime": _told("AccrueTime"),
-    "SecsPreSuspend": _told("SecsPreSuspend"),
+    "EligibleTime": _reported("EligibleTime"),
+    "AccrueTime": _reported("AccrueTime"),
+    "SecsPreSuspend": _reported("SecsPreSuspend"),
     "cpu": Named(measure=QuantityKind.COUNT, field="cpu_count", take=lambda job: job.cpu_count),
-    "mem": _told("mem"),
+    "mem": _reported("mem"),
     "node": Named(measure=QuantityKind.COUNT, field="node_count", take=lambda job: job.node_count),
-    "billing": _told("billing"),
+    "billing": _reported("billing"),
     "gres_gpu": Named(measure=QuantityKind.COUNT, field="gpu_count", take=lambda job: job.gpu_count),
 }
 
@@ -104,7 +106,7 @@ def decimal_value(measure: QuantityKind, taken: int, unit_s: int) -> Decimal:
 
 
 def heappe_value(measure: QuantityKind, taken: int, unit_s: int) -> heappe.Value:
-    """As formulas of HEAppE have it: times of day and sizes with a letter are no numbers there, and become 0."""
+    """As formulas of HEAppE have it: times of day and sizes with a letter are not numbers there, and become 0."""
     match measure:
         case QuantityKind.DURATION:
             return heappe.duration(taken, unit_s)

@@ -130,7 +130,7 @@ class ChargeRule:
         """The quantities of a job, as the formula has them. Raises: NoResult when one is not known."""
         return {name: taking(job) for name, taking in self._asked}
 
-    def told(self, job: JobRecord) -> list[tuple[str, str, str]]:
+    def quantity_rows(self, job: JobRecord) -> list[tuple[str, str, str]]:
         """For people: each quantity by name, its value ('' where it is not known), and the field of the job it is from."""
         found = []
         for name, taking in self._asked:
@@ -236,7 +236,7 @@ def overlaps(rules: Sequence[ChargeRule]) -> Iterator[tuple[ChargeRule, ChargeRu
             yield (second, first) if begins[0] > begins[1] else (first, second)
 
 
-def told_of_overlaps(rules: Sequence[ChargeRule]) -> list[str]:
+def overlap_notes(rules: Sequence[ChargeRule]) -> list[str]:
     """What to tell an administrator of rules that meet."""
     return [
         f"{first.place} and {second.place} are both for some jobs: the second counts"

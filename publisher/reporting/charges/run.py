@@ -13,7 +13,7 @@ from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
 from publisher.model.rates import AssessedJob, Tariff
 from publisher.pipeline.site import Site
-from publisher.reporting.charges.rules import Charges, told_of_overlaps
+from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.base import Page
 
 RowsRead = Callable[[int], None]
@@ -102,9 +102,9 @@ class ChargeReport:
 
 
 def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> ChargeReport:
-    """Compute the charges of a request anew and keep them.
+    """Compute the charges of a request again and keep them.
 
-    Raises: ConfigError when there are no rules; Later when it is told to stop; SourceError, LedgerError.
+    Raises: ConfigError when there are no rules; Later when it is stopped on request; SourceError, LedgerError.
     """
     charges = site.charging
     if not isinstance(charges, Charges):
@@ -115,7 +115,7 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
             _compute(site, book, number, request, charges, rows_read)
         bill = _bill(book, request, number)
         run = next(one for one in book.runs() if one.number == number)
-    return ChargeReport(request=request, run=run, bill=bill, overlaps=told_of_overlaps(charges.rules))
+    return ChargeReport(request=request, run=run, bill=bill, overlaps=overlap_notes(charges.rules))
 
 
 def kept(site: Site, request: ChargeRequest) -> ChargeReport:
@@ -144,7 +144,9 @@ def _compute(
     with closing(site.source()) as source:
         for pages in _together(source.window(request.window, frozenset(), clock())):
             if site.wait(0):
-                raise Later("told to stop; what was computed until now is kept, the same command computes the rest")
+                raise Later(
+                    "stopped on request; what was computed until now is kept, the same command computes the rest"
+                )
             wanted = [job for page in pages for job in page.jobs if job.status in statuses and _is_for(job, request)]
             book.keep(
                 number,

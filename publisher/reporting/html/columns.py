@@ -88,7 +88,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of a report. `name` names its CSV file; `notes` stand below it; `total` is one more row."""
+    """A table of a report. `name` names its CSV file; `notes` are below it; `total` is one more row."""
 
     name: str
     title: str

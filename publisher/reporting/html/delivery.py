@@ -117,15 +117,15 @@ def _set_aside(report: Report) -> Table:
 
 
 def verdict(row: CountDrift) -> str:
-    """What is to be said of a month, for people."""
-    said = []
+    """A remark on a month, for people."""
+    notes = []
     if row.missing > 0:
-        said.append(f"{row.missing:,} not delivered")
+        notes.append(f"{row.missing:,} not delivered")
     if row.missing < 0:
-        said.append(f"{-row.missing:,} delivered that the database no longer has")
-    if row.untold:
-        said.append("told nothing" if row.told is None else f"told {row.told:,}")
-    return "; ".join(said) or "agrees"
+        notes.append(f"{-row.missing:,} delivered that the database no longer has")
+    if row.unreported:
+        notes.append("nothing reported" if row.reported is None else f"reported {row.reported:,}")
+    return "; ".join(notes) or "agrees"
 
 
 def _drift(report: Report) -> Table:
@@ -140,15 +140,24 @@ def _drift(report: Report) -> Table:
             count("database", "Database", "Finished jobs in the accounting data that the target wants."),
             count("delivered", "Delivered", "Jobs that its records carry, by the ledger."),
             count("before", "Before us", "Jobs that another publisher delivered before our start."),
-            count("told", "Told", "What sync told last; empty where nothing was told."),
+            count("told", "Reported", "The count that sync sent last; empty where none was sent."),
             text("finding", "Finding", "Whether these agree."),
         ),
         rows=[
-            (row.target, row.month, row.submit_host, row.database, row.delivered, row.before, row.told, verdict(row))
+            (
+                row.target,
+                row.month,
+                row.submit_host,
+                row.database,
+                row.delivered,
+                row.before,
+                row.reported,
+                verdict(row),
+            )
             for row in report.drift
         ],
         notes=(
-            "`publisher sync --check` looks at each job and names the command that mends a difference.",
+            "`publisher sync --check` checks each job and names the command that fixes a difference.",
             *((left_out,) if report.partial else ()),
         ),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from publisher.model.rates import wall_said
+from publisher.model.rates import wall_text
+from publisher.model.text import plural
 from publisher.reporting.html.columns import hours_text, minutes_text, share_text
 from publisher.reporting.html.delivery import verdict
 from publisher.reporting.report import Report, TargetReport
@@ -18,7 +19,7 @@ class Figure:
 
     name: str
     value: str
-    says: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Highlight:
     """Something that is well, or `bad`."""
 
     about: str
-    says: str
+    text: str
     bad: bool
 
 
@@ -35,22 +36,22 @@ def figures(report: Report) -> list[Figure]:
     waits = all_waits(report.usage.waits.values())
     scaled = "; ".join(f"{hours_text(sum_ / 1000)} {kind} h scaled" for kind, sum_ in sorted(total.scaled.items()))
     return [
-        Figure(name="Jobs", value=f"{total.jobs:,}", says="ended in the period"),
-        Figure(name="Wall × cores", value=f"{hours_text(total.wall_core_s)} h", says=scaled or "no benchmark is known"),
+        Figure(name="Jobs", value=f"{total.jobs:,}", text="ended in the period"),
+        Figure(name="Wall × cores", value=f"{hours_text(total.wall_core_s)} h", text=scaled or "no benchmark is known"),
         Figure(
             name="CPU efficiency",
             value="unknown" if total.efficiency is None else share_text(total.efficiency),
-            says=f"{hours_text(total.cpu_s)} h CPU",
+            text=f"{hours_text(total.cpu_s)} h CPU",
         ),
         Figure(
             name="Failed",
             value="–" if total.failed_share is None else share_text(total.failed_share),
-            says=f"{total.failed:,} jobs",
+            text=plural(total.failed, "job"),
         ),
         Figure(
             name="Median waiting time",
             value=minutes_text(waits.quantile_min(0.5)),
-            says=f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown",
+            text=f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown",
         ),
     ]
 
@@ -68,7 +69,7 @@ def findings(report: Report) -> list[Highlight]:
 def _of_target(one: TargetReport) -> Highlight:
     about = f"Target {one.target}{' (shadow, sends nothing)' if one.shadow else ''}"
     if one.status is None:
-        return Highlight(about=about, says="it never had a round, so nothing was delivered", bad=True)
+        return Highlight(about=about, text="it never had a round, so nothing was delivered", bad=True)
     status = one.status
     trouble = {
         "late": status.late,
@@ -77,48 +78,50 @@ def _of_target(one: TargetReport) -> Highlight:
         "months held back": status.held,
         "messages rejected": one.history.rejected if one.history else 0,
     }
-    said = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
-    said += [f"{count:,} {name}" for name, count in trouble.items() if count]
-    return Highlight(about=about, says=", ".join(said), bad=any(trouble.values()))
+    notes = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
+    notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
+    return Highlight(about=about, text=", ".join(notes), bad=any(trouble.values()))
 
 
 def _of_databases(report: Report) -> Iterator[Highlight]:
     for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
-        yield Highlight(about="Incomplete", says=reason, bad=True)
+        yield Highlight(about="Incomplete", text=reason, bad=True)
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:
     if not report.drift:
         return
-    odd = [row for row in report.drift if row.missing or row.untold]
+    odd = [row for row in report.drift if row.missing or row.unreported]
     if not odd:
         months = len({row.month for row in report.drift})
         yield Highlight(
             about="Drift",
-            says=f"none in {months} month{'s'[: months != 1]}: database, ledger and counts agree",
+            text=f"none in {months} month{'s'[: months != 1]}: database, ledger and counts agree",
             bad=False,
         )
     for row in odd[:3]:
         where = f"{row.target}, {row.month}, {row.submit_host or '(no submit host)'}"
-        yield Highlight(about="Drift", says=f"{where}: {verdict(row)}", bad=True)
+        yield Highlight(about="Drift", text=f"{where}: {verdict(row)}", bad=True)
     if len(odd) > 3:
-        yield Highlight(about="Drift", says=f"{len(odd) - 3:,} more differences, below", bad=True)
+        yield Highlight(about="Drift", text=f"{len(odd) - 3:,} more differences, below", bad=True)
 
 
 def _of_jobs(report: Report) -> Iterator[Highlight]:
     usage = report.usage
     if usage.unreadable:
-        says = f"{usage.unreadable:,} jobs have values that cannot be read; they are in no other number"
-        yield Highlight(about="Unreadable", says=says, bad=True)
+        text = (
+            f"{plural(usage.unreadable, 'job has', 'jobs have')} values that cannot be read, and are in no other number"
+        )
+        yield Highlight(about="Unreadable", text=text, bad=True)
     if usage.total.without_benchmark:
-        says = f"{usage.total.without_benchmark:,} jobs have none; they are in no scaled number"
-        yield Highlight(about="Benchmark", says=says, bad=True)
+        text = f"{plural(usage.total.without_benchmark, 'job has', 'jobs have')} none, and are in no scaled number"
+        yield Highlight(about="Benchmark", text=text, bad=True)
     if usage.arex_default_wall_s:
-        says = (
-            f"jobs with {wall_said(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
+        text = (
+            f"jobs with {wall_text(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
             "configured: they count too little"
         )
-        yield Highlight(about="Benchmark", says=says, bad=True)
+        yield Highlight(about="Benchmark", text=text, bad=True)
     if usage.total.cores_unknown:
-        says = f"{usage.total.cores_unknown:,} jobs have an unknown number; each counts as one core"
-        yield Highlight(about="Cores", says=says, bad=True)
+        text = f"{plural(usage.total.cores_unknown, 'job has', 'jobs have')} an unknown number; each counts as one core"
+        yield Highlight(about="Cores", text=text, bad=True)

@@ -1,6 +1,5 @@
-"""The report as one HTML file that needs nothing else: its numbers at a glance, its plots, its tables, their CSV files.
-
-The report as text for a terminal or a mail, and as CSV files.
+"""The report as one HTML file that needs nothing else, as text for a terminal or a mail, and as CSV
+files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from publisher import __version__
 from publisher.model.time import iso
 from publisher.reporting.html.columns import LONG, Table, day_text, printable
 from publisher.reporting.html.highlights import figures, findings
-from publisher.reporting.html.plots import Plot, pictures
+from publisher.reporting.html.plots import Plot, report_plots
 from publisher.reporting.html.tables import definitions, tables
 from publisher.reporting.report import Report
 from publisher.reporting.usage import DAY_S
@@ -79,7 +78,7 @@ def page(report: Report) -> Iterator[str]:
 def _sections(report: Report) -> Iterator[_Section]:
     made = tables(report)
     by_name: Mapping[str, Table] = {one.name: one for one in [*made, definitions(made)]}
-    drawn = pictures(report)
+    drawn = report_plots(report)
     for title, plots, names in _SECTIONS:
         yield _Section(
             name=title.lower().replace(" ", "-"),

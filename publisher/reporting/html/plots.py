@@ -1,6 +1,6 @@
-"""Which plots a report has, and what each shows in words for those who do not see it.
+"""The plots of a report as SVG, and what each shows in words for those who cannot see it.
 
-Plots of a report as SVG that belongs to its page: text stays text, and colours are the page's, for light and dark.
+Text stays text, and colours are the page's, for light and dark.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from publisher.model.text import plural
 from publisher.reporting.html.columns import (
     UNKNOWN,
     day_text,
@@ -79,7 +80,7 @@ class Plot:
 
     name: str
     title: str
-    says: str
+    text: str
     svg: str
 
 
@@ -87,7 +88,7 @@ class Plot:
 def over_time(
     name: str,
     title: str,
-    says: str,
+    text: str,
     steps: Sequence[str],
     series: Sequence[tuple[str, int, Sequence[float]]],
     unit: Say,
@@ -104,31 +105,31 @@ def over_time(
     _measured(axes.yaxis, unit)
     if len(series) > 1:
         _legend(axes)
-    return _plot(name, title, says, figure)
+    return _plot(name, title, text, figure)
 
 
 @mpl.rc_context(_STYLE)
 def ranking(
-    name: str, title: str, says: str, bars: Sequence[tuple[str, float, str]], unit: Say, *, colour: int
+    name: str, title: str, text: str, bars: Sequence[tuple[str, float, str]], unit: Say, *, colour: int
 ) -> Plot:
     """Bars beside one another, the first one on top. `bars` are name, length and what is written behind it."""
     figure, axes = _figure(0.9 + _ROW_IN * max(len(bars), 2))
     places = range(len(bars))
     drawn = axes.barh(places, [length for _, length, _ in bars], 0.72, color=_colour(colour))
-    axes.bar_label(drawn, labels=[said for *_, said in bars], padding=4, color=_INK, fontsize=9)
+    axes.bar_label(drawn, labels=[label for *_, label in bars], padding=4, color=_INK, fontsize=9)
     axes.set_yticks(list(places), [_short(label) for label, *_ in bars])
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     axes.margins(x=0.28)
     axes.grid(visible=False, axis="y")
     _measured(axes.xaxis, unit)
-    return _plot(name, title, says, figure)
+    return _plot(name, title, text, figure)
 
 
 @mpl.rc_context(_STYLE)
 def spread_plot(
     name: str,
     title: str,
-    says: str,
+    text: str,
     steps: Sequence[str],
     series: Sequence[tuple[str, int, Sequence[int]]],
     grey: str = "",
@@ -145,7 +146,7 @@ def spread_plot(
     _measured(axes.yaxis, whole)
     if len(series) > 1:
         _legend(axes)
-    return _plot(name, title, says, figure)
+    return _plot(name, title, text, figure)
 
 
 def whole(value: float) -> str:
@@ -194,21 +195,21 @@ def _short(label: str, most: int = _LABEL) -> str:
     return f"\u200b{label}" if label.startswith("_") else label
 
 
-def _plot(name: str, title: str, says: str, figure: Figure) -> Plot:
+def _plot(name: str, title: str, text: str, figure: Figure) -> Plot:
     drawn = StringIO()
     # Names of users in letters that the font lacks: the page's font has them.
     with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return Plot(name=name, title=title, says=says, svg=_for_the_page(name, title, says, drawn.getvalue()))
+    return Plot(name=name, title=title, text=text, svg=_for_the_page(name, title, text, drawn.getvalue()))
 
 
-def _for_the_page(name: str, title: str, says: str, svg: str) -> str:
+def _for_the_page(name: str, title: str, text: str, svg: str) -> str:
     svg = _PROLOGUE.sub("", svg)
     mark = sha256(name.encode()).hexdigest()[:8]
     head = (
         f'<svg viewBox="\\1" role="img" aria-labelledby="t{mark} d{mark}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="t{mark}">{escape(printable(title))}</title><desc id="d{mark}">{escape(printable(says))}</desc>'
+        f'<title id="t{mark}">{escape(printable(title))}</title><desc id="d{mark}">{escape(printable(text))}</desc>'
     ).replace("\\1", "@@")
     found = _SIZE.search(svg)
     svg = _SIZE.sub(lambda match: head.replace("@@", match[1]), svg, count=1) if found else svg
@@ -225,8 +226,8 @@ _BARS: Final = 12
 _GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
 
 
-def pictures(report: Report) -> Mapping[str, Plot]:
-    """By the name of the table that each stands above."""
+def report_plots(report: Report) -> Mapping[str, Plot]:
+    """By the name of the table that each is above."""
     usage = report.usage
     found = [
         _usage_by_day(report),
@@ -270,9 +271,9 @@ def _usage_by_day(report: Report) -> Plot:
     series = [(name, at, heights[name]) for at, name in enumerate(shown)]
     if len(ranked) > len(shown):
         series.append((f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
-    says = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
+    text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
     title = f"Wall × cores in hours, by {_per(report)} and VO"
-    return over_time("usage_by_day", title, says, steps, series, whole)
+    return over_time("usage_by_day", title, text, steps, series, whole)
 
 
 def _jobs_by_day(report: Report) -> Plot:
@@ -284,8 +285,8 @@ def _jobs_by_day(report: Report) -> Plot:
         bad[places[day]] += used.failed
     share = "" if total.failed_share is None else f", {share_text(total.failed_share)} of them failed"
     title = f"Jobs by {_per(report)}"
-    says = f"{total.jobs:,} jobs ended in the period{share}."
-    return over_time("jobs_by_day", title, says, steps, [("not failed", _GOOD, good), ("failed", _BAD, bad)], whole)
+    text = f"{plural(total.jobs, 'job')} ended in the period{share}."
+    return over_time("jobs_by_day", title, text, steps, [("not failed", _GOOD, good), ("failed", _BAD, bad)], whole)
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:
@@ -309,11 +310,11 @@ def _most(ranked: Sequence[tuple[str, Used]]) -> str:
     """The three largest, in words."""
     if not ranked:
         return "There were no jobs."
-    said = (
+    labels = (
         f"{name or '(none)'} {hours_text(used.wall_core_s)} h, CPU efficiency {_efficiency(used) or 'unknown'}"
         for name, used in ranked[:3]
     )
-    return f"The largest of {len(ranked):,}: {'; '.join(said)}."
+    return f"The largest of {len(ranked):,}: {'; '.join(labels)}."
 
 
 def _mix(report: Report) -> Plot:
@@ -322,23 +323,23 @@ def _mix(report: Report) -> Plot:
         (name or "none known", used.wall_core_s / total if total else 0.0)
         for name, used in by_weight(report.usage.benchmarks)[:_BARS]
     ]
-    says = "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
+    text = "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
     drawn = [(name, share * 100, share_text(share)) for name, share in bars]
     title = "Share of wall × cores by benchmark"
-    return ranking("benchmarks", title, says, drawn, lambda value: f"{value:.0f} %", colour=0)
+    return ranking("benchmarks", title, text, drawn, lambda value: f"{value:.0f} %", colour=0)
 
 
 def _waits(report: Report) -> Plot:
     waits = all_waits(report.usage.waits.values())
     counts = spread(waits, WAIT_EDGES_MIN, WAIT_NAMES)
-    says = (
+    text = (
         f"Half waited no longer than {minutes_text(waits.quantile_min(0.5))}, nine of ten no longer than "
         f"{minutes_text(waits.quantile_min(0.9))}. Of {waits.unknown + waits.negative:,} jobs it is not known."
     )
     return spread_plot(
         "waits",
         "Jobs by time from submission to true start",
-        says,
+        text,
         [name for name, _ in counts],
         [("jobs", 0, [jobs for _, jobs in counts])],
         grey=UNKNOWN,
@@ -363,7 +364,7 @@ def _deliveries(report: Report) -> list[Plot]:
             heights[places[day]] += sums.bytes
         messages.append((target, at, counts))
         sizes.append((target, at, heights))
-    said = [f"{name}: {sum(counts):,.0f}" for name, _, counts in messages]
+    labels = [f"{name}: {sum(counts):,.0f}" for name, _, counts in messages]
     amounts = [f"{name}: {size_text(sum(heights))}" for name, _, heights in sizes]
     nothing = "Nothing was delivered in the period."
     return [
@@ -377,7 +378,7 @@ def _deliveries(report: Report) -> list[Plot]:
         over_time(
             "messages",
             f"Messages accepted, by {_per(report)}",
-            "; ".join(said) or nothing,
+            "; ".join(labels) or nothing,
             steps,
             messages,
             whole,

@@ -1,8 +1,6 @@
-"""Columns of a report's tables: what each is called, what it means, and how its values look to people and to programs.
+"""The tables of a report: the page, the terminal and the CSV files show these.
 
-The tables of a report that tell what became of jobs at each target.
-
-The tables of a report, each column with its definition: the page, the terminal and the CSV files show these.
+Each column has a name, a definition, and a form of its values for people and for programs.
 """
 
 from __future__ import annotations

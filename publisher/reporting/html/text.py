@@ -35,10 +35,10 @@ _LEFT_OUT: Final = frozenset({"wall_s"})
 def headlines(report: Report) -> Iterator[str]:
     """The numbers to see first, and what to look at."""
     for figure in figures(report):
-        yield f"{figure.name:<22}{figure.value}  ({figure.says})"
+        yield f"{figure.name:<22}{figure.value}  ({figure.text})"
     yield ""
     for finding in findings(report):
-        yield f"{'! ' if finding.bad else 'ok '}{finding.about}: {finding.says}"
+        yield f"{'! ' if finding.bad else 'ok '}{finding.about}: {finding.text}"
 
 
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:

@@ -1,4 +1,4 @@
-"""After a round: its target is measured, the values are kept, and the text file is written anew."""
+"""After a round: its target is measured, the values are kept, and the text file is written again."""
 
 from __future__ import annotations
 
@@ -141,16 +141,16 @@ def _of_target(site: Site, name: str) -> Measured:
 def _drift(site: Site, name: str) -> float | None:
     """Jobs by which what the receiver was told differs from what was delivered; None where no counts are told.
 
-    Both stand in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
+    Both are in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
     """
     (target,) = (target for target in site.targets if target.name == name)
     if not target.sync:
         return None
     with closing(site.ledger_to_read()) as ledger:
         counts = ledger.counts(name)
-    due = syncing.to_tell(counts)
+    due = syncing.counts_to_send(counts)
     recent = syncing.recent(due, site.clock(), syncing.MONTHS)
-    return sum(abs(jobs - counts.told.get(at, 0)) for at, jobs in recent.items())
+    return sum(abs(jobs - counts.reported.get(at, 0)) for at, jobs in recent.items())
 
 
 def _of_site(site: Site) -> Measured:

@@ -108,7 +108,7 @@ METRICS: Final = (
 
 
 def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[StoredMetric]:
-    """All that can be told without the publishing database."""
+    """All that can be determined without the publishing database."""
     measures = [StoredMetric(target="", name=STATE_USABLE, label="", value=0)]
     if outcome is not None:
         found = {LAST_STATUS: outcome.exit_status, LAST_ROUND: site.clock().timestamp()}

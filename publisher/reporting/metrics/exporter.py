@@ -1,8 +1,8 @@
-"""The same over HTTP, for the daemon: a port that answers every GET with the metrics.
+"""The metrics in Prometheus's text format, and over HTTP for the daemon: a port that answers every
+GET with them.
 
-Values as Prometheus reads them.
-
-Spec: Prometheus exposition formats, text-based format 0.0.4; metric and label naming, https://prometheus.io/docs/practices/naming/
+Spec: Prometheus exposition formats, text-based format 0.0.4; metric and label naming,
+https://prometheus.io/docs/practices/naming/
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def exposition(site: Site, measures: Sequence[StoredMetric]) -> bytes:
 
 
 def _of_configuration(site: Site) -> Iterator[StoredMetric]:
-    """What is known without a round. Several labels stand in one, with line ends between."""
+    """What is known without a round. Several labels are in one, with line ends between."""
     yield StoredMetric(target="", name=definitions.BUILD, label=f"{__version__}\n{platform.python_version()}", value=1)
     for target in site.targets:
         yield StoredMetric(

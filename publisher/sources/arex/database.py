@@ -18,7 +18,7 @@ from publisher.sources.arex.counting.alike import AlikeReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
 from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
-from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyShelf, ReadOnlyFile
+from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")
 Keep = Callable[[Sequence[Row]], Sequence[Row]]
@@ -53,13 +53,13 @@ class RowPage:
 class AccountingDatabase:
     """The questions to one file. `keep` of a question takes out rows that belong to another database."""
 
-    def __init__(self, path: str, shelf: CopyShelf, reading: DatabaseOptions) -> None:
-        """Raises: SourceError when it is no accounting database that we know, or cannot be read."""
+    def __init__(self, path: str, copies: CopyDirectory, reading: DatabaseOptions) -> None:
+        """Raises: SourceError when it is not an accounting database that we know, or cannot be read."""
         self.name = path
         self._reading = reading
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
         self._alike: tuple[RowReader, AlikeReader] | None = None
-        self._file = ReadOnlyFile(path, shelf, busy_timeout_s=reading.busy_timeout_s)
+        self._file = ReadOnlyFile(path, copies, busy_timeout_s=reading.busy_timeout_s)
         try:
             self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
         except BaseException:

@@ -55,7 +55,7 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: a `BareRun`, when it was submitted, and what makes its kind (counting/alike.py
+# What one row is for those who only count: a `RunTuple`, when it was submitted, and what makes its kind (counting/alike.py
 # unpacks it). A column that is read costs 0.05 µs a row.
 _COUNTED: Final = (
     *(
@@ -195,7 +195,9 @@ def events(which: str) -> str:
 
 
 def finished_or_early(which: str) -> str:
-    """The finished rows, and NULL where one of them started before 1971: that is no start (`formats/rules.py` tells of it)."""
+    """The finished rows, and NULL where one of them started before 1971: that is not a start (`formats/rules.py` tells of
+    it).
+    """
     return f"""
         SELECT CASE EventKey WHEN 'FINISHED' THEN RecordID END FROM JobEvents
         WHERE {which} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
@@ -223,7 +225,7 @@ def strange_fqans(which: str) -> str:
     """
 
 
-def fqans_beside(which: str) -> str:
+def fqans_of_row(which: str) -> str:
     """Everything that may be a main FQAN, a job's in the order of writing."""
     return f"""
         SELECT RecordID, CAST(AttrKey AS TEXT), AttrValue FROM AuthTokenAttributes
@@ -231,7 +233,7 @@ def fqans_beside(which: str) -> str:
     """
 
 
-def benchmarks_beside(which: str) -> str:
+def benchmarks_of_row(which: str) -> str:
     """The benchmarks of schema 1, a job's in the order of writing."""
     return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from publisher.model.errors import Unfit
 from publisher.model.job import (
-    Alike,
     Epoch,
+    JobGroup,
     JobId,
     JobRecord,
     RowRef,
@@ -94,7 +94,7 @@ class NameTables:
     def _forget(self) -> None:
         for known in self._texts.values():
             known.clear()
-        # NULL is no reference: schema 1 has none of these, and converted rows may lack them.
+        # NULL is not a reference: schema 1 has none of these, and converted rows may lack them.
         self.fqans[None] = self.benchmarks[None] = ""
         self.undecodable = False
 
@@ -228,7 +228,7 @@ class RowOutcomes:
     jobs: list[JobRecord] = field(default_factory=list)
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
-    alike: list[Alike] = field(default_factory=list)
+    alike: list[JobGroup] = field(default_factory=list)
 
 
 class RowReader:
@@ -263,10 +263,10 @@ class RowReader:
                 return verdicts
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            self._tell(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
+            self._sort_rows(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
         return verdicts
 
-    def _tell(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+    def _sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
@@ -279,13 +279,13 @@ class RowReader:
 
     def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
         """The rows without those of finished runs that there is nothing to do about."""
-        glimpses = [self._glimpse(row) for row in rows]
-        plain = [(row[0], glimpse) for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is not None]
-        done = iter(done_with([number for number, _ in plain], [glimpse for _, glimpse in plain]))
-        left = [row for row, glimpse in zip(rows, glimpses, strict=True) if glimpse is None or not next(done)]
+        runs = [self._run_values(row) for row in rows]
+        plain = [(row[0], run) for row, run in zip(rows, runs, strict=True) if run is not None]
+        done = iter(done_with([number for number, _ in plain], [run for _, run in plain]))
+        left = [row for row, run in zip(rows, runs, strict=True) if run is None or not next(done)]
         return rows if len(left) == len(rows) else left
 
-    def _glimpse(self, row: Row) -> RunValues | None:
+    def _run_values(self, row: Row) -> RunValues | None:
         """What AAR alone tells of a finished job; None where a closer look is needed."""
         status, ended_at, wall_s, user_s, kernel_s = self._names.statuses.get(row[8], ""), row[12], *row[17:20]
         plain = row[1] and status and status != _IN_PROGRESS
@@ -427,13 +427,13 @@ class RowReader:
                 self._tokens.clear()
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
             # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
-            beside = [value for key, value in pairs if key == "mainfqan"]
-            first = [main_fqan, *beside]
+            main_tokens = [value for key, value in pairs if key == "mainfqan"]
+            first = [main_fqan, *main_tokens]
             others = [value for key, value in pairs if key == "vomsfqan"]
             fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
             _check_fqans(fqans)
             attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
-            known = self._tokens[main_fqan, *stored] = fqans, attributes, bool(beside)
+            known = self._tokens[main_fqan, *stored] = fqans, attributes, bool(main_tokens)
         return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
@@ -465,8 +465,8 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
 
 def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     """What an importer tells for formulas of charges: whole numbers under `quantity.NAME`; anything else is unknown."""
-    told = [(str(key)[len(_QUANTITY) :], str(value)) for key, value in extra.items() if str(key).startswith(_QUANTITY)]
-    return tuple((name, int(text)) for name, text in told if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
+    pairs = [(str(key)[len(_QUANTITY) :], str(value)) for key, value in extra.items() if str(key).startswith(_QUANTITY)]
+    return tuple((name, int(text)) for name, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
 
 
 def _check_identity(job: JobRecord) -> None:

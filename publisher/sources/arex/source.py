@@ -27,7 +27,7 @@ from publisher.sources.arex.rows import ReadOptions, Row
 from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, local_zone
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, RowsAhead, Source, SourceFacts
-from publisher.sources.sqlite_reader import CopyShelf, check_readable
+from publisher.sources.sqlite_reader import CopyDirectory, check_readable
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -98,12 +98,12 @@ def create(options: object, environment: Mapping[str, str], *, lock_wait_s: floa
 @contextmanager
 def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[list[ArexWritingOrder]]:
     """Each database of a source, to be read once in the order of writing. Raises: SourceError."""
-    shelf = CopyShelf(copies_directory(environment))
+    copies = CopyDirectory(copies_directory(environment))
     with ExitStack() as stack:
-        stack.callback(shelf.close)
+        stack.callback(copies.close)
         databases = []
         for name in source.databases():
-            databases.append(ArexWritingOrder(name, shelf))
+            databases.append(ArexWritingOrder(name, copies))
             stack.callback(databases[-1].close)
         yield databases
 
@@ -122,7 +122,7 @@ class ArexSource:
         self.clock = clock
         self._options = options
         self._page_rows = options.page_rows
-        self._shelf = CopyShelf(copies_below)
+        self._copies = CopyDirectory(copies_below)
         self._reading = DatabaseOptions(
             clock=clock,
             hold_off_s=options.hold_off_s,
@@ -193,9 +193,9 @@ class ArexSource:
     def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
         with self._opened() as opened:
             known = {each.name for each in opened}
-            strayed = tuple(each.row for each in rows if each.row.database not in known)
-            if strayed:
-                yield Page(jobs=(), gone=strayed)
+            unknown = tuple(each.row for each in rows if each.row.database not in known)
+            if unknown:
+                yield Page(jobs=(), gone=unknown)
             for place, database in enumerate(opened):
                 wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
                 seen = {record_id: at for record_id, at in wanted.items() if at is not None}
@@ -261,7 +261,7 @@ class ArexSource:
             return tuple(each.facts() for each in opened)
 
     def close(self) -> None:
-        self._shelf.close()
+        self._copies.close()
 
     def _ended(
         self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: ReadOptions, keep: Keep
@@ -284,7 +284,7 @@ class ArexSource:
         with ExitStack() as stack:
             opened = []
             for path in _present(self._options):
-                database = AccountingDatabase(path, self._shelf, self._reading)
+                database = AccountingDatabase(path, self._copies, self._reading)
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)

@@ -17,7 +17,7 @@ from publisher.sources.arex.job_details import read_sheet
 from publisher.sources.arex.rows import Row
 from publisher.sources.arex.source import Options, copies_directory, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone
-from publisher.sources.sqlite_reader import CopyShelf
+from publisher.sources.sqlite_reader import CopyDirectory
 from publisher.sources.statistics import (
     CountedJob,
     CountedPage,
@@ -47,7 +47,7 @@ class ArexAccounts:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._shelf = CopyShelf(copies_below)
+        self._copies = CopyDirectory(copies_below)
         self._reading = DatabaseOptions(
             clock=clock,
             hold_off_s=options.hold_off_s,
@@ -73,7 +73,7 @@ class ArexAccounts:
                     )
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        if wanted.extras or _tell_apart(wanted, by) is None:
+        if wanted.extras or _distinguish(wanted, by) is None:
             for page in self.counted(wanted):
                 yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
             return
@@ -83,7 +83,7 @@ class ArexAccounts:
             for place, database in enumerate(opened):
                 above, below = opened[:place], opened[place + 1 :]
                 limit = self._options.page_rows * _SUMMED_PAGES
-                for found in database.summed(wanted, _tell_apart(wanted, by) or "", limit, [*above, *below]):
+                for found in database.summed(wanted, _distinguish(wanted, by) or "", limit, [*above, *below]):
                     alone = [(job, totals_of(job)) for _, job in _once(found.alone, above, below)]
                     yield SummedPage(groups=[*found.groups, *alone], rows_read=found.rows_read)
 
@@ -115,7 +115,7 @@ class ArexAccounts:
         return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
 
     def close(self) -> None:
-        self._shelf.close()
+        self._copies.close()
 
     @contextmanager
     def _opened(self) -> Iterator[list[CountingDatabase]]:
@@ -123,13 +123,13 @@ class ArexAccounts:
         with ExitStack() as stack:
             opened = []
             for path in database_paths(self._options):
-                database = CountingDatabase(path, self._shelf, self._reading)
+                database = CountingDatabase(path, self._copies, self._reading)
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)
 
 
-def _tell_apart(wanted: JobFilter, by: str | None) -> str | None:
+def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
     """Which of `grouped.BY` tells the groups apart; None where it would take two of them."""
     kinds = {by if by in grouped.BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
     kinds.discard("")

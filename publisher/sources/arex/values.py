@@ -27,7 +27,7 @@ _INT63: Final = 2**63
 
 
 def whole(value: object) -> int | None:
-    """A stored number; None for NULL and for what is no whole number of 64 bits."""
+    """A stored number; None for NULL and for what is not a whole number of 64 bits."""
     if isinstance(value, int):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < _INT63:
@@ -195,21 +195,21 @@ def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
     """
     if name:
         return _named(name, "source.time_zone")
-    told = environment.get("TZ")
-    if told is not None:
-        told = told.removeprefix(":")
-        path = _ZONE_FILES / told if told else None
+    zone_name = environment.get("TZ")
+    if zone_name is not None:
+        zone_name = zone_name.removeprefix(":")
+        path = _ZONE_FILES / zone_name if zone_name else None
         if path is None:
             return UTC
-        return _from_file(path) if told.startswith("/") else _named(told, "the environment's TZ")
+        return _from_file(path) if zone_name.startswith("/") else _named(zone_name, "the environment's TZ")
     return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
 
 
 def zone_of_host(environment: Mapping[str, str]) -> str:
     """Which zone is taken where none is configured, for people."""
-    told = environment.get("TZ")
-    if told is not None:
-        return f"the environment's TZ, {told or 'UTC'}"
+    zone_name = environment.get("TZ")
+    if zone_name is not None:
+        return f"the environment's TZ, {zone_name or 'UTC'}"
     if not _HOST_ZONE.exists():
         return f"UTC, because there is no {_HOST_ZONE}"
     target = str(_HOST_ZONE.resolve())
@@ -228,7 +228,7 @@ def check_zone(name: str) -> str | None:
             if near
             else "write one such as Europe/Oslo (and install tzdata if it is missing)"
         )
-        return f"{name!r} is no time zone; {meant}"
+        return f"{name!r} is not a time zone; {meant}"
     return None
 
 

@@ -16,7 +16,7 @@ from publisher.model.job import Epoch
 from publisher.sources.arex import queries
 from publisher.sources.arex.values import text_of, tolerant_text
 from publisher.sources.base import WrittenJob
-from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _PAGE_ROWS: Final = 2000
 # The unary plus keeps SQLite off the index of event keys: a page is a stretch of rowids, and one job's events are nine or so.
@@ -37,11 +37,11 @@ IN_ORDER: Final = """
 class ArexWritingOrder:
     """One accounting database, opened to be read once from its first job to its last."""
 
-    def __init__(self, path: str, shelf: CopyShelf, *, page_rows: int = _PAGE_ROWS) -> None:
+    def __init__(self, path: str, copies: CopyDirectory, *, page_rows: int = _PAGE_ROWS) -> None:
         """Raises: SourceError."""
         self.name = path
         self._page_rows = page_rows
-        self._file = ReadOnlyFile(path, shelf)
+        self._file = ReadOnlyFile(path, copies)
 
     def close(self) -> None:
         self._file.close()

@@ -15,6 +15,7 @@ from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobRecord
+from publisher.model.text import plural
 from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, held, is_parallel, merge
 from publisher.sources.gridengine.records import GridEngineRecord, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
@@ -40,7 +41,7 @@ __all__ = ["GridEngineImporter", "Options", "create"]
 
 log = logging.getLogger("publisher")
 
-SUMMARY: Final = "accounting files of Grid Engine, plain or compressed; reads what is new"
+SUMMARY: Final = "Grid Engine accounting files, plain or compressed; reads only what is new"
 PATHS: Final = "files, or directories with accounting*"
 _NAME: Final = "gridengine"
 _FILES: Final = ("accounting", "accounting.jsonl")
@@ -121,7 +122,7 @@ class GridEngineImporter:
             )
             for path in paths:
                 self._path(run, path)
-            self._tell_missing(run)
+            self._report_missing(run)
             overdue = run.now - options.orphans_after_s
             with accounting.transaction():
                 report.held, report.orphans = held(accounting.connection, overdue)
@@ -129,8 +130,8 @@ class GridEngineImporter:
             report.aborted = accounting.aborted()
         if report.incomplete:
             report.notes.append(
-                f"{report.incomplete:,} records (failed 37) were written without the host's figures: "
-                "their CPU time is what rusage tells, which may be too little"
+                f"{plural(report.incomplete, 'record')} (failed 37) written without the host's figures: "
+                "their CPU time is what rusage reports, which may be too little"
             )
         return report
 
@@ -148,7 +149,7 @@ class GridEngineImporter:
 
     def _path(self, run: _Import, path: Path) -> None:
         """A file, after what rotation made of it since the last time; or the files of a directory."""
-        with _told(run.report):
+        with _trouble_reported(run.report):
             if path.is_dir():
                 self._directory(run, path)
             else:
@@ -163,26 +164,26 @@ class GridEngineImporter:
         while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
             done.update(new.values())
             for each in new:
-                with _told(run.report):
+                with _trouble_reported(run.report):
                     self._file(run, each)
             listing = in_directory(path, _FILES)
-        self._tell_others(run, listing.others)
+        self._report_others(run, listing.others)
         if len(run.report.troubles) > troubles:
             return  # what is in trouble is looked for again the next time
         for live in (path / name for name in _FILES):
             before = run.cursors.left_behind(live)
             run.missing.extend((live, cursor) for cursor in before if live not in run.found[cursor.number])
 
-    def _tell_others(self, run: _Import, others: Sequence[Path]) -> None:
+    def _report_others(self, run: _Import, others: Sequence[Path]) -> None:
         """Files that are called like accounting and are not read, unless they were imported by their own names."""
         unread = [each.name for each in others if not run.cursors.left_behind(each)]
         if unread:
             run.report.notes.append(
-                f"{others[0].parent}: not read, because what it is cannot be told by its name: {', '.join(unread)}; "
+                f"{others[0].parent}: not read, because its name does not show what it is: {', '.join(unread)}; "
                 "if it is accounting of this cluster, import it by its own name"
             )
 
-    def _tell_missing(self, run: _Import) -> None:
+    def _report_missing(self, run: _Import) -> None:
         """Contents that are no longer under their names, and in none of the files that were read."""
         for path, cursor in run.missing:
             if not run.found[cursor.number]:
@@ -206,7 +207,7 @@ class GridEngineImporter:
             return
         troubles = len(run.report.troubles)
         for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
-            with _told(run.report):
+            with _trouble_reported(run.report):
                 self._file(run, sibling)
         if len(run.report.troubles) == troubles:
             run.missing.extend((path, cursor) for cursor in gone)
@@ -233,7 +234,7 @@ class GridEngineImporter:
             batch = self._read(run, file.path, chunk)
             if first and len(batch.bad) >= _SURELY_FOREIGN and len(batch.bad) == batch.records:
                 raise SourceError(
-                    f"{file.path}: is no accounting file of Grid Engine, or not in a form that is known; its first line: "
+                    f"{file.path}: is not an accounting file of Grid Engine, or not in a form that is known; its first line: "
                     f"{batch.bad[0].reason}"
                 )
             first = False
@@ -256,7 +257,7 @@ class GridEngineImporter:
                 continue
             batch.records += 1
             if len(content) != line.length:
-                batch.bad.append(_bad(path, line, f"{line.length} bytes long, which no record is"))
+                batch.bad.append(_bad(path, line, f"{line.length} bytes long, too long for a record"))
                 continue
             records, wrong = read_line(content, unit)
             if watching and any(run.arc.may_still_come(record.ended_us // _SECOND, run.now) for record in records):
@@ -302,7 +303,7 @@ class GridEngineImporter:
 
 
 @contextmanager
-def _told(report: ImportReport) -> Iterator[None]:
+def _trouble_reported(report: ImportReport) -> Iterator[None]:
     """One file's trouble stops no other."""
     try:
         yield

@@ -1,8 +1,9 @@
-"""Records of parallel jobs, merged per run: a tight one has a record of its own for each task on each host.
+"""Records of parallel jobs, merged into runs: a tightly integrated job has a record for each task
+on each host.
 
-Every record of a parallel job is kept, so that a run is always made anew from all that belongs to it, in whatever order it
-came.
-A task belongs to the run in whose time it began. Spec: other-sources facts, section 1.6.
+Every record of a parallel job is kept, so that a run is always rebuilt from all its records, in
+whatever order they came. A task belongs to the run during which it started. Spec: other-sources
+facts, section 1.6.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def key_of(record: GridEngineRecord) -> tuple[object, ...]:
 
 
 def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -> Merged:
-    """Keep records of parallel jobs, and make the runs anew that they touch. Inside a transaction."""
+    """Keep records of parallel jobs, and make the runs again that they touch. Inside a transaction."""
     if not records:
         return Merged(runs=(), merged=0, duplicates=0)
     of_job: dict[JobNumber, list[GridEngineRecord]] = defaultdict(list)

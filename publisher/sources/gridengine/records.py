@@ -1,17 +1,11 @@
-"""The colon-separated format of every generation of Grid Engine: `accounting`, 43 to 74 columns.
+"""Accounting records of Grid Engine, in our units, from either of its two formats.
 
-Nothing is escaped, and a category (`-l cpu=24:00:00`) holds colons. So columns 0 to 38 are counted from the left, and the place
-where it ends is found by what follows it. Spec: other-sources facts, section 1.4 (tried on 1,020 real lines of all widths).
+The colon-separated `accounting` of every generation has 43 to 74 columns and escapes nothing, and a
+category (`-l cpu=24:00:00`) holds colons. So columns 0 to 38 are counted from the left, and the end
+of the category is found by what follows it. Grid Engine 9 writes one JSON object per line
+(`accounting.jsonl`); unknown keys are ignored, since the vendor adds some in bug-fix releases.
 
-One accounting record of Grid Engine, whichever format it was written in, in our units.
-
-Spec: other-sources facts, sections 1.2 to 1.5 (read in the vendor's sources and on real files).
-
-The one-line JSON format of Grid Engine 9: `accounting.jsonl`.
-
-Spec: other-sources facts, section 1.2. Unknown keys are ignored: the vendor adds some in bug-fix releases.
-
-A line of an accounting file to a record, in whichever of the two formats it is written.
+Spec: other-sources facts, sections 1.2 to 1.5 (tried on 1,020 real lines of all widths).
 """
 
 from __future__ import annotations
@@ -137,7 +131,7 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
 def kib(count: float, factor: int) -> int:
     """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadRecord."""
     if not -(2**63) < count < 2**63:
-        raise BadGridEngineRecord(f"{count!r} is no size of memory")
+        raise BadGridEngineRecord(f"{count!r} is not a size of memory")
     return int(count) // factor if count > 0 else 0
 
 
@@ -150,7 +144,7 @@ def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed
     # Also refuses what is not finite.
     if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
         raise BadGridEngineRecord(
-            f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is no number of seconds"
+            f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is not a number of seconds"
         )
     cpu_us, kernel_us = int(cpu_s * _SECOND + 0.5), int(kernel_s * _SECOND + 0.5)
     incomplete = 0
@@ -211,7 +205,7 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
     ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
     more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
     if len(more) > _MOST_ADDED:
-        raise BadGridEngineRecord(f"{line.count(':') + 1} columns: two records seem to stand in one line")
+        raise BadGridEngineRecord(f"{line.count(':') + 1} columns: two records seem to be on one line")
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
     removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
     check_range(int(job), int(task), int(slots), failed, status)
@@ -259,7 +253,7 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
         raise BadGridEngineRecord("the columns after the category (iow, pe_taskid, maxvmem) are not to be found")
     category = line[start : anchor.start()]
     if category.count(":") > _MOST_COLONS:
-        raise BadGridEngineRecord("the category has too many colons: two records seem to stand in one line")
+        raise BadGridEngineRecord("the category has too many colons: two records seem to be on one line")
     return category, anchor
 
 
@@ -268,7 +262,7 @@ def _added(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadGridEngineRecord(f"{text[:40]!r} is no number") from None
+        raise BadGridEngineRecord(f"{text[:40]!r} is not a number") from None
 
 
 def _why(line: str) -> str:
@@ -314,7 +308,7 @@ def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         job.__class__ is task.__class__ is slots.__class__ is failed.__class__ is status.__class__ is int
         and submitted.__class__ is started.__class__ is ended.__class__ is int
     ):
-        raise BadGridEngineRecord("a number is no whole one")
+        raise BadGridEngineRecord("a number is not a whole one")
     check_range(job, task, slots, failed, status)
     submitted, started, ended = to_us(unit, submitted, started, ended)
     texts: tuple[str, ...] = (
@@ -322,7 +316,7 @@ def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
         *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
     )
-    if not "".join(texts).isprintable():  # joining refuses what is no text
+    if not "".join(texts).isprintable():  # joining refuses what is not text
         texts = tuple(clean(text) for text in texts)
     pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
 

@@ -73,7 +73,7 @@ class ProjectFrom(StrEnum):
 def _check_cluster(name: str) -> str | None:
     if is_host_name(name):
         return None
-    return f"{name!r} is no host name; write that of the qmaster, such as sge.example.org"
+    return f"{name!r} is not a host name; write that of the qmaster, such as sge.example.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class GridEngineMapping:
         self._single = lru_cache(maxsize=1_000)(self._on_single_host)
 
     def skips(self, record: GridEngineRecord) -> str:
-        """Why a record is no usage, or ''."""
+        """Why a record is not usage, or ''."""
         if record.ran:
             return self._left_out(record.owner, record.unix_group, record.queue) if self._excludes else ""
         meaning = f"failed {record.failed}, {_FAILED[record.failed]}" if record.failed in _FAILED else "unknown code"
@@ -264,7 +264,7 @@ class GridEngineMapping:
         return int(self._single(record.pe))
 
     def _requested_gpus(self, category: str, slots: int, slave_hosts: int) -> int | None:
-        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be told."""
+        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be determined."""
         gpus = dict.fromkeys(_SCOPES, 0)
         for scope, name, count in _requested(category):
             if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
@@ -297,8 +297,8 @@ def _requested(category: str) -> Iterator[tuple[str, str, str]]:
         elif flag in ("-hard", "-soft"):
             hard = flag == "-hard"
         elif flag == "-l" and hard:
-            for wish in following.split(","):
-                name, _, value = wish.partition("=")
+            for resource in following.split(","):
+                name, _, value = resource.partition("=")
                 yield scope, name, value
 
 

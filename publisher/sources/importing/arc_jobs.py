@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
-from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile, check_readable
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
 PUBLISHED: Final = "an ARC CE publishes it"
 WAIT_S: Final = 86_400
@@ -34,12 +34,12 @@ class ArcJobs:
             raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
         self.wait_s = wait_s if databases else 0
         self.watching = bool(databases)
-        self._shelf = CopyShelf(own.absolute().parent)
+        self._copies = CopyDirectory(own.absolute().parent)
         self._files: list[ReadOnlyFile] = []
         try:
             for path in databases:
                 check_arc_database(path)
-                self._files.append(ReadOnlyFile(str(path), self._shelf))
+                self._files.append(ReadOnlyFile(str(path), self._copies))
         except BaseException:
             self.close()
             raise
@@ -47,7 +47,7 @@ class ArcJobs:
     def close(self) -> None:
         for file in self._files:
             file.close()
-        self._shelf.close()
+        self._copies.close()
 
     def may_still_come(self, ended_at: int, now: int) -> bool:
         """Whether a CE may not have written a job yet: it tells the batch system's number only when it has seen the end."""

@@ -1,13 +1,10 @@
-"""The local accounting database that importers write: jobs, and how far each file was read, in one transaction.
+"""The local accounting database that importers write: jobs, their origin, and how far each file was
+read.
 
-The tables of an imported accounting database: ARC's schema 2, and what importers add.
-
-The columns are facts of the file format; the DDL is our own. Fewer indexes than ARC's: those that the source asks by.
-`PUBLISHER_IMPORTER` in DBConfig tells the source that text is stored as it is, rows are whole, and AAR has more columns.
-
-Versions of what importers add: 1, the first.
-
-Where the row of an imported job came from, for people who ask.
+A job and the position in its file are written in one transaction. The tables are those of ARC's
+schema 2, with DDL of our own and only the indexes that the source uses, plus tables for importers,
+whose layout has a version. `PUBLISHER_IMPORTER` in DBConfig tells the source that text is stored
+unescaped, that rows are complete, and that AAR has more columns.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from publisher.model.errors import Busy, LedgerError, UsageError
 from publisher.model.job import JobId, RowRef
 from publisher.sources.base import ImportedFrom
 from publisher.sources.importers import BadLine, ImportedJob
-from publisher.sources.sqlite_reader import CopyShelf, ReadOnlyFile
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 IMPORTER_VERSION: Final = "1"
 
@@ -360,5 +357,5 @@ def origin_of(row: RowRef, job_id: JobId, *, copies_below: Path) -> ImportedFrom
         found = connection.execute(_ORIGIN, (row.record_id, job_id)).fetchone() if imported else None
         return None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
 
-    with closing(CopyShelf(copies_below)) as shelf, closing(ReadOnlyFile(row.database, shelf)) as file:
+    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(row.database, copies)) as file:
         return file.ask(ask)

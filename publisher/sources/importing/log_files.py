@@ -1,11 +1,10 @@
-"""How far each log file was read, kept in the same database and transactions as what was read.
+"""Log files that grow, are rotated, compressed and truncated, read line by line from where reading
+stopped.
 
-Log files that grow, are renamed, compressed and cut: their content line by line, from where it was read before.
-
-A file is known by its content, a digest of its beginning and one of what stands before the place, so that it is known again as
-`X.0`, as `X.0.gz` and on another disk, and a file that was cut and written anew is not mistaken for the old one.
-
-Texts of other systems, which may hold anything.
+A file is recognised by its content: a digest of its beginning and one of the bytes before the
+position. So it is recognised as `X.0`, as `X.0.gz` and on another disk, and a file that was
+truncated and rewritten is not taken for the old one. Positions are stored in the imported database,
+in the transaction of the jobs that were read. Text may be in any encoding.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class LogFile:
         self.modified = modified
         self._stream = stream
         self._head = stream.read(MARK_BYTES)
-        # What was read last and a little before it, for marks: going back in a compressed file means to begin anew.
+        # What was read last and a little before it, for marks: going back in a compressed file means to begin again.
         self._window, self._window_at = self._head, 0
         self._pushed_back = b""
 
@@ -118,7 +117,7 @@ class LogFile:
             yield LogLine(offset=at, content=rest, length=len(rest), end=at + len(rest))
 
     def chunks(self, start: int) -> Iterator[bytes]:
-        """The content from a place on, whatever stands in it."""
+        """The content from a place on, whatever is in it."""
         at = start
         while True:
             self._stream.seek(at)
@@ -129,7 +128,7 @@ class LogFile:
             yield chunk
 
     def mark_after(self, taken: int, tail: bytes) -> FilePosition:
-        """The mark of any place; `tail` is what stands before it, `MARK_BYTES` of it where there are so many."""
+        """The mark of any place; `tail` is what is before it, `MARK_BYTES` of it where there are so many."""
         head = tail if taken <= MARK_BYTES else self._head
         if len(head) < min(taken, MARK_BYTES):  # the file was shorter when it was opened
             self._stream.seek(0)
@@ -196,8 +195,8 @@ def opened(path: Path) -> Iterator[LogFile]:
 def rotated_siblings(path: Path, since: float) -> list[Path]:
     """Files beside this one that rotation made of it, last written at that time or later, the oldest first."""
     try:
-        beside = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name)]
-        dated = [(each.stat().st_mtime, str(each), each) for each in beside if each.is_file()]
+        siblings = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name)]
+        dated = [(each.stat().st_mtime, str(each), each) for each in siblings if each.is_file()]
     except OSError as error:
         raise SourceError(f"{path.parent}: {error.strerror or error}; let this user search it") from error
     return [each for modified, _, each in sorted(dated) if modified >= since]
@@ -304,7 +303,7 @@ class Cursors:
         return [cursor for cursor in self.all() if cursor.path == str(path)]
 
     def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
-        """Write a new place down, inside a transaction; with `more` where the file may go on. Raises: Overtaken."""
+        """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: Overtaken."""
         execute = self._database.connection.execute
         place = (mark.taken, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
         modified = 0.0 if more else file.modified

@@ -1,8 +1,9 @@
-"""Map files of a site: a word and what it stands for, a line each.
+"""What all importers ask of a site: the cluster's name, which user and VO a job belongs to, and
+which jobs to leave out.
 
-By which rules of the site the jobs of a database were imported: changed ones do not reach the jobs that are there.
-
-What all importers ask of a site: its cluster's name, whose jobs are whose, and which are left out.
+Map files have a word and its value on each line. The rules under which a database was imported are
+stored with it: changed rules do not affect the jobs that are already there, and the next import
+says so.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{key}: {path} is not UTF-8: {error}; save it as UTF-8") from error
     if len(content) > _MOST_BYTES:
-        raise ConfigError(f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is no map file")
+        raise ConfigError(f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is not a map file")
     found: dict[str, str] = {}
     problems = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -70,13 +71,13 @@ Maps = Mapping[str, Mapping[str, str]]  # by key of the configuration
 
 
 def rules_of(options: Any, maps: Maps) -> dict[str, str]:
-    """What each key of an importer's block says, map files by their content."""
-    said = {}
+    """The value of each key of an importer's block, map files by their content."""
+    digests = {}
     for each in fields(options):
         value = maps.get(each.name, getattr(options, each.name))
         if each.name not in _NO_RULES:
-            said[each.name] = _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
-    return said
+            digests[each.name] = _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
+    return digests
 
 
 def note_of_change(accounting: ImportDatabase, importer: str, rules: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Envelopes of a file, some at once, and what stands in them."""
+"""Envelopes of a file, some at once, and what is in them."""
 
 from __future__ import annotations
 
@@ -123,16 +123,16 @@ class BatchReader:
         for number, entry in enumerate(entries, start=1):
             wrong = ""
             try:
-                said = read_record(entry, envelope.at, right_sizes=envelope.right_sizes)
+                observation = read_record(entry, envelope.at, right_sizes=envelope.right_sizes)
             except BadSonarRecord as bad:
                 wrong = str(bad)
             else:
-                if self._offsets_needed and None in said.offsets.values():
+                if self._offsets_needed and None in observation.offsets.values():
                     wrong = "a time has no offset from UTC: set importers.sonar.time_zone"
             if wrong:
                 batch.bad.append(_bad_line(path, piece, f"record {number} of the envelope: {wrong}", _shown(entry)))
             else:
-                batch.records.append(said)
+                batch.records.append(observation)
 
     def _of_other_cluster(self, name: str, batch: EnvelopeBatch) -> str:
         reason = f"of the cluster {name or '(none)'}, not of importers.sonar.cluster"

@@ -1,10 +1,8 @@
-"""Samples of what processes use, for the GPU time of batch jobs.
+"""What Sonar reports about the cluster: partitions, cores of nodes, and samples of what processes
+use.
 
-Spec: other-sources facts, section 2.5. Samples are an addition: CPU time, wall time and memory of a job never come from them.
-
-What Sonar tells of the cluster itself: its partitions, and the cores of its nodes. Jobs are checked against it.
-
-Spec: other-sources facts, section 2.5.
+Jobs are checked against partitions and nodes; samples give the GPU time of batch jobs. CPU time,
+wall time and memory of a job never come from them. Spec: other-sources facts, section 2.5.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ def read_samples(envelope: Envelope) -> list[Sample]:
     memory: Counter[int] = Counter()
     for entry in jobs:
         if not isinstance(entry, dict):
-            raise BadEnvelope("a job is no object")
+            raise BadEnvelope("a job is not an object")
         job = entry.get("job")
         if entry.get("epoch") or job.__class__ is not int or not 0 < job < _MOST_OF_A_SAMPLE:
             continue
@@ -131,7 +129,7 @@ def _gpus(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Use of a GPU by a process of the job. Raises: BadEnvelope."""
     processes = job.get("processes") or []
     if not isinstance(processes, list):
-        raise BadEnvelope("processes is no list")
+        raise BadEnvelope("processes is not a list")
     for process in processes:
         gpus = process.get("gpus") or [] if isinstance(process, dict) else None
         if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
@@ -143,7 +141,7 @@ def _number(value: object) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadEnvelope("use of a GPU is no number")
+        raise BadEnvelope("use of a GPU is not a number")
     try:
         number = float(value)
     except OverflowError:
@@ -190,7 +188,7 @@ _MOST_NAME: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What is told of one node."""
+    """What Sonar reports about one node."""
 
     name: str
     at: int
@@ -272,8 +270,8 @@ def _short(host: str) -> str:
 
 
 def _small(attributes: dict[str, Any], key: str) -> int:
-    """A number of parts; 1 where it is not told, for one is never written by some."""
+    """A number of parts; 1 where it is missing: some versions never write a 1."""
     value = attributes.get(key) or 1
     if not isinstance(value, int) or not 0 < value <= _MOST_CORES:
-        raise BadEnvelope(f"{key} is no number of parts")
+        raise BadEnvelope(f"{key} is not a number of parts")
     return value

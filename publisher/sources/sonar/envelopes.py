@@ -1,10 +1,9 @@
-"""One envelope of Sonar: what it is about, and its records of jobs.
+"""Envelopes of Sonar: JSON objects one after the other in a file, one per line or pretty-printed,
+complete or truncated.
 
-Spec: other-sources facts, sections 2.1 and 2.2. Unknown keys are ignored. The token of `meta` is never looked at.
-
-Envelopes of Sonar in a file: JSON objects one after the other, on a line each or pretty-printed, whole or torn.
-
-Where a piece ends depends on the bytes before that place alone, so that a file read in parts gives what the whole gives.
+Where an object ends depends only on the bytes before, so that a file read in parts yields the same
+as a file read at once. Unknown keys are ignored, and the token in `meta` is never read. Spec:
+other-sources facts, sections 2.1 and 2.2.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from publisher.sources.importing.log_files import DIGEST_BYTES, KEPT_BYTES, MARK
 from publisher.sources.sonar.records import BadTime, read_moment
 
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?")
-# Sizes of memory were cut before: the unit up to 0.15, what is no whole number up to 0.18.1.
+# Sizes of memory were cut before: the unit up to 0.15, what is not a whole number up to 0.18.1.
 _RIGHT_SIZES: Final = (0, 18, 2)
 _MOST_NAME: Final = 255
 _MOST_DETAIL: Final = 200
@@ -68,7 +67,7 @@ class Envelope:
         """A list of it, empty when absent. Raises: BadEnvelope."""
         found = self.attributes.get(key) or []
         if not isinstance(found, list):
-            raise BadEnvelope(f"{key} is no list")
+            raise BadEnvelope(f"{key} is not a list")
         return found
 
 
@@ -80,7 +79,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
     if held is not None and errors is not None:
         raise BadEnvelope("has both data and errors")
     if errors is not None:
-        told = _told(errors)
+        messages = _error_texts(errors)
         return Envelope(
             kind=EnvelopeKind.ERRORS,
             at=0,
@@ -89,7 +88,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
             right_sizes=False,
             strange_format="",
             attributes={},
-            errors=told,
+            errors=messages,
         )
     if not isinstance(held, dict):
         raise BadEnvelope("has neither data nor errors")
@@ -120,7 +119,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
 def _name(attributes: dict[str, Any], key: str) -> str:
     name = attributes.get(key, "")
     if not isinstance(name, str) or len(name) > _MOST_NAME:
-        raise BadEnvelope(f"{key} is no name")
+        raise BadEnvelope(f"{key} is not a name")
     return clean(name)
 
 
@@ -137,9 +136,9 @@ def _strange_format(meta: dict[str, Any]) -> str:
     return "" if form == 0 and isinstance(form, int) and not isinstance(form, bool) else repr(form)[:40]
 
 
-def _told(errors: object) -> tuple[str, ...]:
+def _error_texts(errors: object) -> tuple[str, ...]:
     if not isinstance(errors, list) or not errors:
-        raise BadEnvelope("errors is no list, or an empty one")
+        raise BadEnvelope("errors is not a list, or an empty one")
     return tuple(_error(each) for each in errors)
 
 
@@ -205,7 +204,7 @@ class EnvelopeReader:
         return self._base + len(self._buffer) - self._at
 
     def tail(self, taken: int) -> bytes:
-        """What stands before the place where the piece ends that was given last: for its mark, which takes longer to make."""
+        """What is before the place where the piece ends that was given last: for its mark, which takes longer to make."""
         end = taken - self._base
         return self._buffer[max(0, end - MARK_BYTES) : end]
 
@@ -282,7 +281,7 @@ class EnvelopeReader:
             if found or (self._over and self._compressed):
                 break
             if self._over:
-                self._at = start  # to be looked at again when there is more
+                self._at = start  # to be examined again when there is more
                 return None
             self._more()
         return Piece(start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest())
@@ -320,7 +319,7 @@ def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> 
 
 
 def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
-    """What is no object, up to the end of the line. A line that ends with a brace may be the beginning of an envelope."""
+    """What is not an object, up to the end of the line. A line that ends with a brace may be the beginning of an envelope."""
     line = _END_OF_LINE.search(segment, at, at + MOST_ENVELOPE_BYTES)
     if line is None:
         return _without_end(segment, at, start, whole=whole)
@@ -335,7 +334,7 @@ def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece |
 def _endless(size: int) -> str:
     if size <= MOST_ENVELOPE_BYTES:
         return "torn: it has no end"
-    return f"{size} bytes without an end, which no envelope has"
+    return f"{size} bytes without an end, too long for an envelope"
 
 
 def _bad_piece(segment: bytes, at: int, end: int, start: int, wrong: str) -> Piece:
@@ -344,7 +343,7 @@ def _bad_piece(segment: bytes, at: int, end: int, start: int, wrong: str) -> Pie
 
 
 def _kept(beginning: bytes) -> bytes:
-    """For people; more is looked at than kept, so that a token is found that ends later."""
+    """For people; more is examined than kept, so that a token is found that ends later."""
     return without_token(beginning[:_LOOKED_AT])[:KEPT_BYTES].rstrip()
 
 

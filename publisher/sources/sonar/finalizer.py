@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from publisher.model.text import plural
 from publisher.sources.importers import ImportedJob
 from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE
-from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, SlurmRun, read_story
+from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, SlurmRun, read_history
 from publisher.sources.sonar.site_mapping import Options, SonarMapping
 from publisher.sources.sonar.store import JobStatus, kept
 
@@ -46,19 +47,24 @@ class Inconsistencies:
         notes = []
         if self.hours_off:
             notes.append(
-                f"{self.hours_off:,} jobs took an hour more or less than their end less their start: the clocks changed "
+                f"{plural(self.hours_off, 'job')} took an hour more or less than their end less their start: the clocks "
+                "changed "
                 "meanwhile; set importers.sonar.time_zone to have their times right"
             )
         if self.nodes_differ:
             notes.append(
-                f"{self.nodes_differ:,} jobs list another number of nodes than were allocated; the latter counts"
+                f"{plural(self.nodes_differ, 'job lists', 'jobs list')} another number of nodes than were allocated; the "
+                "latter counts"
             )
         if self.too_many_cpus:
-            notes.append(f"{self.too_many_cpus:,} jobs have more CPUs than sysinfo tells of their nodes")
+            notes.append(
+                f"{plural(self.too_many_cpus, 'job has', 'jobs have')} more CPUs than sysinfo reports for their nodes"
+            )
         if self.partitions:
             named = ", ".join(sorted(self.partitions)[:_SHOWN_NAMES])
             notes.append(
-                f"{self.partitions.total():,} jobs ran in partitions that the newest cluster data does not have: {named}; "
+                f"{plural(self.partitions.total(), 'job')} ran in partitions that the newest cluster data does not have: "
+                f"{named}; "
                 "do importers.sonar.cluster and the rules by queue still fit?"
             )
         nodes, threads = hyperthreads(connection)
@@ -88,42 +94,42 @@ class JobFinalizer:
         """Of jobs, each with the reason for which it was skipped before; inside a transaction."""
         found = RunOutcomes()
         for job, reason in jobs:
-            story = read_story(job, kept(self._connection, job), self._site.clock)
-            settled = self._settle(story, found)
+            history = read_history(job, kept(self._connection, job), self._site.clock)
+            settled = self._settle(history, found)
             found.settled.append(settled)
             if settled.reason and settled.reason != reason:
                 found.skipped[settled.reason] += 1
         return found
 
-    def _settle(self, story: JobHistory, found: RunOutcomes) -> JobStatus:
-        if story.absurd:
-            return JobStatus(job=story.job, stage="skipped", reason=f"more than {MOST_RUNS} runs, which no job has")
-        if not story.runs:
-            return self._without_run(story)
+    def _settle(self, history: JobHistory, found: RunOutcomes) -> JobStatus:
+        if history.absurd:
+            return JobStatus(job=history.job, stage="skipped", reason=f"more than {MOST_RUNS} runs, which no job has")
+        if not history.runs:
+            return self._without_run(history)
         written: list[tuple[str, bool]] = []
-        dues: list[int] = []
+        due_times: list[int] = []
         stage, reason = "done", ""
-        for run in story.runs:
-            due, why = self._verdict(story.job, run)
+        for run in history.runs:
+            due, why = self._verdict(history.job, run)
             if due is None and not why:
                 if not run.written:
                     written.append((run.start, True))
                     found.steps += run.steps
-                self._import(story.job, run, found)
+                self._import(history.job, run, found)
                 continue
             if run.written:
                 written.append((run.start, False))
-                found.taken_back.append(self._site.job_id(story.job, run))
+                found.taken_back.append(self._site.job_id(history.job, run))
             if why:
                 stage, reason = ("skipped" if stage == "done" else stage), why
             else:
                 stage = "waiting"
-                dues += [due] if due else []
-        soonest = min(dues) if dues else None
-        return JobStatus(job=story.job, stage=stage, due=soonest, reason=reason, written=written)
+                due_times += [due] if due else []
+        soonest = min(due_times) if due_times else None
+        return JobStatus(job=history.job, stage=stage, due=soonest, reason=reason, written=written)
 
     def _verdict(self, job: int, run: SlurmRun) -> tuple[int | None, str]:
-        """When to look again (0: when something new is said) or None, and why it is no usage or ''."""
+        """When to look again (0: when something new is said) or None, and why it is not usage or ''."""
         if run.over:
             ended_at = run.ended_at or 0
             held_until = ended_at + max(self._options.hold_off_s, self._arc.wait_s)
@@ -137,15 +143,15 @@ class JobFinalizer:
             return None, "requeued before its end was seen"
         return 0, ""
 
-    def _without_run(self, story: JobHistory) -> JobStatus:
-        if story.waiting is None:
-            return JobStatus(job=story.job, stage="steps")
-        state = story.waiting.get("state", "")
+    def _without_run(self, history: JobHistory) -> JobStatus:
+        if history.waiting is None:
+            return JobStatus(job=history.job, stage="steps")
+        state = history.waiting.get("state", "")
         if state in LIVE or not state:
-            return JobStatus(job=story.job, stage="waiting")
-        if "end" in story.waiting:
-            return JobStatus(job=story.job, stage="skipped", reason=f"never started ({state})")
-        return JobStatus(job=story.job, stage="skipped", reason=f"has neither start nor end ({state})")
+            return JobStatus(job=history.job, stage="waiting")
+        if "end" in history.waiting:
+            return JobStatus(job=history.job, stage="skipped", reason=f"never started ({state})")
+        return JobStatus(job=history.job, stage="skipped", reason=f"has neither start nor end ({state})")
 
     def _import(self, job: int, run: SlurmRun, found: RunOutcomes) -> None:
         ended_at = run.ended_at or 0

@@ -16,6 +16,7 @@ from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobRecord
+from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.importing.arc_jobs import ArcJobs
 from publisher.sources.importing.compressed import SUFFIXES
@@ -38,19 +39,19 @@ from publisher.sources.sonar.envelopes import EnvelopeReader
 from publisher.sources.sonar.finalizer import Inconsistencies, JobFinalizer
 from publisher.sources.sonar.site_mapping import NAME, Options, SonarMapping
 from publisher.sources.sonar.store import TABLES as JOB_TABLES
-from publisher.sources.sonar.store import due, hold_off_at_most, settle, take, touch, waiting
+from publisher.sources.sonar.store import due, hold_off_at_most, mark_changed, settle, store_observations, waiting
 
 __all__ = ["Options", "SonarImporter", "create"]
 
 log = logging.getLogger("publisher")
 
-SUMMARY: Final = "what Sonar collected of a Slurm cluster; reads what is new"
+SUMMARY: Final = "what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "files, or trees with YYYY/MM/DD/0+job-slurm.json"
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
 _SAMPLE: Final = re.compile(r"0\+sample-")
-_ORPHANS: Final = "jobs, of which only steps are known,"
+_ORPHANS: Final = ("job known only by its steps", "jobs known only by their steps")
 _SETTLED_AT_ONCE: Final = 500
 _SHOWN_BAD: Final = 100
 _SHOWN_ERRORS: Final = 10
@@ -105,7 +106,7 @@ class SonarImporter:
             )
             for path in paths:
                 self._path(run, path)
-            self._tell_missing(run, [path for path in paths if path.is_dir()])
+            self._report_missing(run, [path for path in paths if path.is_dir()])
             doubts = self._settle(run, arc)
             self._finish(run, doubts)
         return report
@@ -130,23 +131,23 @@ class SonarImporter:
             self._file(run, each)
             run.seen.add(each)
         if path.is_dir():
-            self._tell_unread(run, [each for each in unread if run.cursors.at_path(each) is None])
+            self._report_unread(run, [each for each in unread if run.cursors.at_path(each) is None])
         if run.report.files == before:
             run.report.troubles.append(
                 f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
             )
 
-    def _tell_unread(self, run: _ImportRun, unread: Sequence[Path]) -> None:
+    def _report_unread(self, run: _ImportRun, unread: Sequence[Path]) -> None:
         """Files that are called like Sonar's and are not read, unless they were imported by their own names."""
         if unread:
             shown = ", ".join(map(str, unread[:_SHOWN_FILES]))
             more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
             run.report.notes.append(
-                f"not read, because what they are cannot be told by their names: {shown}{more}; if it is what Sonar wrote, "
+                f"not read, because their names do not show what they are: {shown}{more}; if it is what Sonar wrote, "
                 "import it by its own name"
             )
 
-    def _tell_missing(self, run: _ImportRun, trees: Sequence[Path]) -> None:
+    def _report_missing(self, run: _ImportRun, trees: Sequence[Path]) -> None:
         """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
         there = {_day_and_name(each) for each in run.seen}
         gone: list[Path] = []
@@ -161,17 +162,18 @@ class SonarImporter:
         if gone:
             shown = ", ".join(map(str, gone[:_SHOWN_FILES])) + (", ..." if len(gone) > _SHOWN_FILES else "")
             run.report.notes.append(
-                f"{len(gone):,} files are gone that were read the last time, and may have grown since: {shown}; "
+                f"{plural(len(gone), 'file is', 'files are')} gone that had been read the last time, and may have grown "
+                f"since: {shown}; "
                 "where they were archived, import the archive too"
             )
 
     def _tree(self, path: Path, troubles: list[str], unread: list[Path]) -> Iterator[Path]:
-        """In the order of days. A folder that cannot be searched is told among the troubles."""
+        """In the order of days. A folder that cannot be searched is reported among the troubles."""
 
-        def tell(error: OSError) -> None:
+        def report_error(error: OSError) -> None:
             troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
 
-        for folder, folders, names in os.walk(path, onerror=tell):
+        for folder, folders, names in os.walk(path, onerror=report_error):
             folders.sort()
             for name in sorted(name for name in names if self._options.samples or not _SAMPLE.match(name)):
                 if _WANTED.fullmatch(name):
@@ -204,7 +206,9 @@ class SonarImporter:
         first = start == 0
         for batch, mark in self._batches.read(file.path, reader):
             if first and batch.foreign:
-                raise SourceError(f"{file.path}: is no file of Sonar, or not in a form that is known; {batch.foreign}")
+                raise SourceError(
+                    f"{file.path}: is not a file of Sonar, or not in a form that is known; {batch.foreign}"
+                )
             first = False
             cursor = self._write(run, cursor, file, batch, mark)
         if file.compressed and cursor.number is not None and cursor.modified != file.modified:
@@ -221,8 +225,8 @@ class SonarImporter:
         with run.accounting.transaction():
             # The size of a compressed file does not tell whether it was read to its end, should this process end here.
             moved = run.cursors.move(cursor, file, mark, more=file.compressed)
-            duplicates = take(connection, batch.records)
-            touch(connection, keep_samples(connection, batch.samples))
+            duplicates = store_observations(connection, batch.records)
+            mark_changed(connection, keep_samples(connection, batch.samples))
             for node in batch.nodes:
                 keep_node(connection, node)
             for partitions in batch.partitions:
@@ -259,7 +263,7 @@ class SonarImporter:
         return settling.doubts
 
     def _finish(self, run: _ImportRun, doubts: Inconsistencies) -> None:
-        """What the database holds after it all, and what to tell."""
+        """What the database holds in the end, and what to report."""
         report, accounting = run.report, run.accounting
         with accounting.transaction():
             left = waiting(accounting.connection, run.now - self._options.overdue_after_s)
@@ -269,18 +273,19 @@ class SonarImporter:
         report.aborted = accounting.aborted()
         if left.overdue_jobs:
             report.notes.append(
-                f"{left.overdue_jobs:,} jobs were seen waiting or running long ago, and never since: Sonar collects no "
+                f"{plural(left.overdue_jobs, 'job was', 'jobs were')} seen waiting or running long ago, and never since: "
+                "Sonar collects no "
                 "jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
             )
         if run.unfinished:
             report.notes.append(
-                f"{len(run.unfinished):,} files end inside an envelope, which waits for its rest: "
+                f"{plural(len(run.unfinished), 'file ends', 'files end')} inside an envelope; the rest is read when it comes: "
                 + ", ".join(run.unfinished[:3])
             )
         for error, count in run.errors.most_common(_SHOWN_ERRORS):
-            report.notes.append(f"Sonar had trouble, {count:,} times: {error}")
+            report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
         if len(run.errors) > _SHOWN_ERRORS:
-            report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other troubles of Sonar")
+            report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other errors that Sonar reported")
 
 
 def _day_and_name(path: Path) -> tuple[str, ...]:

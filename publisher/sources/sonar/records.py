@@ -1,20 +1,14 @@
-"""Times as Sonar writes them: local, with an offset that was valid when they were collected.
+"""Records of `slurm_jobs`: what each reports about a job or a step, and how partial records of one
+run are merged.
 
-So one moment is told with two offsets when the clocks change between two collections; what stands on the clock stays the same.
-Spec: other-sources facts, section 2.2.
+Records are partial and repeated. Those of one run are merged field by field: an ended job's values
+win over a running one's, then later values over earlier ones. Times are local, with the offset that
+was valid at collection, so one moment has two offsets when the clocks change between two
+collections. Node lists (`c1-[9-10,12],gpu-2`) and trackable resources
+(`billing=128,cpu=128,gres/gpu:a100=1,mem=472.50G,node=1`) are as Slurm writes them; lists are
+expanded in bounded time and memory.
 
-Lists of node names as Slurm writes them: `c1-[9-10,12],gpu-2`, `n[018-020]`, `r[1-2]n[1-4]`.
-
-Spec: other-sources facts, section 2.2. Read in bounded time and memory, whatever stands there.
-
-Trackable resources as Slurm writes them: `billing=128,cpu=128,gres/gpu:a100=1,gres/gpu=1,mem=472.50G,node=1`.
-
-Spec: other-sources facts, section 2.3.
-
-A record of `slurm_jobs`: what it says of a job or of a step of one, and where that belongs.
-
-Records are partial and are met again and again. What is said of one run is laid over field by field: what an ended job says
-over what a running one says, and then the later over the earlier. Spec: other-sources facts, sections 2.2 to 2.4.
+Spec: other-sources facts, sections 2.2 to 2.4.
 """
 
 from __future__ import annotations
@@ -36,13 +30,13 @@ _MOST_TEXT: Final = 64
 
 
 class BadTime(ValueError):
-    """A text that is no time."""
+    """A text that is not a time."""
 
 
 def read_time(text: object) -> tuple[str, int | None]:
     """What the clock showed, as `2026-03-01T12:00:00`, and the offset from UTC in seconds that was claimed. Raises: BadTime."""
     if not isinstance(text, str) or len(text) > _MOST_TEXT:
-        raise BadTime("is no time")
+        raise BadTime("is not a time")
     return _read(text)
 
 
@@ -51,9 +45,9 @@ def _read(text: str) -> tuple[str, int | None]:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadTime(f"{text!r} is no time") from None
+        raise BadTime(f"{text!r} is not a time") from None
     if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise BadTime(f"{text!r} is no time of this age")
+        raise BadTime(f"{text!r} is not a time of this age")
     offset = moment.utcoffset()
     clock = moment.replace(tzinfo=None, microsecond=0).isoformat()
     return clock, None if offset is None else int(offset.total_seconds())
@@ -95,7 +89,7 @@ _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def node_names(ranges: Sequence[str]) -> tuple[str, ...]:
-    """The names in their order, each once; none at all when something is no list of nodes or there are too many."""
+    """The names in their order, each once; none at all when something is not a list of nodes or there are too many."""
     names: dict[str, None] = {}
     for each in ranges:
         if not each or len(each) > _MOST_NODES_TEXT:
@@ -108,7 +102,7 @@ def node_names(ranges: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(text: str, most: int) -> list[str]:
-    """Empty for what is no list, such as `None assigned`."""
+    """Empty for what is not a list, such as `None assigned`."""
     names: list[str] = []
     at = 0
     while at <= len(text):
@@ -240,7 +234,7 @@ class Observation(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What was said at one time, without what was said over it."""
+    """What was reported at one time, without what newer records replaced."""
 
     over: int
     at: int
@@ -250,14 +244,14 @@ class Layer(NamedTuple):
 def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
     """Raises: BadRecord."""
     if not isinstance(entry, dict):
-        raise BadSonarRecord("is no object")
+        raise BadSonarRecord("is not an object")
     job = _count(entry, "job_id")
     if not job:
         raise BadSonarRecord("has no job_id")
     step = _step(entry.get("job_step"))
     sacct = entry.get("sacct") or {}
     if not isinstance(sacct, dict):
-        raise BadSonarRecord("sacct is no object")
+        raise BadSonarRecord("sacct is not an object")
     offsets: dict[str, int | None] = {}
     state = _name(entry, "job_state").split(" ", 1)[0]
     start = "" if state == _PENDING else _time(entry, "start_time", offsets)
@@ -297,8 +291,8 @@ def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
     return left
 
 
-def laid(layers: Sequence[Layer]) -> Fields:
-    """What holds when the newer is laid over the older, and of two of one time the last."""
+def merged(layers: Sequence[Layer]) -> Fields:
+    """The fields of all layers; newer ones win over older ones, and of two of one time the last."""
     if len(layers) == 1:
         return layers[0].fields
     fields: Fields = {}
@@ -308,11 +302,11 @@ def laid(layers: Sequence[Layer]) -> Fields:
 
 
 def _greater(one: Fields, other: Fields) -> Fields:
-    """Of what was said at the same time, whichever of two came first."""
-    merged = one | other
+    """Of two records of the same time, field by field the greater value, so that their order does not matter."""
+    greater = one | other
     for key in one.keys() & other.keys():
-        merged[key] = max(one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True))
-    return merged
+        greater[key] = max(one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True))
+    return greater
 
 
 def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
@@ -360,7 +354,7 @@ def _step(step: object) -> str:
     if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < _MOST_COUNT:
         return str(step)
     if not isinstance(step, str) or len(step) > _MOST_STEP:
-        raise BadSonarRecord("job_step is no name of a step")
+        raise BadSonarRecord("job_step is not the name of a step")
     return clean(step)
 
 
@@ -382,7 +376,7 @@ def _count(entry: Mapping[str, Any], key: str, most: int = _MOST_COUNT) -> int |
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadSonarRecord(f"{key} is no number")
+        raise BadSonarRecord(f"{key} is not a number")
     if not 0 <= value <= most:  # also what is not finite
         raise BadSonarRecord(f"{key} is {str(value)[:30]}, which is out of range")
     return int(value + 0.5) if isinstance(value, float) else value or None
@@ -393,7 +387,7 @@ def _text(entry: Mapping[str, Any], key: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise BadSonarRecord(f"{key} is no text")
+        raise BadSonarRecord(f"{key} is not text")
     return clean(text)
 
 
@@ -405,11 +399,11 @@ def _name(entry: Mapping[str, Any], key: str) -> str:
 
 
 def _hosts(nodes: object) -> list[str] | None:
-    """Ranges of names as they are: what they stand for is only looked at when the job is over."""
+    """Ranges of names as they are: what they stand for is only examined when the job is over."""
     if nodes is None:
         return None
     if not isinstance(nodes, list) or not all(isinstance(each, str) for each in nodes):
-        raise BadSonarRecord("nodes is no list of names")
+        raise BadSonarRecord("nodes is not a list of names")
     if len(nodes) > _MOST_RANGES or sum(map(len, nodes)) > 2**18:
         raise BadSonarRecord("nodes is too long a list")
     return [clean(each) for each in nodes] or None

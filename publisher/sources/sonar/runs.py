@@ -1,6 +1,7 @@
-"""Runs of a job, made of all that was said of it and of its steps.
+"""The runs of a job, built from all records of it and its steps.
 
-Spec: other-sources facts, section 2.4. A run is known by when it began; a job that was requeued has several.
+A run is identified by its start time; a job that was requeued has several. Spec: other-sources
+facts, section 2.4.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, laid
+from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, merged
 from publisher.sources.sonar.store import StoredRecord
 
-MOST_RUNS: Final = 200  # Slurm requeues a job some times at most; more are no job, and would take for ever to look at
+MOST_RUNS: Final = (
+    200  # Slurm requeues a job some times at most; more are not one job, and would take forever to look at
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,69 +47,70 @@ class SlurmRun:
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
-    """All of one job: its runs in order, what was said of it before it began, and steps that no run claims."""
+    """All of one job: its runs in order, what was said about it before it began, and steps that no run claims."""
 
     job: int
     runs: list[SlurmRun] = field(default_factory=list)
     waiting: Fields | None = None
-    lone_steps: int = 0
     absurd: bool = False  # more runs than a job has
 
 
-def read_story(job: int, rows: Iterable[StoredRecord], clock: Clock) -> JobHistory:
+def read_history(job: int, rows: Iterable[StoredRecord], clock: Clock) -> JobHistory:
     """Of all rows of the job, the job itself before its steps."""
-    story = JobHistory(job=job)
+    history = JobHistory(job=job)
     begun: list[StoredRecord] = []
-    unbegun: list[StoredRecord] = []
+    not_started: list[StoredRecord] = []
     made = False
     for row in rows:
         if not row.step:
-            (unbegun if row.start.startswith(WAITING) else begun).append(row)
-            if len(begun) + len(unbegun) > MOST_RUNS:
+            (not_started if row.start.startswith(WAITING) else begun).append(row)
+            if len(begun) + len(not_started) > MOST_RUNS:
                 return JobHistory(job=job, absurd=True)
             continue
         if not made:
-            _make_runs(story, begun, unbegun, clock)
+            _make_runs(history, begun, not_started, clock)
             made = True
-        _add_step(story, row)
+        _add_step(history, row)
     if not made:
-        _make_runs(story, begun, unbegun, clock)
-    return story
+        _make_runs(history, begun, not_started, clock)
+    return history
 
 
-def _make_runs(story: JobHistory, begun: Sequence[StoredRecord], unbegun: Sequence[StoredRecord], clock: Clock) -> None:
+def _make_runs(
+    history: JobHistory, begun: Sequence[StoredRecord], not_started: Sequence[StoredRecord], clock: Clock
+) -> None:
     starts = [clock.moments(row.start, row.offsets.get(row.start))[0] for row in begun]
     extra: list[list[Layer]] = [[] for _ in begun]
     used: set[str] = set()
-    for row in unbegun:
-        takers = [number for number, other in enumerate(begun) if _same_submission(row, other)]
+    for row in not_started:
+        candidates = [number for number, other in enumerate(begun) if _same_submission(row, other)]
         for layer in row.layers:
-            for number in _claimants(layer, takers, begun, starts):
+            for number in _candidates(layer, candidates, begun, starts):
                 extra[number].append(layer)
                 used.add(row.start)
     for number, row in enumerate(begun):
         # What is said without a start fills in what is not said with it.
-        fields = laid(extra[number]) | laid(row.layers) if extra[number] else laid(row.layers)
-        if extra[number] and not _ended(laid(row.layers)):
-            fields = laid([*extra[number], *row.layers])
-        offsets = {clock_text: offset for each in unbegun for clock_text, offset in each.offsets.items()} | dict(
+        fields = merged(extra[number]) | merged(row.layers) if extra[number] else merged(row.layers)
+        if extra[number] and not _ended(merged(row.layers)):
+            fields = merged([*extra[number], *row.layers])
+        offsets = {clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()} | dict(
             row.offsets
         )
-        story.runs.append(_run(row, fields, starts[number], offsets, clock))
-    for run in story.runs[:-1]:
+        history.runs.append(_run(row, fields, starts[number], offsets, clock))
+    for run in history.runs[:-1]:
         run.followed = True
-    left = [row for row in unbegun if row.start not in used]
+    left = [row for row in not_started if row.start not in used]
     if left:
-        story.waiting = laid(max(left, key=_newest).layers)
+        history.waiting = merged(max(left, key=_newest).layers)
 
 
-def _claimants(
-    layer: Layer, takers: Sequence[int], begun: Sequence[StoredRecord], starts: Sequence[int]
+def _candidates(
+    layer: Layer, candidates: Sequence[int], begun: Sequence[StoredRecord], starts: Sequence[int]
 ) -> Sequence[int]:
     """Whose run a record without a start speaks of: a description is of all, an end of the last that has none."""
     if not layer.over:
-        return takers
-    open_runs = [at for at in takers if starts[at] <= layer.at and not _ended(laid(begun[at].layers))]
+        return candidates
+    open_runs = [at for at in candidates if starts[at] <= layer.at and not _ended(merged(begun[at].layers))]
     return open_runs[-1:]
 
 
@@ -117,7 +121,7 @@ def _newest(row: StoredRecord) -> tuple[int, int, str]:
 
 def _same_submission(row: StoredRecord, other: StoredRecord) -> bool:
     submitted = row.start.removeprefix(WAITING)
-    return not submitted or laid(other.layers).get("submit", submitted) == submitted
+    return not submitted or merged(other.layers).get("submit", submitted) == submitted
 
 
 def _ended(fields: Fields) -> bool:
@@ -145,16 +149,15 @@ def _nearest(moments: Sequence[int], expected: int) -> int:
     return min(moments, key=lambda moment: abs(moment - expected))
 
 
-def _add_step(story: JobHistory, row: StoredRecord) -> None:
+def _add_step(history: JobHistory, row: StoredRecord) -> None:
     """A step belongs to the run that began last before it."""
-    if not story.runs:
-        story.lone_steps += 1
+    if not history.runs:
         return
-    at = len(story.runs)
+    at = len(history.runs)
     if not row.start.startswith(WAITING):
-        at = bisect_right(story.runs, row.start, key=lambda run: run.start)
-    run = story.runs[max(0, at - 1)]
-    fields = laid(row.layers)
+        at = bisect_right(history.runs, row.start, key=lambda run: run.start)
+    run = history.runs[max(0, at - 1)]
+    fields = merged(row.layers)
     run.steps += 1
     run.steps_cpu_s += fields.get("cpu_s", 0)
     run.resident_kib = max(run.resident_kib, fields.get("rss", 0))

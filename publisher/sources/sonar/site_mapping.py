@@ -30,7 +30,7 @@ from publisher.sources.sonar.runs import SlurmRun
 NAME: Final = "sonar"
 _LRMS: Final = "slurm"
 _MOST_S: Final = 2**53
-# What formulas of charges may ask for, and where it stands among what is said of a job.
+# What formulas of charges may ask for, and where it stands among what is said about a job.
 _QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing"}
 _MOST_THREADS: Final = 64
 
@@ -45,14 +45,14 @@ class SonarWall(StrEnum):
 def _check_cluster(name: str) -> str | None:
     if is_host_name(name):
         return None
-    return f"{name!r} is no name of a cluster; write it as Sonar does, such as fox.example.org"
+    return f"{name!r} is not a cluster name; write it as Sonar does, such as fox.example.org"
 
 
 def _check_zone(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        return f"{name!r} is no time zone; write one such as Europe/Oslo"
+        return f"{name!r} is not a time zone; write one such as Europe/Oslo"
     return None
 
 
@@ -127,7 +127,7 @@ class SonarMapping:
         self._hosts = lru_cache(maxsize=1_000)(node_names)
 
     def skips(self, run: SlurmRun) -> str:
-        """Why a run that is over is no usage, or ''."""
+        """Why a run that is over is not usage, or ''."""
         get = run.fields.get
         if not get("elapsed") and run.span_s < 0:
             return "ended before it started"
@@ -252,9 +252,9 @@ class SonarMapping:
 def _cpu(run: SlurmRun) -> tuple[int, int]:
     """CPU seconds in all, and the kernel's share.
 
-    What Slurm tells of the job loses all but whole minutes below an hour on its way through Sonar, what it tells of steps is
-    for one task each: both are too little, so the greater counts. Measured on 55 real jobs: 652,040 s where 652,038 are right,
-    650,027 by the first alone.
+    What Slurm reports on the job loses all but whole minutes below an hour on its way through Sonar, what it reports on steps
+    is for one task each: both are too little, so the greater counts. Measured on 55 real jobs: 652,040 s where 652,038 are
+    right, 650,027 by the first alone.
     """
     get = run.fields.get
     kernel_s = min(get("system_s", 0), _MOST_S)

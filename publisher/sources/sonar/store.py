@@ -1,6 +1,8 @@
-"""All that was ever said of jobs, kept beside them: a run is always made anew from it, in whatever order it came.
+"""Every record received about jobs that are not final: a run is always rebuilt from all of them, in
+whatever order they came.
 
-A row is what was said of a job or step that began at one time; those without a start wait under their submission.
+A row holds what was reported about a job or step with one start time; records without a start are
+kept under their submission time.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from publisher.sources.sonar.records import Layer, Observation, laid, overlay
+from publisher.sources.sonar.records import Layer, Observation, merged, overlay
 
 TABLES: Final = """
     CREATE TABLE IF NOT EXISTS SonarJob (
@@ -42,7 +44,7 @@ _PUT: Final = """
     INSERT INTO SonarRecord (Job, Step, Start, Written, Said) VALUES (?, ?, ?, 0, ?)
     ON CONFLICT (Job, Step, Start) DO UPDATE SET Said = excluded.Said
 """
-_HEARD: Final = """
+_LAST_SEEN: Final = """
     INSERT INTO SonarJob (Job, Due, Stage, Heard, Reason) VALUES (?, 0, 'new', ?, '')
     ON CONFLICT (Job) DO UPDATE SET Heard = max(Heard, excluded.Heard)
 """
@@ -63,7 +65,7 @@ Key = tuple[int, str, str]
 
 
 class StoredRecord(NamedTuple):
-    """A row: what was said of a job or step that began at one time."""
+    """A row: what was said about a job or step that began at one time."""
 
     step: str
     start: str
@@ -74,7 +76,7 @@ class StoredRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """What became of a job. `due` is when to look at it again without anything new; None: never."""
+    """The status of a job. `due` is when to check it again without anything new; None: never."""
 
     job: int
     stage: str
@@ -98,44 +100,44 @@ class _Row(NamedTuple):
     offsets: dict[str, tuple[int, int | None]]  # when it was claimed, and what
 
 
-def take(connection: sqlite3.Connection, records: Sequence[Observation]) -> int:
-    """Keep what records say, inside a transaction; returns how many said nothing new."""
-    rows = _known(connection, sorted({_key(said) for said in records}))
+def store_observations(connection: sqlite3.Connection, records: Sequence[Observation]) -> int:
+    """Store records, inside a transaction; returns how many had nothing new."""
+    rows = _known(connection, sorted({_key(observation) for observation in records}))
     before = {key: _text(row) for key, row in rows.items()}
     duplicates = 0
     touched: set[int] = set()
-    for said in records:
-        row = rows.get(key := _key(said))
-        after = _with(row, said)
-        if row is not None and laid(row.layers) == laid(after.layers) and _claims(row) == _claims(after):
+    for observation in records:
+        row = rows.get(key := _key(observation))
+        after = _with(row, observation)
+        if row is not None and merged(row.layers) == merged(after.layers) and _claims(row) == _claims(after):
             duplicates += 1
         else:
-            touched.add(said.job)
+            touched.add(observation.job)
         rows[key] = after
     changed = [(*key, text) for key, row in rows.items() if (text := _text(row)) != before.get(key)]
     connection.executemany(_PUT, changed)
-    connection.executemany(_HEARD, [(said.job, said.at) for said in records])
-    touch(connection, touched)
+    connection.executemany(_LAST_SEEN, [(observation.job, observation.at) for observation in records])
+    mark_changed(connection, touched)
     return duplicates
 
 
-def touch(connection: sqlite3.Connection, jobs: set[int]) -> None:
-    """Have known jobs looked at again, inside a transaction."""
+def mark_changed(connection: sqlite3.Connection, jobs: set[int]) -> None:
+    """Have known jobs examined again, inside a transaction."""
     connection.executemany(_TOUCHED, [(job,) for job in sorted(jobs)])
 
 
 def hold_off_at_most(connection: sqlite3.Connection, until: int) -> None:
-    """Have jobs looked at again that would be held off for longer than that, inside a transaction: the site said so before."""
+    """Have jobs examined again that would be held off for longer than that, inside a transaction: the site said so before."""
     connection.execute(_SHORTENED, (until,))
 
 
 def due(connection: sqlite3.Connection, now: int, most: int) -> list[tuple[int, str]]:
-    """Jobs that are to be looked at, and why they were skipped the last time."""
+    """Jobs that are to be examined, and why they were skipped the last time."""
     return [(job, reason) for job, reason in connection.execute(_DUE, (now, most))]
 
 
 def kept(connection: sqlite3.Connection, job: int) -> Iterator[StoredRecord]:
-    """All that was said of a job, row by row, the job itself before its steps."""
+    """All that was said about a job, row by row, the job itself before its steps."""
     for step, start, written, text in connection.execute(_OF_JOB, (job,)):
         row = _read(text)
         offsets = {clock: offset for clock, (_, offset) in row.offsets.items()}
@@ -143,21 +145,21 @@ def kept(connection: sqlite3.Connection, job: int) -> Iterator[StoredRecord]:
 
 
 def settle(connection: sqlite3.Connection, settled: Sequence[JobStatus]) -> None:
-    """Write down what became of jobs, inside a transaction."""
+    """Store the status of jobs, inside a transaction."""
     connection.executemany(_SETTLE, [(each.due, each.stage, each.reason, each.job) for each in settled])
     flags = [(written, each.job, start) for each in settled for start, written in each.written]
     connection.executemany(_WRITTEN, flags)
 
 
-def waiting(connection: sqlite3.Connection, heard_before: int) -> Waiting:
+def waiting(connection: sqlite3.Connection, seen_before: int) -> Waiting:
     """What still waits; overdue is what was last heard of before that time."""
-    found = {stage: (int(count), int(late)) for stage, count, late in connection.execute(_STAGES, (heard_before,))}
+    found = {stage: (int(count), int(late)) for stage, count, late in connection.execute(_STAGES, (seen_before,))}
     jobs, steps = found.get("waiting", (0, 0)), found.get("steps", (0, 0))
     return Waiting(jobs=jobs[0], steps=steps[0], overdue_jobs=jobs[1], overdue_steps=steps[1])
 
 
-def _key(said: Observation) -> Key:
-    return said.job, said.step, said.start
+def _key(observation: Observation) -> Key:
+    return observation.job, observation.step, observation.start
 
 
 def _known(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, _Row]:
@@ -171,14 +173,14 @@ def _known(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, _Ro
     return found
 
 
-def _with(row: _Row | None, said: Observation) -> _Row:
+def _with(row: _Row | None, observation: Observation) -> _Row:
     layers = row.layers if row else []
     offsets = dict(row.offsets) if row else {}
-    for clock, offset in said.offsets.items():
-        claim = (said.at, offset)
+    for clock, offset in observation.offsets.items():
+        claim = (observation.at, offset)
         if clock not in offsets or _order(claim) < _order(offsets[clock]):
             offsets[clock] = claim
-    return _Row(overlay(layers, Layer(said.over, said.at, said.fields)), offsets)
+    return _Row(overlay(layers, Layer(observation.over, observation.at, observation.fields)), offsets)
 
 
 def _order(claim: tuple[int, int | None]) -> tuple[int, bool, int]:

@@ -18,7 +18,7 @@ from publisher.transports.http.addresses import https_url, proxy_url
 if TYPE_CHECKING:
     from publisher.transports.ams.transport import AmsTransport
 
-# What the service itself accepts in a path (anything else is 400 before the token is looked at).
+# What the service itself accepts in a path (anything else is 400 before the token is examined).
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _TEST_HOSTS: Final = ("msg-devel.",)
 _HOST: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -26,7 +26,7 @@ _HOST: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TransportOptions):
-    """What a target of the type `ams` can be told."""
+    """The keys of a target of the type `ams`."""
 
     url: str = field(metadata={"help": "where AMS is, https://HOST[:PORT]"})
     auth_url: str = field(default="", metadata={"help": "where tokens come from; default: the host of url, port 8443"})
@@ -46,7 +46,7 @@ class Options(TransportOptions):
 
     one_off: ClassVar[OneOff | None] = OneOff(
         key="url",
-        help="to this AMS, for once, instead of configured targets",
+        help="send to this AMS once, instead of to configured targets",
         format="car",
         options=("topic", "project"),
     )
@@ -65,7 +65,7 @@ class Options(TransportOptions):
 def problems(options: Options) -> list[str]:
     """Everything that cannot work in these options, for people; an empty list when all is well."""
     found = [
-        f"`{key}`: {value!r} is no name for AMS, which takes letters, digits, _ and -"
+        f"`{key}`: {value!r} is not a name for AMS, which takes letters, digits, _ and -"
         for key, value in (("project", options.project), ("topic", options.topic))
         if not _NAME.fullmatch(value)
     ]

@@ -1,7 +1,7 @@
 """What an answer of AMS or of its authentication service means: pure functions, a table for each server family.
 
 Three voices answer on these ports: argo-messaging and argo-api-authn, always with an error envelope or the plain text of
-Go's router; and the balancer in front, with HTML or nothing. Their words are told apart by that.
+Go's router; and the balancer in front, with HTML or nothing. Their words are distinguished by that.
 
 Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120, both measured.
 """
@@ -129,11 +129,11 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
         return _retry(f"authn answered {quoted(answer)}", asked=answer.headers.get("retry-after", ""))
     if 300 <= answer.status < 400:
         return _redirect("authn", "auth_url", answer)
-    said = envelope_message(answer)
+    message = envelope_message(answer)
     for words, exit_status, advice in _AUTHN_REFUSALS:
-        if said and words in said.lower():
+        if message and words in message.lower():
             return _stop(exit_status, f"authn answered {quoted(answer)}: {advice}")
-    if answer.status == 404 and not said:
+    if answer.status == 404 and not message:
         return _stop(CONFIGURATION, f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target")
     return _stop(CREDENTIALS, f"authn answered {quoted(answer)}")
 
@@ -153,10 +153,10 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
     """What to do after handing over one message of this many base64 characters."""
     if isinstance(answer, RequestFailure):
         return _silence(answer)
-    status, said = answer.status, envelope_message(answer).lower()
+    status, message = answer.status, envelope_message(answer).lower()
     if status == 200:
         return _accepted(answer)
-    if status == 500 and said == "backend error" and sent_base64_length > BIG:
+    if status == 500 and message == "backend error" and sent_base64_length > BIG:
         reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters, which may be too many"
         return Decision(action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
     if status == 413:
@@ -166,10 +166,10 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
         return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.headers.get("retry-after", ""))
     if 300 <= status < 400:
         return _redirect("AMS", "url", answer)
-    return _refusal(answer, said)
+    return _refusal(answer, message)
 
 
-def _refusal(answer: Answer, said: str) -> Decision:
+def _refusal(answer: Answer, message: str) -> Decision:
     status, reason = answer.status, f"AMS answered {quoted(answer)}"
     if status == 401:
         return Decision(action=Action.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
@@ -179,16 +179,16 @@ def _refusal(answer: Answer, said: str) -> Decision:
         )
     if status == 404:
         default = "no such address; check `url` of the target: it must be AMS itself, not its token service"
-        return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(said, default)}")
-    if status == 400 and said.startswith(_AMS_BAD_NAMES):
+        return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(message, default)}")
+    if status == 400 and message.startswith(_AMS_BAD_NAMES):
         return _stop(CONFIGURATION, f"{reason}: check `project` and `topic` of the target")
-    if status == 400 and said == "invalid request body":  # the upload broke, the message was not judged
+    if status == 400 and message == "invalid request body":  # the upload broke, the message was not judged
         return _retry(reason)
     if status == 400:
         # The body is well formed JSON by construction, so this may as well be about the topic (a schema) or about AMS itself;
         # and without an envelope it is the balancer's word. Only messages that got through before tell.
         return Decision(action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
-    return _stop(REFUSED, f"{reason}, which is no answer of AMS; ask its operators")
+    return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 
 
 def _accepted(answer: Answer) -> Decision:
@@ -197,7 +197,7 @@ def _accepted(answer: Answer) -> Decision:
     # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client library turns HTML into 200.
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
         return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
-    return _retry(f"AMS answered {quoted(answer)}, which is no receipt for one message", doubt=True)
+    return _retry(f"AMS answered {quoted(answer)}, which is not a receipt for one message", doubt=True)
 
 
 def _redirect(service: str, key: str, answer: Answer) -> Decision:

@@ -27,7 +27,7 @@ from publisher.transports.ams.responses import (
 from publisher.transports.base import Credentials, Environment, Receipt, Step, Verdict
 from publisher.transports.credentials.smime import Signer, UnsafePayload
 from publisher.transports.http.answers import Answer, Failure, RequestFailure, parsed, plain, redacted, without
-from publisher.transports.http.lazy_session import SessionLater
+from publisher.transports.http.lazy_session import LazySession
 from publisher.transports.http.retry import RetrySchedule, asked_wait_s
 from publisher.transports.http.tls import client_context, trust_described
 
@@ -85,7 +85,7 @@ class AmsTransport:
         self._publish_path = f"/v1/projects/{options.project}/topics/{options.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
-            SessionLater(service, context, trust=trust_described(credentials), clock=circumstances.clock)
+            LazySession(service, context, trust=trust_described(credentials), clock=circumstances.clock)
             for service in services
         )
 
@@ -99,7 +99,7 @@ class AmsTransport:
         return max(0, self._data_limit // 4 * 3 - self._signer.signed_size(0))
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Sign a message, hand it over, and say what became of it.
+        """Sign a message, deliver it, and return the receipt.
 
         Raises: CredentialError before anything is sent, when the certificate has ended.
         """
@@ -139,7 +139,7 @@ class AmsTransport:
     def preflight(self) -> tuple[Step, ...]:
         """Token, then the right to publish as the user's profile tells it, up to the first trouble.
 
-        The token is asked for anew each time, so that a binding that was taken back shows.
+        The token is asked for again each time, so that a binding that was taken back shows.
         """
         self._token = ""
         decision = self._ensure_token()
@@ -183,7 +183,7 @@ class AmsTransport:
             handover.doubt = handover.doubt or decision.doubt
             if decision.action is Action.REFRESH_TOKEN and not handover.token_awaited:
                 handover.token_awaited = True
-                if self._patience(decision, handover, message):
+                if self._wait_for_retry(decision, handover, message):
                     continue
             if decision.action not in (Action.RETRY, Action.RETRY_THEN_SPLIT):
                 return self._final(decision, handover)
@@ -192,11 +192,11 @@ class AmsTransport:
                 if handover.backend_errors > 1:
                     return self._final(decision, handover)
             self._lost_s += self._world.clock() - began
-            if not self._patience(decision, handover, message):
+            if not self._wait_for_retry(decision, handover, message):
                 verdict = Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER
                 return self._receipt(verdict, decision, handover)
 
-    def _patience(self, decision: Decision, handover: _DeliveryAttempts, message: Message) -> bool:
+    def _wait_for_retry(self, decision: Decision, handover: _DeliveryAttempts, message: Message) -> bool:
         """Wait for the next attempt; False when there shall be none."""
         wait_s = self._schedule.wait_s(
             attempts_made=handover.attempts,
@@ -267,7 +267,7 @@ class AmsTransport:
     def _asked(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer | RequestFailure:
-        """What AMS says, without the token."""
+        """The answer of AMS, without the token."""
         answer = self._ams.exchange(method, path, body, headers)
         return without(answer, self._secrets) if isinstance(answer, Answer) else answer
 
@@ -321,7 +321,7 @@ def _is_their_certificate(answer: Answer | RequestFailure) -> bool:
 
 
 def _profile(document: object, project: str) -> Profile | None:
-    """The user's standing in a project; no roles and topics when it has none there, None when this is no user at all."""
+    """The user's standing in a project; no roles and topics when it has none there, None when this is not a user at all."""
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     projects = document.get("projects")

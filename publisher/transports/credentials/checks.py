@@ -1,10 +1,9 @@
-"""A look at certificate and key, question by question, before any service does: for `doctor`.
+"""Checks of certificate, key and trusted CAs before any service sees them, one question each, for
+`doctor`.
 
-Spec: RFC 5280 (key usage 4.2.1.3, extended key usage 4.2.1.12, CRL distribution points 4.2.1.13), RFC 3820 (proxies).
-
-A look at those whom we trust: the CAs, whether our own is among them, and the age of their lists of revoked certificates.
-
-Spec: the directory of IGTF's distribution and fetch-crl: `<hash>.<n>` are certificates, `<hash>.r<n>` CRLs, PEM or DER.
+Spec: RFC 5280 (key usage 4.2.1.3, extended key usage 4.2.1.12, CRL distribution points 4.2.1.13),
+RFC 3820 (proxies); the CA directory of IGTF's distribution and fetch-crl: `<hash>.<n>` are
+certificates, `<hash>.r<n>` CRLs, PEM or DER.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher.model.errors import CredentialError
+from publisher.model.text import plural
 from publisher.transports.ams.responses import CREDENTIALS
 from publisher.transports.base import Credentials, Step
 from publisher.transports.credentials.host_certificate import (
@@ -35,7 +35,7 @@ from publisher.transports.credentials.host_certificate import (
     validity,
 )
 from publisher.transports.http.tls import trusting_context
-from publisher.transports.sgas.dn import in_domain, spellings
+from publisher.transports.sgas.dn import in_domain, subject_names
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
 
@@ -62,7 +62,7 @@ def foreign_machines(credentials: Credentials, machines: Iterable[str]) -> tuple
 
     Raises: CredentialError.
     """
-    host = spellings(load_certificate(credentials.certificate).subject).host
+    host = subject_names(load_certificate(credentials.certificate).subject).host
     return host, sorted(name for name in machines if not in_domain(name, host))
 
 
@@ -162,7 +162,7 @@ def _profile(certificate: x509.Certificate) -> Step:
 
 def _subject(certificate: x509.Certificate) -> Step:
     """The DN in the spellings that people have to paste."""
-    subject, sgas = certificate.subject, spellings(certificate.subject)
+    subject, sgas = certificate.subject, subject_names(certificate.subject)
     slash = slash_dn(subject)
     found = f'GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: "{sgas.comma}" or "{sgas.slash}"'
     if slash != " ".join(slash.split()) or not slash.isascii():
@@ -249,7 +249,7 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
     if not cas:
         return Step(name="CAs", answer=f"no readable CA in {ca}", exit_status=CREDENTIALS, advice=_INSTALL)
     if unreadable:
-        answer = f"{answer}; {len(unreadable)} files cannot be read: {', '.join(unreadable[:_SHOWN])}"
+        answer = f"{answer}; {plural(len(unreadable), 'file')} cannot be read: {', '.join(unreadable[:_SHOWN])}"
         return Step(name="CAs", answer=answer, advice="install the package of CAs again; links must lead somewhere")
     if len(expired) == len(cas):
         answer = f"{answer}, all of them expired"
@@ -281,14 +281,14 @@ def _lists(directory: Path, now: datetime) -> Step:
     paths = _entries(directory, _CRL)
     if not paths:
         return Step(name="CRLs", answer=f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
-    old = list(_stale(paths, now))
+    old = list(_outdated(paths, now))
     if old:
         answer = f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
         return Step(name="CRLs", answer=answer, advice=_FETCH)
     return Step(name="CRLs", answer=f"{len(paths)}, all of them up to date")
 
 
-def _stale(paths: list[Path], now: datetime) -> Iterator[str]:
+def _outdated(paths: list[Path], now: datetime) -> Iterator[str]:
     for path in paths:
         try:
             if path.stat().st_size > _MOST_BYTES or _next_update(path) <= now:

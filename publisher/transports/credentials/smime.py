@@ -98,7 +98,7 @@ class Signer:
             )
 
     def warnings(self, now: datetime) -> tuple[str, ...]:
-        """What to tell the administrator in good time: an expiry less than 30 days away."""
+        """A warning for the administrator in good time: an expiry less than 30 days away."""
         return ends_soon(self._path, self.subject_slash(), self._ends, now)
 
     def subject_slash(self) -> str:

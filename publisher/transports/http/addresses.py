@@ -29,13 +29,13 @@ def https_url(url: str, key: str) -> str:
 def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
     """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares the host, else an empty string.
 
-    Raises: ConfigError for a proxy that is no http:// URL.
+    Raises: ConfigError for a proxy that is not an http:// URL.
     """
     found, name = option, "`proxy`"
     if not found:
         found, name = environment.get("https_proxy") or environment.get("HTTPS_PROXY") or "", "HTTPS_PROXY"
-        spared = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-        if not found or _is_spared(url, spared):
+        exempt = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+        if not found or _is_exempt(url, exempt):
             return ""
     full = found if "://" in found else f"http://{found}"
     try:
@@ -48,7 +48,7 @@ def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
     return full
 
 
-def _is_spared(url: str, no_proxy: str) -> bool:
+def _is_exempt(url: str, no_proxy: str) -> bool:
     """Whether NO_PROXY names the host: `*`, a name or a domain (a leading dot or not), HOST:PORT, or a network."""
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -91,7 +91,7 @@ def parsed(body: bytes) -> object:
 def envelope_message(answer: Answer) -> str:
     """The message of an AMS or authn error envelope, or an empty string when somebody else is speaking.
 
-    Their Content-Type is not looked at: AMS labels half of its JSON as text/plain (measured).
+    Their Content-Type is not examined: AMS labels half of its JSON as text/plain (measured).
     """
     document = parsed(answer.body)
     error = document.get("error") if isinstance(document, dict) else None
@@ -101,11 +101,11 @@ def envelope_message(answer: Answer) -> str:
 
 def quoted(answer: Answer) -> str:
     """Status and what the service said, for a reason: `403 "Access to this resource is forbidden"`."""
-    said = envelope_message(answer)
-    if not said:
-        said = plain(_TAG.sub(" ", answer.body[:4096].decode("utf-8", "replace")), _QUOTE_LENGTH)
-    said = said.replace('"', "'")  # so that where the quotation ends can be told
-    return f'{answer.status} "{said}"' if said else f"{answer.status} without a word"
+    text = envelope_message(answer)
+    if not text:
+        text = plain(_TAG.sub(" ", answer.body[:4096].decode("utf-8", "replace")), _QUOTE_LENGTH)
+    text = text.replace('"', "'")  # so that where the quotation ends can be determined
+    return f'{answer.status} "{text}"' if text else f"{answer.status} without a word"
 
 
 # Everything those libraries raise: requests' exceptions are OSErrors; bad URLs, headers and host names are ValueErrors.

@@ -12,7 +12,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 
-from publisher.transports.http.errors import is_telling
+from publisher.transports.http.errors import explains_more
 from publisher.transports.http.tls import Attempt, BoundedSocket
 
 
@@ -74,7 +74,7 @@ class _Connection(HTTPSConnection):
         try:
             return super().getresponse()
         except (OSError, http.client.HTTPException) as error:
-            if broken is None or is_telling(error):
+            if broken is None or explains_more(error):
                 raise
             raise broken from error
 

@@ -54,7 +54,7 @@ def is_timeout(error: Exception) -> bool:
     return any(isinstance(cause, TimeoutError | urllib3.exceptions.TimeoutError) for cause in _causes(error))
 
 
-def is_telling(error: Exception) -> bool:
+def explains_more(error: Exception) -> bool:
     """Whether an error of reading says more than the error of sending before it: a TLS alert about our certificate."""
     return _alert(_causes(error)) is not None
 
@@ -125,7 +125,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _words(error: BaseException, causes: tuple[BaseException, ...]) -> str:
-    """What the system said, rather than what three libraries made of it."""
+    """The operating system's own error text, without what three libraries wrapped around it."""
     for cause in reversed(causes):
         if isinstance(cause, socket.gaierror):
             return f"the name does not resolve: {cause.strerror}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from publisher.transports.http.session import Session
 
 
-class SessionLater:
+class LazySession:
     """What `https.Session` is, from the first request on."""
 
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:

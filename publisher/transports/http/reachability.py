@@ -21,7 +21,7 @@ from publisher.transports.http.tls import trust_described, trusting_context
 # Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is as old as the answer.
 CLOCK_WARNING: Final = timedelta(seconds=30)
 CLOCK_FAILURE: Final = timedelta(minutes=5)
-_THEIRS_ENDS_SOON: Final = timedelta(days=7)
+_THEIR_CERTIFICATE_ENDS_SOON: Final = timedelta(days=7)
 
 # OpenSSL's numbers of verification errors (x509_vfy.h): what to do about each.
 _DATES = (
@@ -116,7 +116,7 @@ def _resolved(look: _Look) -> Sequence[Address] | Step:
 
 def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket | None, Step]:
     """A connection to the first address that takes one. Addresses that swallow us cost every run their time-out."""
-    swallowed: list[str] = []
+    silent: list[str] = []
     trouble: OSError = OSError("no address")
     for family, kind, protocol, _, address in addresses:
         connection = socket.socket(family, kind, protocol)
@@ -127,12 +127,12 @@ def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket
             connection.close()
             trouble = error
             if isinstance(error, TimeoutError):
-                swallowed.append(str(address[0]))
+                silent.append(str(address[0]))
             continue
         answer = f"{address[0]} port {look.port} takes connections"
-        if not swallowed:
+        if not silent:
             return connection, Step(name="connection", answer=answer)
-        answer = f"{answer}, but {', '.join(swallowed)} does not answer"
+        answer = f"{answer}, but {', '.join(silent)} does not answer"
         advice = look.say(f"{_FIREWALL}; or take the dead address out of the name's entry")
         return connection, Step(name="connection", answer=answer, advice=advice)
     timed_out = isinstance(trouble, TimeoutError)
@@ -150,9 +150,9 @@ def _shaken(look: _Look, connection: socket.socket) -> Step:
             ends = _end_of(secured.getpeercert())
             answer = f"{secured.version()}, certificate good until {ends:%Y-%m-%d %H:%M} UTC"
     except ssl.SSLCertVerificationError as error:
-        said = f"their certificate is not accepted: {error.verify_message}; trusted are {trust_described(look.credentials)}"
+        refusal = f"their certificate is not accepted: {error.verify_message}; trusted are {trust_described(look.credentials)}"
         advice = look.say(_VERIFY_ADVICE.get(error.verify_code, _ISSUER))
-        return Step(name="TLS", answer=plain(said), exit_status=CREDENTIALS, advice=advice)
+        return Step(name="TLS", answer=plain(refusal), exit_status=CREDENTIALS, advice=advice)
     except OSError as error:  # ssl.SSLError is one
         why = getattr(error, "reason", None) or error.strerror or error
         advice = look.say(
@@ -160,7 +160,7 @@ def _shaken(look: _Look, connection: socket.socket) -> Step:
             "those who run the network"
         )
         return Step(name="TLS", answer=plain(f"the handshake failed: {why}"), exit_status=CONFIGURATION, advice=advice)
-    if ends - look.now() < _THEIRS_ENDS_SOON:
+    if ends - look.now() < _THEIR_CERTIFICATE_ENDS_SOON:
         return Step(name="TLS", answer=answer, advice="tell the operators of the service that it ends soon")
     return Step(name="TLS", answer=answer)
 

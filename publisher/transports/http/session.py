@@ -107,7 +107,7 @@ class Session:
         return answer
 
     def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> requests.PreparedRequest:
-        """As the last one where only the body is another: to look at URL and headers anew takes 80 µs, to copy it 8."""
+        """As the last one where only the body is another: to look at URL and headers again takes 80 µs, to copy it 8."""
         asked = (method, path, headers)
         if self._prepared is None or self._prepared[0] != asked:
             request = requests.Request(method, self._base_url + path, headers=_HEADERS | headers)
@@ -139,7 +139,7 @@ def _read(response: requests.Response) -> Answer:
                 break
             body += piece
     except FOREIGN:
-        # The status is known and decides; a body that broke off is no receipt, which `complete` says.
+        # The status is known and decides; a body that broke off is not a receipt, which `complete` says.
         complete = False
     if complete:
         raw.release_conn()

@@ -46,7 +46,7 @@ class Attempt:
 
 
 class BoundedSocket(ssl.SSLSocket):
-    """A TLS socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it for ever.
+    """A TLS socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it forever.
 
     OpenSSL's own calls (a handshake, a record) each end within the timeout set before them.
     """

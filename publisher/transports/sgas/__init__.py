@@ -17,16 +17,15 @@ from publisher.transports.http.addresses import https_url, proxy_url
 if TYPE_CHECKING:
     from publisher.transports.sgas.transport import SgasTransport
 
-# The shipped nginx takes 2 MiB and not a byte more (measured); administrators who raised it may raise this.
-SHIPPED_LIMIT: Final = 2_097_152
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TransportOptions):
-    """What a target of the type `sgas` can be told."""
+    """The keys of a target of the type `sgas`."""
 
     url: str = field(metadata={"help": "https://HOST:PORT/sgas, or the insert URL below it, https://HOST:PORT/sgas/ur"})
+    # The shipped nginx takes 2 MiB and not a byte more (measured); where it was raised, this may be.
     batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one message; nginx takes 2097152"})
     connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
     read_timeout_s: float = field(default=90, metadata={"help": "seconds of silence to bear (nginx bears 60)"})
@@ -36,7 +35,7 @@ class Options(TransportOptions):
     proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
 
-    one_off: ClassVar[OneOff | None] = OneOff(key="url", help="to this SGAS, for once", format="ogf-ur")
+    one_off: ClassVar[OneOff | None] = OneOff(key="url", help="send to this SGAS once", format="ogf-ur")
 
 
 def problems(options: Options) -> list[str]:

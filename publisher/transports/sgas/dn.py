@@ -21,7 +21,7 @@ _CHECK_DEPTH: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spellings:
+class SubjectNames:
     """One DN: `comma` is CN=host,O=site,DC=org and `slash` is /DC=org/O=site/CN=host, both pure ASCII."""
 
     comma: str
@@ -34,8 +34,8 @@ class Spellings:
         return found[-1].removeprefix("host/") if found else ""
 
 
-def spellings(name: x509.Name) -> Spellings:
-    return Spellings(comma=_comma_dn(name), slash=_slash_dn(name))
+def subject_names(name: x509.Name) -> SubjectNames:
+    return SubjectNames(comma=_comma_dn(name), slash=_slash_dn(name))
 
 
 def in_domain(machine: str, host: str) -> bool:

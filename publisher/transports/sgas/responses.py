@@ -1,14 +1,11 @@
-"""The texts of SGAS, read: who speaks and which line tells something, the service list, and what we had sent.
+"""What an answer of SGAS means: one pure function over tables, with a comment per row.
 
-Spec: sgas facts sections 2 to 4, measured on luts3-service 3.8.1 and its head of development, with Twisted 18.9 and 25.5.
+One POST is one transaction, so nothing succeeds by half, and status 500 covers everything from a
+bad record to a database that restarts: who answered, and in which words, decides. Only SGAS's own
+words may condemn a record or this host's rights; nginx and balancers in front of it may not.
 
-What an answer of SGAS means: one pure function over tables, with a comment a row.
-
-One POST is one transaction, so there is no half success, and status 500 covers everything from a bad record to a database
-that restarts: who speaks and in which words decides. Only SGAS's own words may condemn a record or this host's rights;
-nginx and balancers in front of it may not.
-
-Spec: sgas facts sections 3 and 4, measured on luts3-service 3.8.1 and its head of development.
+Spec: sgas facts sections 2 to 4, measured on luts3-service 3.8.1 and its head of development, with
+Twisted 18.9 and 25.5.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from lxml import etree
 
 from publisher.transports.base import Receipt, Verdict
 from publisher.transports.http.answers import Answer, Failure, RequestFailure, plain
-from publisher.transports.sgas.dn import Spellings
+from publisher.transports.sgas.dn import SubjectNames
 
 WORDS_LENGTH: Final = 300
 # A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs time on hostile pages.
@@ -58,9 +55,9 @@ class AnsweredBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerText:
-    """The voice, and its telling line in printable ASCII: `Class: message` of a traceback, the title of a page."""
+    """Who answered, and the line that matters, in printable ASCII: `Class: message` of a traceback, the title of a page."""
 
-    voice: AnsweredBy
+    speaker: AnsweredBy
     words: str
 
 
@@ -73,28 +70,28 @@ class SentRecord:
     machine_name: str
 
 
-def said(body: bytes) -> ServerText:
-    """What a body says. Its Content-Type is not asked: SGAS labels everything as HTML."""
+def parse_error_page(body: bytes) -> ServerText:
+    """Who wrote an error page, and what it says. Its Content-Type is ignored: SGAS labels everything as HTML."""
     text = body[:_LOOKED_AT].decode("utf-8", "replace").strip()
     if not text:
-        return ServerText(voice=AnsweredBy.SILENCE, words="")
+        return ServerText(speaker=AnsweredBy.SILENCE, words="")
     if not text.startswith("<"):
         # PostgreSQL continues with DETAIL and CONTEXT, which hold the values of the row.
-        return ServerText(voice=AnsweredBy.PLAIN, words=plain(text.splitlines()[0], WORDS_LENGTH))
+        return ServerText(speaker=AnsweredBy.PLAIN, words=plain(text.splitlines()[0], WORDS_LENGTH))
     if found := _ERROR.search(text):
         kind, message = (unescape(_TAG.sub("", part)) for part in found.groups())
         return ServerText(
-            voice=AnsweredBy.TRACEBACK, words=plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH)
+            speaker=AnsweredBy.TRACEBACK, words=plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH)
         )
     title = _TITLE.search(text)
     words = plain(unescape(title[1] if title else _TAG.sub(" ", _STYLE.sub(" ", text))), WORDS_LENGTH)
     if "Processing Failed" in words:
-        return ServerText(voice=AnsweredBy.BARE, words="Processing Failed")
-    return ServerText(voice=AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN, words=words)
+        return ServerText(speaker=AnsweredBy.BARE, words="Processing Failed")
+    return ServerText(speaker=AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN, words=words)
 
 
 def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
-    """The records of a payload of ours, in order; none when it is not well-formed, which the server will tell."""
+    """The records of a payload of ours, in order; none when it is not well-formed, which the server will report."""
     root = _parse(payload)
     if root is None:
         return ()
@@ -174,7 +171,7 @@ class Hint(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRule:
-    """The verdict of a row, and what the administrator is told."""
+    """The verdict of a row, and the advice for the administrator."""
 
     verdict: Verdict
     exit_status: int
@@ -187,7 +184,7 @@ class Sent:
     """What was asked: the payload, and who asked."""
 
     payload: bytes
-    subject: Spellings
+    subject: SubjectNames
 
 
 _AGAIN: Final = ResponseRule(verdict=Verdict.RETRY_LATER, exit_status=LATER)
@@ -268,11 +265,11 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"), _BAD_RECORD),
     # the same without such a type may as well be a server without its functions: then every record fails
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\("), _UNKNOWN),
-    # Memory that is no number, in a unit or with a metric that is not known
+    # Memory that is not a number, in a unit or with a metric that is not known
     (AnsweredBy.PLAIN, re.compile(r"for \*: 'NoneType'|SgasMemory"), _BAD_RECORD),
     # the database is up but unwilling: too many connections, a wrong password, a standby, a statement timeout
     (AnsweredBy.PLAIN, _TRANSIENT_WORDS, _AGAIN),
-    # The right is there, but the CN of this host's DN is no host name, or none that SGAS can take out: then the head of
+    # The right is there, but the CN of this host's DN is not a host name, or none that SGAS can take out: then the head of
     # development stumbles over its own message (`name 'identity' is not defined`)
     (
         AnsweredBy.TRACEBACK,
@@ -293,63 +290,63 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
 )
 
 
-def judge(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
+def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
     """What became of a batch. The reason is one line of at most 500 characters, and never empty but for a plain success."""
     if isinstance(answer, RequestFailure):
-        ruling = SILENCES[answer.failure]
-        return _receipt(ruling, f"{answer.reason or 'no answer'}{_advice(ruling.advice, sent, None)}")
+        rule = SILENCES[answer.failure]
+        return _receipt(rule, f"{answer.reason or 'no answer'}{_advice(rule.advice, sent, None)}")
     if answer.status == 200:
         return _accepted(answer, sent)
-    heard = said(answer.body)
+    error_page = parse_error_page(answer.body)
     if 300 <= answer.status < 400:
         where = plain(answer.headers.get("location", "")) or "nowhere"
         return _receipt(
             _stop(CONFIGURATION, Hint.URL),
             f"SGAS answered {answer.status} and points to {where[:200]}; redirects are not followed, correct `url`",
         )
-    machines = _refused_machines(answer, heard, sent)
-    ruling = _MACHINE if machines else _ruling(answer.status, heard)
-    shown = heard.words.replace('"', "'")  # so that where the quotation ends can be told
-    words, advice = f'"{shown}"' if shown else "without a word", _advice(ruling.advice, sent, heard)
-    if ruling.advice in (
+    machines = _refused_machines(answer, error_page, sent)
+    rule = _MACHINE if machines else _rule_for(answer.status, error_page)
+    shown = error_page.words.replace('"', "'")  # so that where the quotation ends can be determined
+    words, advice = f'"{shown}"' if shown else "without a word", _advice(rule.advice, sent, error_page)
+    if rule.advice in (
         Hint.RIGHT,
         Hint.HOST_NAME,
     ):  # long, and worth more than the server's words, which name the same
-        receipt = _receipt(ruling, f"SGAS answered {answer.status}{advice}; it said {words}")
+        receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
         return replace(receipt, refused_by=machines)
-    return _receipt(ruling, f"SGAS answered {answer.status} {words}{advice}")
+    return _receipt(rule, f"SGAS answered {answer.status} {words}{advice}")
 
 
-def _refused_machines(answer: Answer, heard: ServerText, sent: Sent) -> tuple[str, ...]:
+def _refused_machines(answer: Answer, error_page: ServerText, sent: Sent) -> tuple[str, ...]:
     """The MachineName of every record, when that is what SGAS refuses; none when a 406 is about something else."""
-    if answer.status != 406 or heard.voice is not AnsweredBy.PLAIN:
+    if answer.status != 406 or error_page.speaker is not AnsweredBy.PLAIN:
         return ()
     machines = sent_machines(sent.payload)
     return machines if any(name.encode() in answer.body for name in set(machines)) else ()
 
 
-def _ruling(status: int, heard: ServerText) -> ResponseRule:
-    ruling = STATUSES.get((status, heard.voice)) or STATUSES.get((status, None))
-    if ruling is not None:
-        return ruling
+def _rule_for(status: int, error_page: ServerText) -> ResponseRule:
+    rule = STATUSES.get((status, error_page.speaker)) or STATUSES.get((status, None))
+    if rule is not None:
+        return rule
     if status == 500:
-        return next(row[2] for row in WORDS if row[0] is heard.voice and row[1].search(heard.words))
+        return next(row[2] for row in WORDS if row[0] is error_page.speaker and row[1].search(error_page.words))
     if 400 <= status < 500:
         return _stop(REFUSED, Hint.FOREIGN)
     return _DOUBT  # other 5xx are somebody's in between; other 2xx are nobody's receipt
 
 
-def _receipt(ruling: ResponseRule, reason: str) -> Receipt:
+def _receipt(rule: ResponseRule, reason: str) -> Receipt:
     return Receipt(
-        verdict=ruling.verdict,
-        exit_status=ruling.exit_status,
-        certain=ruling.certain,
+        verdict=rule.verdict,
+        exit_status=rule.exit_status,
+        certain=rule.certain,
         reason=plain(reason),
-        doubt=ruling.verdict is Verdict.IN_DOUBT,
+        doubt=rule.verdict is Verdict.IN_DOUBT,
     )
 
 
-def _advice(advice: Hint, sent: Sent, heard: ServerText | None) -> str:
+def _advice(advice: Hint, sent: Sent, error_page: ServerText | None) -> str:
     subject = sent.subject
     match advice:
         case Hint.RIGHT:
@@ -367,17 +364,18 @@ def _advice(advice: Hint, sent: Sent, heard: ServerText | None) -> str:
         case Hint.URL:
             return "; is `url` of the target the insert URL (https://HOST:6143/sgas/ur) or the one above it?"
         case Hint.FOREIGN:
-            who = heard.voice if heard else AnsweredBy.SILENCE
+            who = error_page.speaker if error_page else AnsweredBy.SILENCE
             return f" ({who}), which is not what SGAS says; something in between refuses, nothing was set aside"
         case _:
             return ""
 
 
-def no_host_name(subject: Spellings) -> str:
+def no_host_name(subject: SubjectNames) -> str:
     """What helps when SGAS finds no host name in the DN: no right does."""
     if "." not in subject.host or " " in subject.host:
         return (
-            f'no right at SGAS helps: the CN of "{subject.comma}" is no full host name; get a certificate whose CN is that of '
+            f'no right at SGAS helps: the CN of "{subject.comma}" is not a full host name; '
+            "get a certificate whose CN is that of "
             "this host, and put it in place with its key"
         )
     return (
@@ -390,7 +388,7 @@ def no_host_name(subject: Spellings) -> str:
 
 
 def _accepted(answer: Answer, sent: Sent) -> Receipt:
-    """200 says that the transaction is committed, if it is SGAS that says so."""
+    """Status 200 means that the transaction is committed, if it was SGAS that answered."""
     try:
         reply = json.loads(answer.body) if answer.complete else ...
     except (ValueError, RecursionError):
@@ -400,8 +398,8 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
         return Receipt(verdict=Verdict.DELIVERED)
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
-        heard = said(answer.body)
-        return _receipt(_DOUBT, f'SGAS answered 200 with {how}: "{heard.words}" ({heard.voice})')
+        error_page = parse_error_page(answer.body)
+        return _receipt(_DOUBT, f'SGAS answered 200 with {how}: "{error_page.words}" ({error_page.speaker})')
     return _matched({str(name): str(row) for name, row in reply.items()}, sent_names(sent.payload))
 
 
@@ -423,8 +421,8 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
         row_ids[job_id or record_id] = reply[name]
         renamed += name != record_id
     if missing and not left:
-        ruling = ResponseRule(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
-        return _receipt(ruling, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
+        rule = ResponseRule(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
+        return _receipt(rule, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
     strange = renamed + missing
     note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
     return Receipt(verdict=Verdict.DELIVERED, row_ids=row_ids, reason=note)

@@ -14,19 +14,19 @@ from publisher.model.message import Message
 from publisher.transports.base import Credentials, Environment, Receipt, Step, Verdict
 from publisher.transports.credentials.host_certificate import ends_soon, load_certificate, load_key, validity
 from publisher.transports.http.answers import Answer, Failure, RequestFailure, plain
-from publisher.transports.http.lazy_session import SessionLater
+from publisher.transports.http.lazy_session import LazySession
 from publisher.transports.http.retry import RetrySchedule, asked_wait_s
 from publisher.transports.http.tls import client_context, trust_described
 from publisher.transports.sgas import Options, endpoints
-from publisher.transports.sgas.dn import spellings
+from publisher.transports.sgas.dn import subject_names
 from publisher.transports.sgas.responses import (
     CONFIGURATION,
     CREDENTIALS,
     REFUSED,
     Sent,
-    judge,
+    interpret,
     no_host_name,
-    said,
+    parse_error_page,
     sent_machines,
     service_paths,
 )
@@ -59,14 +59,14 @@ class SgasTransport:
         certificate = load_certificate(credentials.certificate)
         load_key(credentials.key, certificate, allow_open=allow_open_key)
         self._begins, self._ends = validity(certificate)
-        self._subject = spellings(certificate.subject)
+        self._subject = subject_names(certificate.subject)
         self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
         self._lost_s = 0.0
         self._refused: dict[str, Receipt] = {}  # by the MachineName that this host may not insert for
         self._limit = options.batch_bytes
         (service,) = endpoints(options, circumstances.environment)
         trust = trust_described(credentials)
-        self._session = SessionLater(service, client_context(credentials), trust=trust, clock=circumstances.clock)
+        self._session = LazySession(service, client_context(credentials), trust=trust, clock=circumstances.clock)
         self._check(circumstances.now())
 
     def payload_limit(self) -> int:
@@ -74,7 +74,7 @@ class SgasTransport:
         return self._limit
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Hand a batch over, and say what became of it.
+        """Deliver a batch and return the receipt.
 
         Raises: CredentialError before anything is sent, when the certificate has ended.
         """
@@ -84,8 +84,8 @@ class SgasTransport:
             reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
             return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
         sent = Sent(payload=message.payload, subject=self._subject)
-        if (foreseen := self._foreseen(message.payload)) is not None:
-            return foreseen
+        if (too_large := self._too_large(message.payload)) is not None:
+            return too_large
         attempts = bytes_sent = 0
         doubt = False
         while True:
@@ -94,13 +94,13 @@ class SgasTransport:
             answer = self._insert_answer(message.payload)
             if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
                 bytes_sent += size * answer.tries
-            receipt = judge(answer, sent)
+            receipt = interpret(answer, sent)
             # Of two tries on two connections, the first may have been stored whatever the second one met.
             doubt = doubt or receipt.doubt or answer.tries > 1
             if receipt.verdict not in _PASSING:
                 break
             self._lost_s += self._world.clock() - began
-            if not self._patience(answer, receipt, attempts, message):
+            if not self._wait_for_retry(answer, receipt, attempts, message):
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 receipt = replace(receipt, verdict=verdict)
                 break
@@ -119,20 +119,20 @@ class SgasTransport:
         nothing = Sent(payload=_NO_RECORDS, subject=self._subject)
         answer = self._session.exchange("GET", self._base)
         if not isinstance(answer, Answer) or answer.status != 200:
-            receipt = judge(answer, nothing)
+            receipt = interpret(answer, nothing)
             name = "certificate" if receipt.exit_status == CREDENTIALS else "services"
             return (Step(name=name, answer=receipt.reason, exit_status=receipt.exit_status),)
         steps = [Step(name="certificate", answer=f"accepted, as {self._subject.comma} or {self._subject.slash}")]
         found = service_paths(answer.body) or {}
         if _REGISTRATION not in found:
-            names = ", ".join(sorted(found)) or f'none: "{said(answer.body).words}"'
+            names = ", ".join(sorted(found)) or f'none: "{parse_error_page(answer.body).words}"'
             reason = f"{self._base} lists no service {_REGISTRATION} ({plain(names, 200)}); check `url` of the target"
             return (*steps, Step(name="services", answer=reason, exit_status=CONFIGURATION))
         steps.append(Step(name="services", answer=plain(", ".join(sorted(found)))))
-        receipt = judge(self._insert_answer(_NO_RECORDS), nothing)
+        receipt = interpret(self._insert_answer(_NO_RECORDS), nothing)
         if receipt.verdict is Verdict.DELIVERED:
-            taken = f"an empty document was taken at {self._insert}; the MachineName is looked at in records only"
-            return (*steps, Step(name="right to insert", answer=taken))
+            answer_text = f"an empty document was taken at {self._insert}; the MachineName is looked at in records only"
+            return (*steps, Step(name="right to insert", answer=answer_text))
         reason, exit_status = receipt.reason, receipt.exit_status
         if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault
             exit_status = CREDENTIALS
@@ -150,7 +150,7 @@ class SgasTransport:
         """Close the connection."""
         self._session.close()
 
-    def _foreseen(self, payload: bytes) -> Receipt | None:
+    def _too_large(self, payload: bytes) -> Receipt | None:
         """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.
 
         SGAS reads its list of rights once, when it starts, so that to ask again would tell nothing new.
@@ -195,7 +195,9 @@ class SgasTransport:
             found = service_paths(answer.body)
         return (found or {}).get(_REGISTRATION, "")
 
-    def _patience(self, answer: Answer | RequestFailure, receipt: Receipt, attempts: int, message: Message) -> bool:
+    def _wait_for_retry(
+        self, answer: Answer | RequestFailure, receipt: Receipt, attempts: int, message: Message
+    ) -> bool:
         """Wait for the next attempt; False when there shall be none."""
         asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
         wait_s = self._schedule.wait_s(

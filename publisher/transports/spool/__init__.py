@@ -36,7 +36,7 @@ def _check_batch_bytes(size: int) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TransportOptions):
-    """What a target of the type `spool` can be told. `sign` None is true, and warned about where it cannot be meant."""
+    """The keys of a target of the type `spool`. `sign` None is true, and warned about where it cannot be meant."""
 
     path: Path = field(metadata={"help": "the directory that files are put into"})
     layout: Layout = field(default=Layout.FLAT, metadata={"help": "flat, or dirq"})

@@ -37,7 +37,7 @@ class SpoolTransport:
         self._signer = signer
         self._signed = signed
         flat = options.layout is Layout.FLAT
-        # ssmsend takes whatever stands in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
+        # ssmsend takes whatever is in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
         self._staging = options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
 
     def payload_limit(self) -> int:

@@ -15,12 +15,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from publisher.model.job import Alike, BareRun, JobRecord
+from publisher.model.job import JobGroup, JobRecord, RunTuple
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
 
-# A row as `sql.SINCE_TO_COUNT` has it: a `BareRun`, the time of submission, and the kind.
+# A row as `sql.SINCE_TO_COUNT` has it: a `RunTuple`, the time of submission, and the kind.
 _RUN: Final = slice(0, 7)
 _KIND: Final = slice(8, None)
 _NAMED: Final = tuple(sql.NAMES)  # how a kind begins
@@ -28,7 +28,7 @@ _FQAN, _BENCHMARK = 4, 6  # their places in a kind
 _FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
 Kind = tuple[Any, ...]
-Groups = Mapping[Kind, list[BareRun]]
+Groups = Mapping[Kind, list[RunTuple]]
 Where = tuple[str, dict[str, object]]
 
 
@@ -49,7 +49,7 @@ class AlikeReader:
         groups, strange = self._sorted(connection, rows, span=span)
         strange += self._read_examples(connection, groups, asked)
         examples = self._examples
-        alike = [Alike(example=examples[kind], runs=runs) for kind, runs in groups.items() if kind in examples]
+        alike = [JobGroup(example=examples[kind], runs=runs) for kind, runs in groups.items() if kind in examples]
         return replace(self._read_whole(connection, strange, asked), alike=alike)
 
     def _read_whole(self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions) -> RowOutcomes:
@@ -62,13 +62,13 @@ class AlikeReader:
     def _sorted(self, connection: sqlite3.Connection, rows: Sequence[Row], *, span: bool) -> tuple[Groups, list[int]]:
         """Runs by kind, and the strange rows."""
         everywhere = _between(rows) if span else _listed([row[0] for row in rows])
-        kinds: defaultdict[Kind, list[BareRun]] = defaultdict(list)
+        kinds: defaultdict[Kind, list[RunTuple]] = defaultdict(list)
         for row in rows:
             kinds[row[_KIND]].append(row[_RUN])
         self._names.look_up(connection, {name: {kind[at] for kind in kinds} for at, name in enumerate(_NAMED)})
         odd = _odd(rows) | self._odd_beside(connection, rows, everywhere)
         strange = list(odd)
-        plain: dict[Kind, list[BareRun]] = {}
+        plain: dict[Kind, list[RunTuple]] = {}
         for kind, runs in kinds.items():
             normal = [run for run in runs if run[0] not in odd] if odd else runs
             if not self._is_plain(kind):
@@ -99,7 +99,7 @@ class AlikeReader:
         without_benchmark = {kind for kind in groups if not self._names.benchmarks[kind[_BENCHMARK]]}
         fqans = _main_fqans(connection, _where(rows, everywhere, groups, without_fqan))
         benchmarks = _benchmarks(connection, _where(rows, everywhere, groups, without_benchmark))
-        whole: defaultdict[Kind, list[BareRun]] = defaultdict(list)
+        whole: defaultdict[Kind, list[RunTuple]] = defaultdict(list)
         for kind, runs in groups.items():
             if kind not in without_fqan and kind not in without_benchmark:
                 whole[kind] = runs
@@ -191,7 +191,7 @@ def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int
     main: dict[int, object] = {}
     others: dict[int, object] = {}
     if where is not None:
-        for record_id, key, value in connection.execute(sql.fqans_beside(where[0]), where[1]):
+        for record_id, key, value in connection.execute(sql.fqans_of_row(where[0]), where[1]):
             if value:
                 (main if key == "mainfqan" else others).setdefault(record_id, value)
     return others | main
@@ -199,4 +199,4 @@ def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int
 
 def _benchmarks(connection: sqlite3.Connection, where: Where | None) -> dict[int, object]:
     """The benchmark beside each row, the newest one."""
-    return {} if where is None else dict(connection.execute(sql.benchmarks_beside(where[0]), where[1]).fetchall())
+    return {} if where is None else dict(connection.execute(sql.benchmarks_of_row(where[0]), where[1]).fetchall())

@@ -30,7 +30,7 @@ from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowReader
 from publisher.sources.arex.source import Options, copies_directory, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone, positive, text_of
-from publisher.sources.sqlite_reader import CopyShelf
+from publisher.sources.sqlite_reader import CopyDirectory
 from publisher.sources.statistics import UsageGroup, UsagePage
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
@@ -117,7 +117,7 @@ class ArexUsage:
         self._options = options
         self._clock = clock
         self._page_rows = page_rows
-        self._shelf = CopyShelf(copies_below)
+        self._copies = CopyDirectory(copies_below)
         self._reading = DatabaseOptions(
             clock=clock, hold_off_s=0, unescape=options.unescape, busy_timeout_s=options.lock_wait_s
         )
@@ -128,7 +128,7 @@ class ArexUsage:
         with ExitStack() as stack:
             opened: list[UsageDatabase] = []
             for path in database_paths(self._options):
-                database = UsageDatabase(path, self._shelf, self._reading)
+                database = UsageDatabase(path, self._copies, self._reading)
                 stack.callback(database.close)
                 opened.append(database)
             opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
@@ -144,7 +144,7 @@ class ArexUsage:
                 yield from database.pages(asked, summing)
 
     def close(self) -> None:
-        self._shelf.close()
+        self._copies.close()
 
 
 class UsageDatabase(AccountingDatabase):
