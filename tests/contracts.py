@@ -106,6 +106,8 @@ class SourceContract:
         assert world.source.fits(cursor)
         other = Cursor(database=database, record_id=cursor.record_id, anchor="another job")
         assert not world.source.fits(other)
+        assert not page.restarted
+        assert next(iter(world.source.since(other, database, NOTHING, world.now))).restarted
         assert [job.job_id for job in jobs_of(world.source.since(other, database, NOTHING, world.now))] == added
         world.forget(added[-1])
         assert not world.source.fits(cursor)

@@ -94,7 +94,7 @@ def _not_read(
     looked_at -= len(finished)
     for database in source.databases():
         pages = source.since(ledger.cursor(target.name, database), database, frozenset(), now)
-        for page in numbered(pages, target.name, source, ledger):
+        for page in numbered(pages, target.name, source, ledger, chained=True):
             yield of_page(page)
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:

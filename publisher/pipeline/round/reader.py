@@ -61,7 +61,7 @@ class IncrementalReader:
             alike = self.alike and done_with is None
             self.ledger.check_numbering(self.target, database, self.source.fits)
             pages = self.source.since(cursor, database, self.needs, now, done_with, alike=alike)
-            for page in numbered(pages, self.target, self.source, self.ledger):
+            for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
 
     def once_more(self) -> IncrementalReader:
@@ -170,16 +170,24 @@ def whole_window(
         yield page
 
 
-def numbered(pages: Iterable[Page], target: str, source: Source, ledger: Positions) -> Iterator[Page]:
+def numbered(
+    pages: Iterable[Page], target: str, source: Source, ledger: Positions, *, chained: bool = False
+) -> Iterator[Page]:
     """The pages, each after it was seen that its rows have the numbers under which the ledger knows them.
 
-    Afterwards, because the file may have been replaced since it was last looked at. A page is of one database.
+    Afterwards, because the file may have been replaced since it was last looked at. A page is of one database. `chained`: with
+    each page the source looked, too, whether the last row of the page before it is still the same job (`Source.since`).
     """
+    shown = False
     for page in pages:
+        if shown and chained and not page.restarted:
+            yield page
+            continue
         rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
         rows += [alike.example.row for alike in page.alike[:1]]
         if rows:
             ledger.check_numbering(target, rows[0].database, source.fits, restarted=page.restarted)
+            shown = True
         yield page
 
 
