@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_a_job_is_looked_up_in_the_block_of_its_row_only(ledger: SqlLedger, aske
 def test_rows_behind_everything_delivered_cost_one_statement_a_block(ledger: SqlLedger, asked: list[str]) -> None:
     ledger.check_numbering("egi", "a.db", lambda _: True)
     deliver(ledger, *(job(number, number) for number in range(1, 1000)))
-    new = [job(number, number) for number in range(2048, 4096)]
+    new = [job(number, pages.BLOCK_ROWS + number) for number in range(2048)]
     asked.clear()
     assert not ledger.known_at("egi", "a.db", [one.row.record_id for one in new], [one.key for one in new])
     assert sum("delivered_page" in text for text in asked) <= 3
@@ -197,7 +197,7 @@ def test_halves_stay_where_their_whole_stood(ledger: SqlLedger) -> None:
 
 
 def test_many_look_ups_by_key_are_answered_by_an_index(ledger: SqlLedger, asked: list[str]) -> None:
-    deliver(ledger, *(job(number, 1024 * number) for number in range(300)))
+    deliver(ledger, *(job(number, pages.BLOCK_ROWS * number) for number in range(300)))
     for number in range(40):
         one = job(number * 10, 999_999)
         assert ledger.known("egi", runs(one)).keys() == ({one.key} if number < 30 else set())
@@ -211,7 +211,7 @@ def test_many_look_ups_by_key_are_answered_by_an_index(ledger: SqlLedger, asked:
 
 
 def test_a_ledger_that_is_only_read_looks_up_by_an_index_too(tmp_path: Path, ledger: SqlLedger) -> None:
-    deliver(ledger, *(job(number, 1024 * number) for number in range(300)))
+    deliver(ledger, *(job(number, pages.BLOCK_ROWS * number) for number in range(300)))
     connection = open_ledger_file(tmp_path / "publishing.db", read_only=True)
     with closing(SqlLedger(SqliteDatabase(connection, tmp_path / "publishing.db"))) as reader:
         reader.check_numbering("egi", "a.db", lambda _: False)
@@ -296,15 +296,32 @@ def test_whatever_happens_to_rows_the_ledger_knows_what_was_delivered(ledger: Sq
                 delivered |= {one.key: one.fingerprint for one in going}
 
 
-@pytest.mark.parametrize(("batch", "most"), [(50, 27), (1000, 24)], ids=["SGAS", "APEL"])
-def test_a_delivered_job_takes_less_than_30_bytes(tmp_path: Path, batch: int, most: int) -> None:
+def in_row_order(total: int) -> list[int]:
+    return list(range(total))
+
+
+def as_they_end(total: int) -> list[int]:
+    """Jobs run for up to three days, rows are written when jobs are submitted, 50,000 a day, and a third of them are ours."""
+    chance = random.Random(1)
+    return sorted(range(0, 3 * total, 3), key=lambda row: row + chance.randrange(150_000))
+
+
+@pytest.mark.parametrize(
+    ("order", "batch", "most"),
+    [(in_row_order, 50, 27), (in_row_order, 1000, 24), (as_they_end, 170, 30)],
+    ids=["a backlog to SGAS", "a backlog to APEL", "a round every five minutes"],
+)
+def test_a_delivered_job_takes_less_than_30_bytes(
+    tmp_path: Path, order: Callable[[int], list[int]], batch: int, most: int
+) -> None:
     path = tmp_path / "publishing.db"
     total = 60_000
+    rows = order(total)
     with closing(SqlLedger(SqliteDatabase(open_ledger_file(path), path))) as ledger:
         begin(ledger)
         ledger.check_numbering("egi", "a.db", lambda _: True)
         for start in range(0, total, batch):
-            deliver(ledger, *(job(number, number) for number in range(start, start + batch)), at=start)
+            deliver(ledger, *(job(number, number) for number in rows[start : start + batch]), at=start)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()

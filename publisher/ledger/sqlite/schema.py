@@ -129,7 +129,7 @@ CREATE TABLE delivered_page (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what an index knows of a page stays true
     message   INTEGER NOT NULL REFERENCES message (id),
     numbering INTEGER NOT NULL REFERENCES numbering (id),
-    block     INTEGER NOT NULL,             -- of 1024 RecordIDs
+    block     INTEGER NOT NULL,             -- of 8192 RecordIDs
     runs      BLOB NOT NULL                 -- those of the block that the message carried (sql/delivered/pages.py)
 );
 CREATE INDEX page_of_block ON delivered_page (numbering, block, message);

@@ -100,7 +100,8 @@ class DeliveredRuns:
                 if found := list(pages.of_block(self._database, current, block)):
                     wanted = frozenset(map(pages.digest_of, keys))
                     for message, packed in found:
-                        yield from pages.unpack(message, packed, wanted)
+                        if not wanted.isdisjoint(pages.digests(packed)):
+                            yield from pages.unpack(message, packed, wanted)
         if others:
             wanted = frozenset(pages.digest_of(key) for keys in blocks.values() for key in keys)
             for number in others:

@@ -1,10 +1,11 @@
 """Delivered pages: one row for the runs that a message carried of one block of rows of an accounting database.
 
-A *block* is 1024 RecordIDs. A *numbering* is a database as long as its rows keep their RecordIDs: `rotate`, `migrate` and a
+A *block* is 8192 RecordIDs: jobs end in another order than their rows were written, and in small blocks the pages would
+cost more than the runs. A *numbering* is a database as long as its rows keep their RecordIDs: `rotate`, `migrate` and a
 restored file begin another. `runs` holds columns, in the order of the rows: eight bytes of each job's digest, three of each
 run's, four of each end time, three of each fingerprint; 18 bytes a run:
 
-    page of message 7, numbering 2, block 5 (rows 5120 to 6143): two runs
+    page of message 7, numbering 2, block 5 (rows 40960 to 49151): two runs
 
     8a41..c2 | 93b0..11   jobs
       0d12ff | 52aa01     runs of these jobs
@@ -24,7 +25,7 @@ from typing import Final
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
 
-BLOCK_ROWS: Final = 1024
+BLOCK_ROWS: Final = 8192
 _END_BYTES: Final = 4
 _FINGERPRINT_BYTES: Final = 3
 RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES
