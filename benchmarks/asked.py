@@ -1,8 +1,9 @@
 """What was asked for, beside what was measured: `python -m benchmarks.asked`, a part of `make bench`.
 
 On three databases: ours, and the varied one in both schemas. Each line is the least CPU of several runs (memory: the most),
-because other work on the machine only ever adds. Where the environment variable ARC_SRC names a checkout of ARC, its own code
-runs on the same database between our runs. All is normalised by what the machine does then: rate x yardstick / 0.20 s.
+because other work on the machine only ever adds; Ctrl-C ends it with what there is. Where the environment variable ARC_SRC
+names a checkout of ARC, its own code runs on the same database between our runs. All is normalised by what the machine does
+then: rate x yardstick / 0.20 s.
 """
 
 from __future__ import annotations
@@ -94,14 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             "varied, schema 2": ground.varied(Path(folder), asked.jobs, 2),
         }
         with ground.stand_in(Path(folder)) as (faithful, _), ground.at_once(Path(folder), faithful.credentials) as sink:
-            for number in range(asked.runs):
-                for name, database in databases.items():
-                    print(f"# run {number + 1}, {name}", file=sys.stderr, flush=True)
-                    yardsticks.append(yardstick(Path(folder)))
-                    for line, jobs, cost in _runs(Path(folder), database, asked.jobs, sink):
-                        found.setdefault((line, name), Least(jobs)).costs.append(cost)
-                    for line, cost in _arc(Path(folder), database, sink) if "schema 1" in name else ():
-                        found.setdefault((line, "ARC"), Least(asked.jobs)).costs.append(cost)
+            try:
+                for number in range(asked.runs):
+                    for name, database in databases.items():
+                        print(f"# run {number + 1}, {name}", file=sys.stderr, flush=True)
+                        yardsticks.append(yardstick(Path(folder)))
+                        _measure(Path(folder), name, database, asked.jobs, sink, found)
+            except KeyboardInterrupt:
+                print("# what there is by now:", file=sys.stderr)
     about = f"{asked.jobs:,} jobs, the least of {asked.runs} runs, yardstick {min(yardsticks):.2f} s"
     print(f"{about}, {datetime.now(UTC):%Y-%m-%d}\n\n{table(found, min(yardsticks))}")
     return 0
@@ -148,6 +149,13 @@ def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[t
         ground.add_new(database, NEW_JOBS)
         yield f"{form}: {NEW_JOBS:,} new jobs", NEW_JOBS, _command(folder, config, *publish)
         ground.take_away_new(database, jobs)
+
+
+def _measure(folder: Path, name: str, database: Path, jobs: int, sink: Receiver, found: Found) -> None:
+    for line, of_jobs, cost in _runs(folder, database, jobs, sink):
+        found.setdefault((line, name), Least(of_jobs)).costs.append(cost)
+    for line, cost in _arc(folder, database, sink) if "schema 1" in name else ():
+        found.setdefault((line, "ARC"), Least(jobs)).costs.append(cost)
 
 
 def _arc(folder: Path, database: Path, sink: Receiver) -> Iterator[tuple[str, Cost]]:
