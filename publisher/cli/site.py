@@ -1,7 +1,6 @@
 """Settings in, live objects out: the `Site` of a configuration file, which knows the class behind each name.
 
-A registry too: what only some commands need of a site is loaded when it is made live. All of it took 30 ms, a tenth of a
-round with nothing to do.
+A registry too: what only some commands need of a site is loaded when it is made live.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _LETTERS: Final = str.maketrans(
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _BLANKS: Final = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029 ]+")
 # What XML 1.0 section 2.2 (Char) does not allow; lone surrogates are bytes that were not UTF-8. The other way round, what it
-# does allow, takes 3 ms of every start to compile.
+# does allow, is slow to compile at every start.
 _NOT_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 # A-REX's writer percent-escapes these, in lower case (arc-database facts, section 4).

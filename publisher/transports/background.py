@@ -24,8 +24,7 @@ _LOOK_EVERY_S: Final = 0.5
 class BackgroundTask(Generic[Result]):
     """One piece of work that has begun.
 
-    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer. To start one takes
-    50 µs a message.
+    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer.
     """
 
     NAME: Final = "background"  # of its thread

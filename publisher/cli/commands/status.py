@@ -107,4 +107,4 @@ def _row(one: TargetStatus) -> tuple[str, ...]:
 def _count(number: int | None, exact: bool) -> str:
     if number is None:
         return "unknown"
-    return f"{number:,}" if exact else f"at most {number:,}"
+    return f"{number:,}" if exact or not number else f"at most {number:,}"

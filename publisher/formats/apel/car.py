@@ -258,7 +258,7 @@ class Car:
         return receiver_key(job.where.site), receiver_key(job.local_id), job.ended_at
 
     def matches(self, record: bytes) -> bool:
-        """Whether a record has a form that `check` surely takes: 4 µs, where `check` takes 33 a record (measured)."""
+        """Whether a record has a form that `check` surely takes, at an eighth of its cost."""
         found = self._form.match(record)
         return found is not None and found["end"] >= found["start"]
 

@@ -262,7 +262,7 @@ class OgfUr:
         return (values.record_id(job),)
 
     def matches(self, record: bytes) -> bool:
-        """Whether a record has a form that `check` surely takes: 6 µs, where `check` takes 50 a record (measured)."""
+        """Whether a record has a form that `check` surely takes, at an eighth of its cost."""
         return self._form.match(record) is not None
 
     def check(self, payload: bytes) -> None:

@@ -117,7 +117,7 @@ class AmsTransport:
                 f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
             )
             return _not_sent(Verdict.TOO_LARGE, REFUSED, reason)
-        # Joined, not formatted: `%` lets the bytes grow as it goes, 0.4 ms for a megabyte.
+        # Joined, not formatted: `%` lets the bytes grow as it goes.
         body = b"".join(
             (b'{"messages":[{"attributes":{"empaid":"', message.id.encode(), b'"},"data":"', *data, b'"}]}')
         )
@@ -306,7 +306,7 @@ def _base64(signed: bytes) -> list[bytes]:
     """A signed message in base64, in pieces that belong together.
 
     Python first takes memory for twice what it encodes. For a whole message that is new memory every time, whose first use
-    took as long as the encoding (0.85 ms for 700 kB, 0.46 in pieces).
+    takes as long as the encoding.
     """
     view = memoryview(signed)
     return [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]

@@ -73,7 +73,8 @@ _AUTHN: Final = (
 _LAST_ONLY: Final = ("SERIALNUMBER", "CN")
 _UNESCAPED: Final = ("E", "DC")
 _RSA_PSS: Final = bytes.fromhex("06092a864886f70d01010a")  # object id 1.2.840.113549.1.1.10, DER
-# To prove an RSA key's primes costs 35 ms of every start; a signature that its own certificate verifies, 1.5 (`_try_out`).
+# To prove an RSA key's primes takes longer than the rest of a start; a signature that its own certificate verifies does not
+# (`_try_out`).
 _UNPROVED: Final[Mapping[str, bool]] = (
     {"unsafe_skip_rsa_key_validation": True} if int(cryptography.__version__.partition(".")[0]) >= 39 else {}
 )

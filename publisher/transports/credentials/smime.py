@@ -1,7 +1,7 @@
 """Signing as APEL's receiver wants it: clear-signed S/MIME with the signer's certificate alone, made in-process.
 
 The signature is a DER PKCS#7 from `cryptography`; the text around it is put together here, because the library's own S/MIME
-writer goes through Python's e-mail classes (12 ms for 1 MB where this takes 1, and `openssl` as a child process 6).
+writer goes through Python's e-mail classes (a tenth as fast; `openssl` as a child process is no faster).
 
 Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured on SSM 4.0.0 with OpenSSL.
 """
@@ -56,7 +56,7 @@ def unsafe_reason(payload: bytes) -> str:
         return f"the payload holds the control character 0x{strange[0]:02x}"
     if b"\r" in payload and b"\r" in payload.replace(b"\r\n", b"\n"):
         return "the payload holds a carriage return that does not end a line"
-    # Rare, and for 700 kB this takes 0.2 ms where to lower a copy and look there takes 0.4.
+    # Rare, and quicker to look for than to lower a copy and look there.
     if _THEIR_END.search(payload):
         lowered = payload.lower()
         for words in TAKEN_FOR_ENCRYPTED:

@@ -45,7 +45,7 @@ class _Connection(HTTPSConnection):
         self._connecting = True
         try:
             super().connect()
-            if self.sock is not None:  # urllib3 leaves Nagle's algorithm on behind a proxy: 40 ms for every request
+            if self.sock is not None:  # urllib3 leaves Nagle's algorithm on behind a proxy, which delays every request
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         finally:
             self._connecting = False

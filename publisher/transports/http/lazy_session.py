@@ -1,6 +1,6 @@
 """A session to a service that is made with its first request.
 
-What speaks HTTP takes 40 ms of CPU to load, a sixth of a round that has nothing to send.
+What speaks HTTP takes long to load, and a round that has nothing to send needs none of it.
 """
 
 from __future__ import annotations

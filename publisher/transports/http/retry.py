@@ -43,7 +43,7 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
     text = retry_after.strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
-    from email.utils import parsedate_to_datetime  # 4 ms to load, for answers that are few
+    from email.utils import parsedate_to_datetime  # slow to load, for answers that are few
 
     try:
         moment = parsedate_to_datetime(text)

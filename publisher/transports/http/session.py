@@ -107,7 +107,7 @@ class Session:
         return answer
 
     def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> requests.PreparedRequest:
-        """As the last one where only the body is another: to look at URL and headers again takes 80 µs, to copy it 8."""
+        """As the last one where only the body is another: a copy costs a tenth of URL and headers looked at anew."""
         asked = (method, path, headers)
         if self._prepared is None or self._prepared[0] != asked:
             request = requests.Request(method, self._base_url + path, headers=_HEADERS | headers)
