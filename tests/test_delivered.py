@@ -89,17 +89,22 @@ def whole_table(asked: list[str]) -> list[str]:
 
 
 KEYS = st.binary(min_size=11, max_size=11).map(JobKey)
-RUNS = st.dictionaries(KEYS, st.tuples(st.integers(-5, 2**33).map(Epoch), st.integers(0, 0xFFFFFF)), min_size=1)
+RUNS = st.dictionaries(
+    KEYS,
+    st.tuples(st.integers(-5, 2**33).map(Epoch), st.integers(0, 0xFFFFFF), st.integers(0, pages.BLOCK_ROWS - 1)),
+    min_size=1,
+)
 
 
 @given(RUNS)
-def test_what_is_packed_comes_back(found: Mapping[JobKey, tuple[Epoch, int]]) -> None:
-    packed = pages.pack((key, end, said) for key, (end, said) in found.items())
+def test_what_is_packed_comes_back(found: Mapping[JobKey, tuple[Epoch, int, int]]) -> None:
+    packed = pages.pack((key, *values) for key, values in found.items())
     assert len(packed) == pages.RUN_BYTES * len(found)
     assert pages.keys(packed) == list(found)
     assert list(pages.digests(packed)) == [pages.digest_of(key) for key in found]
     back = {one.key: (one.ended_at, one.fingerprint) for one in pages.unpack(7, packed, set(pages.digests(packed)))}
-    assert back == {key: (max(0, min(end, 2**32 - 1)), said) for key, (end, said) in found.items()}
+    assert back == {key: (max(0, min(end, 2**32 - 1)), said) for key, (end, said, _) in found.items()}
+    assert list(pages.places(packed)) == [place for _, _, place in found.values()]
     assert list(pages.ends(packed)) == [end for end, _ in back.values()]
 
 
@@ -177,6 +182,30 @@ def test_rows_read_before_a_renumbering_in_the_round_are_found_after_it(ledger: 
     assert ledger.known("egi", runs(*moved)).keys() == {one.key for one in moved}
     there_now = [job(500 + number, number) for number in range(1, 10)]
     assert not ledger.known("egi", runs(*there_now))
+
+
+@pytest.mark.parametrize("halved", [False, True])
+def test_another_job_in_a_delivered_row_refutes_the_numbering(ledger: SqlLedger, halved: bool) -> None:
+    """The row that was read last fits all the same: what stood elsewhere is looked up by key, from then on."""
+    ledger.check_numbering("egi", "a.db", lambda _: True)
+    before = [job(number, number * 50_000) for number in (1, 2, 3)]
+    message = prepare(ledger, *before, progress=read_to(before[2]))
+    if halved:
+        whole = ledger.outstanding("egi")
+        assert whole is not None
+        halves = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
+        ledger.split(whole, halves, narrowing=False)
+    else:
+        ledger.sent(message, remote_id="", row_ids={}, now=NOW)
+    begin(ledger)
+    ledger.check_numbering("egi", "a.db", lambda _: True)
+    swapped = [job(2, 50_000), job(1, 100_000), job(4, 4)]
+    for one in (swapped[0], swapped[1]):
+        assert ledger.known("egi", runs(one)).keys() == {one.key}
+    deliver(ledger, swapped[2], at=5)
+    begin(ledger)
+    ledger.check_numbering("egi", "a.db", lambda _: True)
+    assert ledger.known("egi", runs(*swapped, before[2])).keys() == {one.key for one in (*swapped, before[2])}
 
 
 def test_halves_stay_where_their_whole_stood(ledger: SqlLedger) -> None:

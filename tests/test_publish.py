@@ -197,6 +197,21 @@ def test_renumbered_rows_are_recognised(site: SiteUnderTest) -> None:
     assert_received(site, *batch, *new)
 
 
+def test_a_database_that_was_made_anew_may_end_with_the_same_job(site: SiteUnderTest) -> None:
+    """As after another import of the same files: the row that was read last tells nothing of those before it."""
+    *batch, last = jobs(21)
+    for first, second in ((batch[:10], batch[10:]), (batch[10:], batch[:10])):
+        site.database().unlink(missing_ok=True)
+        fill(site, *first)
+        with closing(sqlite3.connect(site.database())) as connection, connection:
+            connection.execute("UPDATE sqlite_sequence SET seq = 100000 WHERE name = 'AAR'")
+        fill(site, *second, last)
+        site.publish()
+        forget_the_sweep(site)
+    assert_received(site, *batch, last)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
 def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:
     """Defect 9: one job that ends in 2036 stops ARC's publisher until then."""
     batch = jobs(30)

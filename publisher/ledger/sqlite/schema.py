@@ -7,7 +7,7 @@ Schema of the publishing database, and its history.
 version 1: the first.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
-until it is settled. Delivered runs stand in pages by the rows of their jobs (sql/delivered/pages.py), 18 bytes each.
+until it is settled. Delivered runs stand in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a job of it stands in the
 block of its row, and a run that is not there was not delivered from there. That the numbering holds is *shown*, never assumed:
-the row that was read last is still the same job (`check`, asked after each page was read). Otherwise another numbering begins.
+the row that was read last is still the same job (`holds`, asked after a page was read), and no row from which a job was
+delivered has another one (a database that was made anew may end with the same job). Otherwise another numbering begins.
 
 What was delivered under other numberings (of databases that were renumbered, replaced, or stand beside this one) is looked up
 by key: in all their pages, and after some such scans by an index of them in a temporary table. Its memory is bounded, and it
@@ -37,6 +38,7 @@ class DeliveredRuns:
         self._begun: set[int] = set()  # numberings of this round
         self._displaced: set[tuple[int, str]] = set()  # files that were renumbered while their rows waited in memory
         self._in_round: set[int] = set()
+        self._refuted: set[int] = set()  # numberings under which a row was met that has another job now
         self._by_key = RunIndex(database)
 
     def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
@@ -50,9 +52,9 @@ class DeliveredRuns:
         self, target: int, file: str, record_ids: Iterable[int], keys: Sequence[JobKey]
     ) -> dict[JobKey, PagedRun]:
         """The same for a page in columns."""
-        blocks: defaultdict[int, list[JobKey]] = defaultdict(list)
+        blocks: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for record_id, key in zip(record_ids, keys, strict=True):
-            blocks[record_id // BLOCK_ROWS].append(key)
+            blocks[record_id // BLOCK_ROWS][record_id] = pages.digest_of(key)
         found: dict[JobKey, PagedRun] = {}
         wanted = frozenset(keys)
         _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in wanted))
@@ -89,21 +91,23 @@ class DeliveredRuns:
         """The numberings of a target under which something was delivered, in the order in which they began."""
         return [number for number, _, has_pages in self._numberings(target) if has_pages]
 
-    def _deliveries(self, target: int, file: str, blocks: Mapping[int, Sequence[JobKey]]) -> Iterator[PagedRun]:
-        """Every delivery of every run of the jobs of these runs, which stand in these blocks of a file now."""
+    def _deliveries(self, target: int, file: str, blocks: Mapping[int, Mapping[int, int]]) -> Iterator[PagedRun]:
+        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they stand now, and their digests."""
         numberings = self._numberings(target)
         current = _current(numberings, file)
-        by_place = current is not None and self._shown.get((target, file)) == current
-        others = [number for number, _, has_pages in numberings if has_pages and not (by_place and number == current)]
-        if current is not None and by_place:
-            for block, keys in blocks.items():
-                if found := list(pages.of_block(self._database, current, block)):
-                    wanted = frozenset(map(pages.digest_of, keys))
-                    for message, packed in found:
-                        if not wanted.isdisjoint(pages.digests(packed)):
-                            yield from pages.unpack(message, packed, wanted)
+        others = [number for number, _, has_pages in numberings if has_pages]
+        if current is not None and self._shown.get((target, file)) == current and current not in self._refuted:
+            for block, rows in blocks.items():
+                wanted = frozenset(rows.values())
+                for message, packed in list(pages.of_block(self._database, current, block)):
+                    if pages.contradicts(packed, block, rows):
+                        self._refuted.add(current)
+                    if not wanted.isdisjoint(pages.digests(packed)):
+                        yield from pages.unpack(message, packed, wanted)
+            if current not in self._refuted and current in others:
+                others.remove(current)
         if others:
-            wanted = frozenset(pages.digest_of(key) for keys in blocks.values() for key in keys)
+            wanted = frozenset(digest for rows in blocks.values() for digest in rows.values())
             for number in others:
                 yield from self._by_key.find(number, wanted)
 
@@ -128,7 +132,7 @@ class DeliveredRuns:
         """
         numberings = self._numberings(target)
         current = _current(numberings, file)
-        if restarted:
+        if restarted or current in self._refuted:
             return False
         if current is None or current in self._begun:
             holds = cursor is None or fits(cursor)
@@ -175,7 +179,7 @@ class DeliveredRuns:
         if (target, file) in self._displaced:
             file = ""
         current = _current(numberings, file)
-        if current is None:
+        if current is None or current in self._refuted:
             current = self._begin(target, file)
             if (target, file) in self._shown:
                 self._shown[target, file] = current
@@ -187,12 +191,12 @@ def _current(numberings: Iterable[tuple[int, str, bool]], file: str) -> int | No
     return max((number for number, name, _ in numberings if name == file), default=None)
 
 
-def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, list[JobKey]]]:
-    """Runs by file and block."""
-    found: dict[str, dict[int, list[JobKey]]] = {}
-    for key, row in runs.items():
-        file, block = ("", 0) if row is None else (row.database, row.record_id // BLOCK_ROWS)
-        found.setdefault(file, {}).setdefault(block, []).append(key)
+def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[int, int]]]:
+    """Digests of the jobs of some runs, by file, block and row."""
+    found: dict[str, dict[int, dict[int, int]]] = {}
+    for number, (key, row) in enumerate(runs.items()):
+        file, record_id = ("", number) if row is None else (row.database, row.record_id)
+        found.setdefault(file, {}).setdefault(record_id // BLOCK_ROWS, {})[record_id] = pages.digest_of(key)
     return found
 
 

@@ -3,7 +3,7 @@
 A *block* is 8192 RecordIDs: jobs end in another order than their rows were written, and in small blocks the pages would
 cost more than the runs. A *numbering* is a database as long as its rows keep their RecordIDs: `rotate`, `migrate` and a
 restored file begin another. `runs` holds columns, in the order of the rows: eight bytes of each job's digest, three of each
-run's, four of each end time, three of each fingerprint; 18 bytes a run:
+run's, four of each end time, three of each fingerprint, two of its row's place in the block; 20 bytes a run:
 
     page of message 7, numbering 2, block 5 (rows 40960 to 49151): two runs
 
@@ -11,6 +11,7 @@ run's, four of each end time, three of each fingerprint; 18 bytes a run:
       0d12ff | 52aa01     runs of these jobs
     69e2a1f0 | 69e2a3b7   end times, as they were sent
       91c2d4 | 0e2b77     fingerprints of the values that were sent
+        0000 | 0107       rows, counted from the first of the block
 
 A run that went out again stands in the pages of both messages; the later message tells what the receiver has.
 """
@@ -28,7 +29,8 @@ from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKe
 BLOCK_ROWS: Final = 8192
 _END_BYTES: Final = 4
 _FINGERPRINT_BYTES: Final = 3
-RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES
+_PLACE_BYTES: Final = 2
+RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES + _PLACE_BYTES
 _LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
 _INSERT = """
@@ -47,6 +49,8 @@ _BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering 
 
 # A run where its row stands: database ('' where that is not known), RecordID, key, end time, fingerprint.
 PlacedRun = tuple[str, int, JobKey, Epoch, int]
+# Key, end time, fingerprint, row in the block.
+_PackedRun = tuple[JobKey, Epoch, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,9 @@ class PagedRun:
     fingerprint: int
 
 
-def pack(runs: Iterable[tuple[JobKey, Epoch, int]]) -> bytes:
+def pack(runs: Iterable[_PackedRun]) -> bytes:
     """Runs as `delivered_page.runs` keeps them."""
-    keys, ends, fingerprints = zip(*runs, strict=True)
+    keys, ends, fingerprints, places = zip(*runs, strict=True)
     within = [end if 0 <= end <= _LATEST_END else max(0, min(end, _LATEST_END)) for end in ends]
     return b"".join(
         [
@@ -69,6 +73,7 @@ def pack(runs: Iterable[tuple[JobKey, Epoch, int]]) -> bytes:
             *[key[JOB_DIGEST_BYTES:] for key in keys],
             struct.pack(f"<{len(within)}I", *within),
             *[fingerprint.to_bytes(_FINGERPRINT_BYTES, "little") for fingerprint in fingerprints],
+            struct.pack(f"<{len(places)}H", *places),
         ]
     )
 
@@ -87,6 +92,23 @@ def ends(packed: bytes) -> tuple[int, ...]:
     """The end times of a page's runs, in its order."""
     count = len(packed) // RUN_BYTES
     return struct.unpack_from(f"<{count}I", packed, count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES))
+
+
+def places(packed: bytes) -> tuple[int, ...]:
+    """The rows of a page's runs, counted from the first of its block."""
+    count = len(packed) // RUN_BYTES
+    return struct.unpack_from(f"<{count}H", packed, len(packed) - count * _PLACE_BYTES)
+
+
+def contradicts(packed: bytes, block: int, rows: Mapping[int, int]) -> bool:
+    """Whether a page has another job in one of these rows. `rows`: the digests of their jobs."""
+    first = block * BLOCK_ROWS
+    delivered = places(packed)
+    if first + delivered[0] > max(rows) or first + delivered[-1] < min(rows):
+        return False
+    return any(
+        rows.get(first + place, digest) != digest for place, digest in zip(delivered, digests(packed), strict=True)
+    )
 
 
 def keys(packed: bytes) -> list[JobKey]:
@@ -111,8 +133,9 @@ def unpack(message: int, packed: bytes, wanted: Container[int]) -> Iterator[Page
             )
 
 
-def _all_of(packed: bytes) -> list[tuple[JobKey, Epoch, int]]:
-    return [(one.key, one.ended_at, one.fingerprint) for one in unpack(0, packed, frozenset(digests(packed)))]
+def _all_of(packed: bytes) -> list[_PackedRun]:
+    runs = unpack(0, packed, frozenset(digests(packed)))
+    return [(one.key, one.ended_at, one.fingerprint, place) for one, place in zip(runs, places(packed), strict=True)]
 
 
 def _key(packed: bytes, count: int, place: int) -> JobKey:
@@ -136,7 +159,7 @@ def write(database: Database, message: int, runs: Iterable[PlacedRun], numbering
 
 def _in_order(found: Mapping[JobKey, tuple[int, Epoch, int]]) -> bytes:
     ordered = sorted((record_id, key, end, said) for key, (record_id, end, said) in found.items())
-    return pack((key, end, said) for _, key, end, said in ordered)
+    return pack((key, end, said, record_id % BLOCK_ROWS) for record_id, key, end, said in ordered)
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
