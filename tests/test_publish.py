@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.pipeline import publish
 from publisher.pipeline.site import ProcessEnvironment
+from publisher.sources.arex.source import ArexSource
 from publisher.sources.base import Page
 from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
@@ -210,6 +211,37 @@ def test_a_database_that_was_made_anew_may_end_with_the_same_job(site: SiteUnder
         forget_the_sweep(site)
     assert_received(site, *batch, last)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+def test_a_database_that_is_replaced_just_after_an_open_row_was_read(
+    site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is the old file's: under the new one's numbers its job would not be found again."""
+    batch = jobs(12)
+    with site.arex() as arex:
+        arex.accept(batch[0])
+        for job in batch[1:]:
+            arex.write(job)
+        assert site.publish().json["targets"]["egi"]["records"] == 11
+        arex.finish(batch[0])
+    real = ArexSource.reread
+
+    def reread(self: ArexSource, *rest: Any) -> Iterator[Page]:
+        for page in real(self, *rest):
+            monkeypatch.undo()
+            site.database().unlink()
+            with site.arex() as anew:
+                anew.connection.execute("INSERT INTO sqlite_sequence VALUES ('AAR', 100000)")
+                for job in reversed(batch):
+                    anew.write(job)
+            yield page
+
+    monkeypatch.setattr(ArexSource, "reread", reread)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    for _ in range(2):
+        forget_the_sweep(site)
+        assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert_received(site, *batch)
 
 
 def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:

@@ -52,6 +52,7 @@ class IncrementalReader:
 
     def pages(self, now: datetime) -> Iterator[Read]:
         self.repeats = True
+        see_numbering(self.target, self.source, self.ledger)
         yield from self._open_rows(now)
         yield from self._quarantined(now)
         self.repeats = False
@@ -59,7 +60,6 @@ class IncrementalReader:
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
             done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
             alike = self.alike and done_with is None
-            self.ledger.check_numbering(self.target, database, self.source.fits)
             pages = self.source.since(cursor, database, self.needs, now, done_with, alike=alike)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
@@ -160,6 +160,7 @@ def whole_window(
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
+    see_numbering(target, source, ledger)
     for page in numbered(source.window(window, needs, now, after, alike=alike), target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
@@ -168,6 +169,15 @@ def whole_window(
             jobs = [*page.jobs, *(job for job in found if job.key in known)]
             page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
         yield page
+
+
+def see_numbering(target: str, source: Source, ledger: Positions) -> None:
+    """See whether all rows have the numbers under which the ledger knows them, before any is read.
+
+    Otherwise rows of a file that is replaced just after they were read would pass for rows of its successor.
+    """
+    for database in source.databases():
+        ledger.check_numbering(target, database, source.fits)
 
 
 def numbered(
