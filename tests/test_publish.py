@@ -244,6 +244,26 @@ def test_a_database_that_is_replaced_just_after_an_open_row_was_read(
     assert_received(site, *batch)
 
 
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_a_job_that_is_stored_in_two_spellings_far_apart_goes_out_once(site: SiteUnderTest, form: str) -> None:
+    site.config["targets"]["egi"] |= {"format": form, "batch_records": 4}
+    site.config["source"]["page_rows"] = 1
+    batch = jobs(20)
+    batch[3] = replace(batch[3], job_id="a#b")
+    fill(site, *batch)
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("UPDATE sqlite_sequence SET seq = 100000 WHERE name = 'AAR'")
+    fill(site, replace(batch[3], job_id="stored otherwise"))
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("UPDATE AAR SET JobID = 'a#b' WHERE JobID = 'stored otherwise'")
+    site.publish()
+    forget_the_sweep(site)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    with closing(sqlite3.connect(site.state)) as connection:
+        tables = "delivered_count" if form == "car" else "month"
+        assert connection.execute(f"SELECT sum(jobs) FROM {tables}").fetchone() == (20,)
+
+
 def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:
     """Defect 9: one job that ends in 2036 stops ARC's publisher until then."""
     batch = jobs(30)

@@ -9,7 +9,8 @@ from hashlib import sha256
 from typing import Final, NamedTuple, NewType
 
 from publisher.model import per_job
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.text import has_two_spellings
 from publisher.model.totals.summary import SummaryKey
 
 MessageId = NewType("MessageId", str)
@@ -32,6 +33,11 @@ class Entry:
 
 # End time and fingerprint of an `Entry`, and the row: database and RecordID. A tuple, because one is made for every job.
 Values = tuple[Epoch, int, str, int]
+
+
+def delivered_from(job_id: JobId, row: RowRef) -> str:
+    """The database under which a run is kept as delivered: '' where its job may stand in another row, in another spelling."""
+    return "" if has_two_spellings(job_id) else row.database
 
 
 @per_job(frozen=True, slots=True)

@@ -104,6 +104,11 @@ def arex_escape(text: str) -> str:
     return _AREX_SPECIAL.sub(lambda match: f"%{ord(match[0]):02x}", text)
 
 
+def has_two_spellings(text: str) -> bool:
+    """Whether A-REX's database may hold the text in two ways: escaped, and as it is."""
+    return _AREX_SPECIAL.search(text) is not None
+
+
 def receiver_key(text: str) -> str:
     """The text as the server's key columns compare it: without case, accents and trailing blanks.
 

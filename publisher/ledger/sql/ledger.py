@@ -27,6 +27,7 @@ from publisher.model.message import (
     Rendered,
     Values,
     WindowMark,
+    delivered_from,
 )
 from publisher.model.totals.months import InheritedMonth
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
@@ -405,8 +406,8 @@ class SqlLedger(LedgerReader):
 
 
 def _placed(record: Rendered) -> PlacedRun:
-    row, entry = record.job.row, record.entry
-    return row.database, row.record_id, entry.key, entry.ended_at, entry.fingerprint
+    job, entry = record.job, record.entry
+    return delivered_from(job.job_id, job.row), job.row.record_id, entry.key, entry.ended_at, entry.fingerprint
 
 
 def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:

@@ -20,6 +20,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import (
     Epoch,
     JobGroup,
+    JobId,
     JobKey,
     JobRecord,
     RowRef,
@@ -28,7 +29,7 @@ from publisher.model.job import (
     job_keys,
     run_fingerprints,
 )
-from publisher.model.message import OpenRow, Progress
+from publisher.model.message import OpenRow, Progress, delivered_from
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import Share, month_number
 from publisher.pipeline.round.decision import Decider, Publish, Skip
@@ -68,7 +69,18 @@ class _Speaker:
 class _Lot:
     """Runs of an example in a stretch, by columns: what is made of a column at once costs a third of the price."""
 
-    __slots__ = ("ends", "example", "kernels", "keys", "record_ids", "runs", "stretch", "users", "walls")
+    __slots__ = (
+        "delivered_from",
+        "ends",
+        "example",
+        "kernels",
+        "keys",
+        "record_ids",
+        "runs",
+        "stretch",
+        "users",
+        "walls",
+    )
 
     def __init__(self, example: JobRecord, stretch: Stretch | None, runs: Sequence[RunTuple]) -> None:
         self.example = example
@@ -76,6 +88,7 @@ class _Lot:
         self.runs = runs
         self.record_ids, job_ids, local_ids, self.ends, self.walls, self.users, self.kernels = zip(*runs, strict=True)
         self.keys = job_keys(job_ids, local_ids)
+        self.delivered_from = delivered_from(JobId("".join(job_ids)), example.row)
 
     def fingerprints(self) -> list[int]:
         values = zip(self.ends, self.walls, self.users, self.kernels, strict=True)
@@ -207,7 +220,7 @@ class AlikeCounter:
         return left
 
     def _count(self, lot: _Lot, speaker: _Speaker, fit: Publish, taken: Taken) -> None:
-        databases = [lot.example.row.database] * len(lot.ends)
+        databases = [lot.delivered_from] * len(lot.ends)
         values = zip(lot.ends, lot.fingerprints(), databases, lot.record_ids, strict=True)
         self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
         jobs = len(lot.runs)

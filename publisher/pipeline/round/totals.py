@@ -28,7 +28,7 @@ from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import REMOVED, Progress, Values
+from publisher.model.message import REMOVED, Progress, Values, delivered_from
 from publisher.model.policy import PublishedJob
 from publisher.model.totals.months import (
     BlockedMonth,
@@ -151,8 +151,9 @@ class MonthlyTotals:
         """
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
-        row = fit.published.job.row
-        values = fit.entry.ended_at, fit.entry.fingerprint, row.database, row.record_id
+        job = fit.published.job
+        file = delivered_from(job.job_id, job.row)
+        values = fit.entry.ended_at, fit.entry.fingerprint, file, job.row.record_id
         if fit.known is not None and values[:2] != (fit.known.ended_at, fit.known.fingerprint):
             # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
             self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
@@ -292,6 +293,7 @@ class MonthlyTotals:
     ) -> None:
         """Count a job of a month, by what was known of it before."""
         before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
+        place = delivered_from(job.job_id, job.row), job.row.record_id
         found.present += before == month
         found.imported |= before == month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
         if isinstance(fit, Publish):
@@ -305,9 +307,9 @@ class MonthlyTotals:
             else:
                 found.unchanged.add(fit.published)
                 return
-            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint, job.row.database, job.row.record_id
+            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint, *place
         elif before is not None and was is not None:
-            found.runs[key] = was.ended_at, REMOVED, job.row.database, job.row.record_id
+            found.runs[key] = was.ended_at, REMOVED, *place
             found.moved[before] += 1
             if before == month:
                 found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
