@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,28 @@ def test_the_hold_off_ends_without_anything_new(tmp_path: Path) -> None:
     path, database = write(tmp_path / "told", [envelope([record()])]), tmp_path / "i"
     assert run_import(database, path, now=END, hold_off_s=60).imported == 0
     assert run_import(database, path, now=END + timedelta(seconds=60), hold_off_s=60).imported == 1
+
+
+def test_a_job_that_was_taken_back_gets_the_row_that_it_had(tmp_path: Path) -> None:
+    """Its end turns out to be later: what was published of it is known by its row."""
+    database = tmp_path / "imported.db"
+    told, late = record(), record(end_time=after(9000))
+    others = [record(job_id=number) for number in (2, 3)]
+    found = []
+    for name, what, now in (
+        ("first", [told], END + timedelta(seconds=60)),
+        ("others", others, END + timedelta(seconds=61)),
+        ("late", [late], END + timedelta(seconds=62)),
+        ("last", [others[0]], END + timedelta(hours=2)),
+    ):
+        path = write(tmp_path / name, [envelope(what, text(now))])
+        run_import(database, path, now=now, hold_off_s=60)
+        with closing(sqlite3.connect(database)) as connection:
+            found.append(dict(connection.execute("SELECT LocalJobID, RecordID FROM AAR").fetchall()))
+    assert "4711" in found[0]
+    assert "4711" not in found[2]
+    assert found[3]["4711"] == found[0]["4711"]
+    assert len(found[3]) == 3
 
 
 # Overlay

@@ -100,6 +100,10 @@ TABLES: Final = f"""
 """
 
 
+# Also in databases that were made before. What was published of a job is known by its row.
+_TAKEN_BACK: Final = """
+    CREATE TABLE IF NOT EXISTS ImportTakenBack (JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL) WITHOUT ROWID;
+"""
 _WAIT_S: Final = 60.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
 _CACHE_KIB: Final = 32 * 1024
@@ -175,26 +179,40 @@ class ImportDatabase:
         if not jobs:
             return StoredJobs(inserted=0, updated=0)
         (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
-        rows = [self._row(last + number, job, file) for number, job in enumerate(jobs, start=1)]
+        back = self._former_rows(jobs)
+        new = set(back.values())
+        rows = [self._row(back.pop(job.job_id, last + number), job, file) for number, job in enumerate(jobs, start=1)]
         before = self.connection.total_changes
         self.connection.executemany(_INSERT, rows)
         inserted = self.connection.total_changes - before
         if inserted == len(rows):
             self._put_extra(zip(rows, jobs, strict=True))
             return StoredJobs(inserted=inserted, updated=0)
-        new = {number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))}
+        new.update(
+            number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))
+        )
         self._put_extra((row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new)
         known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
         return StoredJobs(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
 
     def take_back(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs that turned out to be none, inside a transaction."""
+        """Remove jobs that turned out to be none, inside a transaction; one that comes again gets the row that it had."""
         for job_id in job_ids:
             for (record_id,) in self.connection.execute(
                 "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
             ).fetchall():
                 self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
                 self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
+                self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
+
+    def _former_rows(self, jobs: Sequence[ImportedJob]) -> dict[str, int]:
+        """RecordIDs of those of the jobs that were taken back, which are forgotten with this."""
+        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)").fetchone()[0]:
+            return {}
+        ask = "SELECT JobID, RecordID FROM ImportTakenBack WHERE JobID = ?"
+        found = dict(row for job in jobs for row in self.connection.execute(ask, (job.job_id,)).fetchall())
+        self.connection.executemany("DELETE FROM ImportTakenBack WHERE JobID = ?", [(job_id,) for job_id in found])
+        return found
 
     def set_aside(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
         """Keep bad lines for people, inside a transaction; returns those that are new."""
@@ -284,8 +302,7 @@ class ImportDatabase:
             raise UsageError(
                 f"{self.path}: is not a database that `publisher import` made; name another file with --database"
             )
-        if tables:
-            self.connection.executescript(f"BEGIN IMMEDIATE; {tables} COMMIT;")
+        self.connection.executescript(f"BEGIN IMMEDIATE; {_TAKEN_BACK} {tables} COMMIT;")
 
     def _ours(self) -> bool:
         present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()
