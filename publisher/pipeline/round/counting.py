@@ -66,7 +66,7 @@ class _Speaker:
     admitted: tuple[int, int, int] = (0, 0, 0)  # end, wall and CPU time that its format is known to take
 
 
-class _Lot:
+class _RunGroup:
     """Runs of an example in a stretch, by columns: what is made of a column at once costs a third of the price."""
 
     __slots__ = (
@@ -181,70 +181,72 @@ class AlikeCounter:
 
     def take(self, alike: Sequence[JobGroup], now: datetime) -> Taken:
         """Count all that can be."""
-        lots = [_Lot(one.example, stretch, runs) for one in alike for stretch, runs in self._stretches.of(one.runs)]
-        every = [key for lot in lots for key in lot.keys]
-        rows = [record_id for lot in lots for record_id in lot.record_ids]
-        database = lots[0].example.row.database if lots else ""
+        groups = [
+            _RunGroup(one.example, stretch, runs) for one in alike for stretch, runs in self._stretches.of(one.runs)
+        ]
+        every = [key for group in groups for key in group.keys]
+        rows = [record_id for group in groups for record_id in group.record_ids]
+        database = groups[0].example.row.database if groups else ""
         known = self._ledger.known_at(self._target, database, rows, every)
         held = self._ledger.held(self._target, every)
         taken = Taken()
-        for lot in lots:
-            database = lot.example.row.database
-            left = self._take(lot, known, held.keys(), taken, now)
+        for group in groups:
+            database = group.example.row.database
+            left = self._take(group, known, held.keys(), taken, now)
             taken.left += [RowRef(database=database, record_id=record_id) for record_id in left]
         self._totals.remark(taken.arex_default, taken.arex_default_wall_s, taken.warnings)
         return taken
 
     def _take(
         self,
-        lot: _Lot,
+        group: _RunGroup,
         known: Mapping[JobKey, DeliveredRun],
         held: Collection[JobKey],
         taken: Taken,
         now: datetime,
     ) -> Iterable[int]:
-        """Count the runs of a lot; gives the rows of those that need a look of their own."""
-        if lot.stretch is None:
-            return lot.record_ids
-        speaker = self._speaker(lot.example, lot.stretch, lot.ends[0], now)
-        if speaker.refused or not self._admits(speaker, lot, now):
-            return lot.record_ids
+        """Count the runs of a group; gives the rows of those that need a look of their own."""
+        if group.stretch is None:
+            return group.record_ids
+        speaker = self._speaker(group.example, group.stretch, group.ends[0], now)
+        if speaker.refused or not self._admits(speaker, group, now):
+            return group.record_ids
         if speaker.fit is None:
-            return [record_id for record_id, key in zip(lot.record_ids, lot.keys, strict=True) if key in held]
-        if self._are_new(lot.keys, known, held):
-            self._count(lot, speaker, speaker.fit, taken)
+            return [record_id for record_id, key in zip(group.record_ids, group.keys, strict=True) if key in held]
+        if self._are_new(group.keys, known, held):
+            self._count(group, speaker, speaker.fit, taken)
             return ()
-        new, left = self._new_of(lot, known, held)
+        new, left = self._new_of(group, known, held)
         if new:
-            self._count(_Lot(lot.example, lot.stretch, new), speaker, speaker.fit, taken)
+            self._count(_RunGroup(group.example, group.stretch, new), speaker, speaker.fit, taken)
         return left
 
-    def _count(self, lot: _Lot, speaker: _Speaker, fit: Publish, taken: Taken) -> None:
-        databases = [lot.delivered_from] * len(lot.ends)
-        values = zip(lot.ends, lot.fingerprints(), databases, lot.record_ids, strict=True)
-        self._totals.take_many(fit.published, zip(lot.keys, values, strict=True), lot.share())
-        jobs = len(lot.runs)
+    def _count(self, group: _RunGroup, speaker: _Speaker, fit: Publish, taken: Taken) -> None:
+        databases = [group.delivered_from] * len(group.ends)
+        values = zip(group.ends, group.fingerprints(), databases, group.record_ids, strict=True)
+        self._totals.take_many(fit.published, zip(group.keys, values, strict=True), group.share())
+        jobs = len(group.runs)
         taken.jobs += jobs
-        if fit.published.benchmark.arex_default and any(lot.walls):
-            taken.arex_default += sum(map(bool, lot.walls))
-            taken.arex_default_wall_s[lot.example.queue] += sum(lot.walls)
+        if fit.published.benchmark.arex_default and any(group.walls):
+            taken.arex_default += sum(map(bool, group.walls))
+            taken.arex_default_wall_s[group.example.queue] += sum(group.walls)
         for name in speaker.warnings:
             taken.warnings[name] += jobs
-        if over_wall := lot.over_wall():
+        if over_wall := group.over_wall():
             taken.warnings[CPU_OVER_WALL] += over_wall
 
     def _are_new(self, keys: Sequence[JobKey], known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]) -> bool:
         """Whether each of these is met for the first time."""
-        unheard = not (known or held) or not any(key in known or key in held for key in keys)
-        return unheard and self._totals.has_none_of(keys) and len(set(keys)) == len(keys)
+        unknown = not (known or held) or not any(key in known or key in held for key in keys)
+        return unknown and self._totals.has_none_of(keys) and len(set(keys)) == len(keys)
 
     def _new_of(
-        self, lot: _Lot, known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]
+        self, group: _RunGroup, known: Mapping[JobKey, DeliveredRun], held: Collection[JobKey]
     ) -> tuple[list[RunTuple], list[int]]:
         """The runs that nobody met before, and the rows of those that need a look of their own."""
         new: dict[JobKey, RunTuple] = {}
         left: list[int] = []
-        for run, key, fingerprint in zip(lot.runs, lot.keys, lot.fingerprints(), strict=True):
+        for run, key, fingerprint in zip(group.runs, group.keys, group.fingerprints(), strict=True):
             if key in new or key in self._totals:
                 continue
             if key in held or (key in known and not self._decider.is_delivered(known[key], run[3], fingerprint)):
@@ -259,10 +261,10 @@ class AlikeCounter:
         if speaker is None:
             if len(self._speakers) >= _REMEMBERED:
                 self._speakers.clear()
-            speaker = self._speakers[at] = self._judged(example, stretch, ended_at, now)
+            speaker = self._speakers[at] = self._new_speaker(example, stretch, ended_at, now)
         return speaker
 
-    def _judged(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
+    def _new_speaker(self, example: JobRecord, stretch: Stretch, ended_at: Epoch, now: datetime) -> _Speaker:
         """What becomes of the runs of an example that end about then, as far as it does not lie in their numbers."""
         job = _with_values(example, ended_at, 0, 0)
         verdict = self._decider.decide(job, job.key, None, None)
@@ -273,11 +275,11 @@ class AlikeCounter:
             return _Speaker(example=example, fit=verdict, until=until, warnings=shared_warnings(verdict.published))
         return _Speaker(example=example, refused=True)
 
-    def _admits(self, speaker: _Speaker, lot: _Lot, now: datetime) -> bool:
+    def _admits(self, speaker: _Speaker, group: _RunGroup, now: datetime) -> bool:
         """Whether the format takes a run that is the worst of them in every respect: then it takes them all."""
         if speaker.fit is None:
             return True
-        end, wall_s, cpu_s = max(lot.ends), max(lot.walls), max(lot.users) + max(lot.kernels)
+        end, wall_s, cpu_s = max(group.ends), max(group.walls), max(group.users) + max(group.kernels)
         last = speaker.admitted
         if end <= last[0] and wall_s <= last[1] and cpu_s <= last[2]:
             return True

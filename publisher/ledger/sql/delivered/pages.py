@@ -124,12 +124,12 @@ def unpack(message: int, packed: bytes, wanted: Container[int]) -> Iterator[Page
     fingerprint = end + count * _END_BYTES
     for place, digest in enumerate(digests(packed)):
         if digest in wanted:
-            at, said = end + place * _END_BYTES, fingerprint + place * _FINGERPRINT_BYTES
+            at, fingerprint_at = end + place * _END_BYTES, fingerprint + place * _FINGERPRINT_BYTES
             yield PagedRun(
                 _key(packed, count, place),
                 message,
                 Epoch(int.from_bytes(packed[at : at + _END_BYTES], "little")),
-                int.from_bytes(packed[said : said + _FINGERPRINT_BYTES], "little"),
+                int.from_bytes(packed[fingerprint_at : fingerprint_at + _FINGERPRINT_BYTES], "little"),
             )
 
 
@@ -158,8 +158,8 @@ def write(database: Database, message: int, runs: Iterable[PlacedRun], numbering
 
 
 def _in_order(found: Mapping[JobKey, tuple[int, Epoch, int]]) -> bytes:
-    ordered = sorted((record_id, key, end, said) for key, (record_id, end, said) in found.items())
-    return pack((key, end, said, record_id % BLOCK_ROWS) for record_id, key, end, said in ordered)
+    ordered = sorted((record_id, key, end, fingerprint) for key, (record_id, end, fingerprint) in found.items())
+    return pack((key, end, fingerprint, record_id % BLOCK_ROWS) for record_id, key, end, fingerprint in ordered)
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:

@@ -131,8 +131,8 @@ class AlikeReader:
             or benchmark not in names.benchmarks
         ):
             return False
-        told = (*names.endpoints[endpoint], names.users[user], names.vos[vo], names.fqans[fqan])
-        return not any(map(is_undecodable, told))
+        texts = (*names.endpoints[endpoint], names.users[user], names.vos[vo], names.fqans[fqan])
+        return not any(map(is_undecodable, texts))
 
 
 def _odd(rows: Sequence[Row]) -> set[int]:

@@ -197,7 +197,7 @@ class _Summing:
             if job is None:
                 unreadable += names.statuses.get(row[8]) != "in-progress"
             else:
-                groups += self._groups(job, [_mended(row, job)], reader)
+                groups += self._groups(job, [_with_written_values(row, job)], reader)
         page = UsagePage(groups=tuple(groups), unreadable=unreadable, rows_read=len(found))
         return page, (found[-1][12], found[-1][0]) if found else None
 
@@ -304,7 +304,7 @@ def _is_plain(row: Row) -> bool:
     )
 
 
-def _mended(row: Row, job: JobRecord) -> Row:
+def _with_written_values(row: Row, job: JobRecord) -> Row:
     """A strange row with the numbers that were read from it."""
     used = job.wall_s, job.cpu_user_s, job.cpu_kernel_s
     return (*row[:11], job.submitted_at, job.ended_at, *row[13:15], *used, *row[18:])
