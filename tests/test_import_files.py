@@ -381,7 +381,7 @@ def test_an_archive_of_zstd_is_named_where_nothing_can_read_it(tmp_path: Path, d
     packed = write(tmp_path / "accounting.1.zst", [b"\x28\xb5\x2f\xfd" + bytes(20)])
     write(tmp_path / "accounting", lines(2))
     code = (
-        "import sys; sys.modules['backports'] = sys.modules['compression'] = None; "
+        "import sys; sys.modules['backports.zstd'] = sys.modules['compression.zstd'] = None; "
         "from publisher.cli.main import main; main()"
     )
     config = write(

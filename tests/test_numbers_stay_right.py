@@ -297,7 +297,9 @@ def test_a_file_that_tells_nothing_is_not_0_jobs(text: str, tmp_path: Path) -> N
         portal.read(path, "SITE")
 
 
-@pytest.mark.parametrize(("there", "repair"), [(12, ""), (11, "republish --from 2028-03"), (13, "1 more than is ours")])
+@pytest.mark.parametrize(
+    ("there", "repair"), [(12, ""), (11, "republish --from 2028-03"), (13, "1 more than we published")]
+)
 def test_a_portal_that_does_not_tell_submit_hosts_apart(world: World, there: int, repair: str, tmp_path: Path) -> None:
     world.finish(
         [replace(job, endpoint_url=f"https://ce0{number % 2}.example.org/arex") for number, job in enumerate(JOBS)]

@@ -671,7 +671,7 @@ def test_a_changed_job_is_kept_as_it_was_sent_and_counted(site: SgasSite) -> Non
     run = site.publish()
     assert (run.status, site.outcome(run)["records"], site.outcome(run)["kept"]) == (0, 0, 1)
     a_day_passes(site)
-    assert "1 changed after delivery; the receiver takes no corrections" in site.run("publish", "--force").out
+    assert "1 changed after delivery; the receiver accepts no corrections" in site.run("publish", "--force").out
     assert_rows(site, [first, second, third])
     assert len(site.fake.requests) == 1
 

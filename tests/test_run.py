@@ -277,7 +277,7 @@ def test_sighup_refuses_a_bad_configuration_with_every_problem(site: SiteUnderTe
         daemon.wait_for("round ended: ok")
         site.path.write_text(site.path.read_text().replace("every: 1s", "every: soon\n    colour: blue"))
         daemon.send(signal.SIGHUP)
-        daemon.wait_for("all stays as it was")
+        daemon.wait_for("the old one stays in effect")
         assert "'soon' is not a length of time" in daemon.text()
         assert "targets.egi.colour: unknown key" in daemon.text()
         write(site, jobs(3, seed=2))

@@ -41,6 +41,8 @@ FORMATS: Final = (
 _ID: Final = re.compile(r"\b\d{8}[/-]\d{14}-[0-9a-f]{16}\b|\b\d{14}-[0-9a-f]{16}\b")
 _DIGEST: Final = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{40}\b")
 _FREE: Final = re.compile(r"\b[\d,]+ MiB free\b")
+# Which of them is seen depends on how much of the answer the kernel had handed over.
+_CUT_OFF: Final = re.compile(r"\(Connection reset by peer\)|\(RemoteDisconnected: [^()]*\)")
 _MAIN: Final[Callable[[], Any]] = next(iter(entry_points(group="console_scripts", name="publisher"))).load()
 
 
@@ -222,7 +224,7 @@ class World:
     def _normalised(self, text: str) -> str:
         for place, word in self._places.items():
             text = text.replace(place, word)
-        text = _FREE.sub("... MiB free", text)
+        text = _CUT_OFF.sub("(cut off)", _FREE.sub("... MiB free", text))
         return _DIGEST.sub(self._numbered("digest"), _ID.sub(self._numbered("id"), text))
 
     def _numbered(self, kind: str) -> Callable[[re.Match[str]], str]:

@@ -128,7 +128,7 @@ def _moment(value: object) -> Epoch | None:
     return None if number is None else Epoch(number)
 
 
-_HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}")
+_HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])")  # Python 3.14 reads 24 as the next day
 _WITHIN: Final = {f":{n // 60:02}:{n % 60:02}": n for n in range(3600)}
 _REMEMBERED: Final = 100_000  # hours: eleven years
 _HOST_ZONE: Final = Path("/etc/localtime")
