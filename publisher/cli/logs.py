@@ -55,12 +55,16 @@ class JournalLines(logging.Formatter):
         return "\n".join(f"<{priority}>{line}" for line in self._inner.format(record).split("\n"))
 
 
+def _moment(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+
+
 class JsonLines(logging.Formatter):
     """Log lines as JSON objects, one a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "time": _moment(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -73,21 +77,18 @@ class JsonLines(logging.Formatter):
 class PlainLines(logging.Formatter):
     """Log lines for people; tracebacks only where they are asked for."""
 
-    converter = staticmethod(time.gmtime)
-
     def __init__(self, *, tracebacks: bool, times: bool = True) -> None:
-        super().__init__(f"{'%(asctime)s ' if times else ''}%(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        super().__init__()
         self._tracebacks = tracebacks
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
-        return super().formatException(ei) if self._tracebacks else ""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        record.message = visible(record.message)
-        return super().formatMessage(record)
+        self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).rstrip("\n")
+        line = f"{record.levelname} {visible(record.getMessage())}"
+        if self._times:
+            line = f"{_moment(record)} {line}"
+        if self._tracebacks and record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line.rstrip("\n")
 
 
 def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:

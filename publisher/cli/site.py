@@ -168,8 +168,8 @@ class LiveSite:
         return None if opener is None else opener(source, self.environment)
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        from publisher.sources.arex.source import copies_directory
         from publisher.sources.importing.database import origin_of
+        from publisher.sources.sqlite_reader import copies_directory
 
         return origin_of(job.row, job.job_id, copies_below=copies_directory(self.environment))
 

@@ -120,9 +120,9 @@ class Formed(Protocol):
         ...
 
 
-def lighter(format: object, content: bytes) -> bytes | None:  # noqa: A002  # the field's word
+def lighter(record_format: object, content: bytes) -> bytes | None:
     """A record without what its format can leave out; None when it must stay as it is."""
-    return format.shed(content) if isinstance(format, Shedding) else None
+    return record_format.shed(content) if isinstance(record_format, Shedding) else None
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from threading import RLock
@@ -27,6 +27,9 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from publisher.model.errors import SourceError
+
+# Not /tmp, which is often memory: a copy may be as large as the database. It lies in a private directory, which mkdtemp makes.
+_COPIES: Final = "/var/tmp"  # noqa: S108  # never written to itself
 
 _NAME = "copy.db"
 
@@ -127,6 +130,11 @@ class OpenMode(StrEnum):
     SHARED = "shared"
     UNLOCKED = "unlocked"
     COPY = "copy"
+
+
+def copies_directory(environment: Mapping[str, str]) -> Path:
+    """Below which private copies of databases are made."""
+    return Path(environment.get("TMPDIR") or _COPIES)
 
 
 class CopyDirectory:

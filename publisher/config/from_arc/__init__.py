@@ -16,6 +16,7 @@ from publisher.config.from_arc.publishing_state import read_publishing_state
 from publisher.config.from_arc.reader import ArcConf, parse_arc_conf, read_arc_conf
 from publisher.config.from_arc.targets import Takeover
 from publisher.model.errors import SourceError
+from publisher.sources.sqlite_reader import copies_directory
 
 __all__ = [
     "ArcConf",
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 _STATE: Final = "accounting/publishing.db"
-_COPIES: Final = "/var/tmp"  # noqa: S108  # copies go to a private directory below it
 
 
 def convert(
@@ -43,7 +43,7 @@ def convert(
     where = state or (control_dir / _STATE if control_dir else None)
     stopped = None
     if where is not None and (state is not None or _is_there(where)):
-        stopped = read_publishing_state(where, _copies_below(environment))
+        stopped = read_publishing_state(where, copies_directory(environment))
     return make_page(conf, Takeover(stopped=stopped, where=str(where or _STATE), now=now), site=site)
 
 
@@ -58,7 +58,3 @@ def _is_there(path: Path) -> bool:
             "run this as a user who may, or name a copy with --state"
         ) from error
     return True
-
-
-def _copies_below(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("TMPDIR") or _COPIES)

@@ -124,16 +124,16 @@ class JobBatches:
 
     def __init__(
         self,
-        format: JobFormat,  # noqa: A002  # the field's word
+        job_format: JobFormat,
         builder: BatchBuilder,
         sender: MessageSender,
         *,
         guard: Guard | None = None,
     ) -> None:
-        self._format = format
+        self._format = job_format
         self._builder = builder
         self._sender = sender
-        row_keys = format.receiver.row_keys
+        row_keys = job_format.receiver.row_keys
         self._keys = None if row_keys is None else row_keys()
         self._guard = guard
         self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals

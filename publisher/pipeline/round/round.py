@@ -253,7 +253,7 @@ class Round:
     def _new_dispatch(self, state: TargetState) -> MessageSender:
         return MessageSender(
             target=self._live.name,
-            format=self._live.format,
+            record_format=self._live.format,
             transport=self._live.transport,
             ledger=self._ledger,
             policy_digest=self._live.policy_digest,

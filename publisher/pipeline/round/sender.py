@@ -100,7 +100,7 @@ class MessageSender:
         self,
         *,
         target: str,
-        format: JobFormat | SummaryFormat | SyncFormat,  # noqa: A002  # the field's word, as in the configuration
+        record_format: JobFormat | SummaryFormat | SyncFormat,
         transport: Transport,
         ledger: Ledger,
         policy_digest: str,
@@ -111,7 +111,7 @@ class MessageSender:
         frame_of: Callable[[str], Frame],
     ) -> None:
         self._target = target
-        self._format = format
+        self._format = record_format
         self._transport = transport
         self._ledger = ledger
         self._policy_digest = policy_digest

@@ -64,7 +64,7 @@ def open_sink(
     if isinstance(live.format, SummaryFormat):
         return MonthlyTotals(
             target=live.name,
-            format=live.format,
+            summary_format=live.format,
             decider=decider,
             source=source,
             ledger=ledger,

@@ -98,7 +98,7 @@ class MonthlyTotals:
         self,
         *,
         target: str,
-        format: SummaryFormat,  # noqa: A002  # the field's word
+        summary_format: SummaryFormat,
         decider: Decider,
         source: Source,
         ledger: Ledger,
@@ -110,7 +110,7 @@ class MonthlyTotals:
         page_read: Callable[[Page], None],
     ) -> None:
         self._target = target
-        self._format = format
+        self._format = summary_format
         self._decider = decider
         self._source = source
         self._ledger = ledger

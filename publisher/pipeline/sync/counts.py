@@ -99,7 +99,7 @@ def send_counts(
     with ledger.working_on(target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)):
         sender = MessageSender(
             target=target.name,
-            format=form,
+            record_format=form,
             transport=live.transport,
             ledger=ledger,
             policy_digest=live.policy_digest,

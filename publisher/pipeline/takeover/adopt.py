@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
@@ -31,8 +30,6 @@ from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import as_jura, as_read_by_jura, jura_selection
 from publisher.pipeline.takeover.lost_jobs import LostJob, LostJobs, Search, Watermark, look_for_lost, report
 from publisher.sources.base import Source
-
-_COPIES: Final = "/var/tmp"  # noqa: S108  # copies go to a private directory below it
 
 
 def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:

@@ -27,7 +27,7 @@ from publisher.sources.arex.rows import ReadOptions, Row
 from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, local_zone
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, RowsAhead, Source, SourceFacts
-from publisher.sources.sqlite_reader import CopyDirectory, check_readable
+from publisher.sources.sqlite_reader import CopyDirectory, check_readable, copies_directory
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -35,8 +35,6 @@ _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 # Rows that are only counted come so many pages at once: there are more of each kind, and they are read as quickly.
 _ALIKE_PAGES: Final = 8
 _END, _COUNTED_END = 12, 3  # EndTime's place in a row, and in one that is only counted
-# Copies may be as large as the database, and /tmp is often memory.
-_COPIES: Final = "/var/tmp"  # noqa: S108  # mkdtemp makes a private directory below
 
 
 def _at_least(lowest: int) -> Mapping[str, object]:
@@ -106,11 +104,6 @@ def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[li
             databases.append(ArexWritingOrder(name, copies))
             stack.callback(databases[-1].close)
         yield databases
-
-
-def copies_directory(environment: Mapping[str, str]) -> Path:
-    """Below which private copies of databases are made."""
-    return Path(environment.get("TMPDIR") or _COPIES)
 
 
 class ArexSource:

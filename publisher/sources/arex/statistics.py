@@ -15,7 +15,7 @@ from publisher.sources.arex.counting.count import CountingDatabase, Stretch, wit
 from publisher.sources.arex.database import DatabaseOptions, stored_job_id
 from publisher.sources.arex.job_details import read_sheet
 from publisher.sources.arex.rows import Row
-from publisher.sources.arex.source import Options, copies_directory, database_paths
+from publisher.sources.arex.source import Options, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone
 from publisher.sources.sqlite_reader import CopyDirectory
 from publisher.sources.statistics import (

@@ -28,7 +28,7 @@ from publisher.sources.arex import queries
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, DatabaseOptions, stored_job_id
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowReader
-from publisher.sources.arex.source import Options, copies_directory, database_paths
+from publisher.sources.arex.source import Options, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone, positive, text_of
 from publisher.sources.sqlite_reader import CopyDirectory
 from publisher.sources.statistics import UsageGroup, UsagePage
