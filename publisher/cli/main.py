@@ -71,10 +71,9 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
-    except Exception as error:
-        if isinstance(error, OSError) and _is_of_output(error):
-            return _cannot_print(error)
-        log.critical("a bug in publisher", exc_info=True)
+    except OSError as error:
+        return _cannot_print(error) if _is_of_output(error) else _bug(error)
+    except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
         return _bug(error)
 
 
@@ -85,6 +84,7 @@ def _site(path: Path, stop: threading.Event) -> LiveSite:
 
 
 def _bug(error: Exception) -> int:
+    log.critical("a bug in publisher", exc_info=error)
     error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
     return BUG
 

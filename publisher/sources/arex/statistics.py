@@ -17,7 +17,7 @@ from publisher.sources.arex.job_details import read_sheet
 from publisher.sources.arex.rows import Row
 from publisher.sources.arex.source import Options, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone
-from publisher.sources.sqlite_reader import CopyDirectory
+from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import (
     CountedJob,
     CountedPage,

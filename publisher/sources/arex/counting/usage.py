@@ -30,7 +30,7 @@ from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowReader
 from publisher.sources.arex.source import Options, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone, positive, text_of
-from publisher.sources.sqlite_reader import CopyDirectory
+from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import UsageGroup, UsagePage
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
