@@ -9,6 +9,7 @@ from setuptools import setup
 
 HERE = Path(__file__).parent
 MADE = Path("build/made")
+EXAMPLE = "publisher/config/example.yaml"
 
 sys.path.insert(0, str(HERE))  # builds in isolation do not have the source tree on their path
 
@@ -29,7 +30,7 @@ def _shared() -> list[tuple[str, list[str]]]:
         ("share/doc/accounting-publisher", ["README.md"]),  # which units and configuration refer to
         (
             "share/doc/accounting-publisher/conf",
-            [str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())],
+            [*(str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())), EXAMPLE],
         ),
     ]
 

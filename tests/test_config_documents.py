@@ -1,7 +1,6 @@
 """The sample configuration and publisher.yaml(5) name the keys that are read, all of them and no others."""
 
 import re
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -116,11 +115,6 @@ def test_the_sample_shows_every_key_and_no_others() -> None:
     read = set().union(*blocks().values()) | set(keys_of(OneBenchmark))
     assert read - shown == set()
     assert shown - read == {"egi", "nordic", "hand_over", *PLUGINS.importers}
-
-
-def test_the_copy_for_packages_is_the_sample() -> None:
-    source = files("publisher.config").joinpath("example.yaml").read_bytes()
-    assert (ROOT / "conf" / "publisher.yaml").read_bytes() == source
 
 
 def test_keys_of_a_transport_are_not_those_of_every_target() -> None:

@@ -106,6 +106,7 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path
         "share/zsh/site-functions/_publisher",
         "share/doc/accounting-publisher/README.md",
         *(f"share/doc/accounting-publisher/{name}" for name in below("conf")),
+        "share/doc/accounting-publisher/conf/example.yaml",
     }
     sample = [sys.executable, "-c", "from publisher.cli.main import main; main()", "config", "example"]
     done = subprocess.run(sample, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
