@@ -30,14 +30,14 @@ test-long: $(VENV)/.ready  ## the tests that take minutes: among them random wal
 fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreign ones, led by coverage (atheris)
 	$(BIN)/pip install --quiet atheris
 	for reader in gridengine-colon gridengine-json sonar-texts formula answer arc-conf configuration; do \
-		$(BIN)/python -m tests.guided_fuzz $$reader -runs=$(FUZZ_RUNS) -max_len=2000 -timeout=20 -rss_limit_mb=1024 || exit 1; \
+		$(BIN)/python -m tests.fuzz.guided_fuzz $$reader -runs=$(FUZZ_RUNS) -max_len=2000 -timeout=20 -rss_limit_mb=1024 || exit 1; \
 	done
 
 soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itself, its status says whether all is there
-	$(BIN)/python -m tests.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
+	$(BIN)/python -m tests.faults.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
 
 faults: $(VENV)/.ready  ## try all faults, and write the README's table of them
-	$(BIN)/python -m tests.faults_tried --write
+	$(BIN)/python -m tests.faults.faults_tried --write
 
 lint: $(VENV)/.ready  ## style, formatting, types, and who may import whom
 	$(BIN)/ruff check .
@@ -71,7 +71,7 @@ rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
 
 check-packages: deb  ## the package on a fresh Debian in a folder: as root, with mmdebstrap
 	$(MAKE) $(VENV)/.ready
-	$(BIN)/pytest -n 0 -m long tests/test_installed.py
+	$(BIN)/pytest -n 0 -m long tests/project/test_installed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ from benchmarks import ground
 from benchmarks.ground import Receiver
 from benchmarks.measure import PUBLISHER, run_python
 from benchmarks.report import Line
-from tests import gridengine_files, sonar_files
+from tests.support import gridengine_files, sonar_files
 
 _PATIENCE_S: Final = 300
 _JOBS_AT_ONCE: Final = 500

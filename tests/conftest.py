@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.pki import PKI, Credential
+from tests.support.pki import PKI, Credential
 
 pytest_plugins = ["tests.fake_ams.fixtures"]
 

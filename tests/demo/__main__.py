@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from tests import sonar_files
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
-from tests.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
-from tests.pki import PKI
-from tests.sites import Row, SiteUnderTest
+from tests.support import sonar_files
+from tests.support.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
+from tests.support.pki import PKI
+from tests.support.sites import Row, SiteUnderTest
 
 JOBS = 3_000
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
-from tests.pki import PKI, Credential
+from tests.support.pki import PKI, Credential
 
 
 def main() -> int:

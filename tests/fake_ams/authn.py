@@ -12,7 +12,7 @@ from tests.fake_ams.faults import ServiceName
 from tests.fake_ams.names import authn_dn
 from tests.fake_ams.storage import Store
 from tests.fake_ams.wire import NOT_FOUND, Answer, Body, Head, go_json
-from tests.pki import validity
+from tests.support.pki import validity
 
 _JSON = "application/json; charset=utf-8"
 _PATH = ("v1", "service-types")

@@ -11,7 +11,7 @@ from cryptography import x509
 from tests.fake_ams.faults import Act, Fault, FaultScript, ServiceName
 from tests.fake_ams.recorder import Recorder, Request
 from tests.fake_ams.wire import Answer, Body, Disconnected, Head, Malformed, Peer, render
-from tests.pki import slash_dn
+from tests.support.pki import slash_dn
 
 LINGER_S = 0.5
 """How long Go's server waits after a half-close before it drops a client that still uploads."""

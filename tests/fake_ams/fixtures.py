@@ -6,8 +6,8 @@ import pytest
 
 from tests.fake_ams.raw import Caller
 from tests.fake_ams.service import FakeAMS
-from tests.pki import PKI
-from tests.ports import reserved_port
+from tests.support.pki import PKI
+from tests.support.ports import reserved_port
 
 
 @pytest.fixture(scope="session")

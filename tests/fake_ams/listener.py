@@ -11,7 +11,7 @@ from tests.fake_ams.conversation import LINGER_S, Conversation, Service
 from tests.fake_ams.faults import CONNECT, Act, FaultScript
 from tests.fake_ams.recorder import Recorder
 from tests.fake_ams.wire import Disconnected, Peer
-from tests.pki import Credential
+from tests.support.pki import Credential
 
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
 _PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"

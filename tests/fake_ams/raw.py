@@ -5,8 +5,8 @@ import json
 import ssl
 
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
-from tests.patience import PATIENCE_S
-from tests.pki import Credential
+from tests.support.patience import PATIENCE_S
+from tests.support.pki import Credential
 
 PUBLISH = f"/v1/projects/{PROJECT}/topics/{TOPIC}:publish"
 TEXT, JSON = "text/plain; charset=utf-8", "application/json; charset=utf-8"

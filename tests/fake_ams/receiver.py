@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.fake_ams import signature
 from tests.fake_ams.storage import Message
-from tests.pki import slash_dn
+from tests.support.pki import slash_dn
 
 CRASHES = frozenset(
     {

@@ -8,7 +8,7 @@ from typing import overload
 
 from tests.fake_ams.faults import Fault, ServiceName
 from tests.fake_ams.wire import Headers
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from tests.fake_ams.names import authn_dn
 from tests.fake_ams.recorder import Recorder
 from tests.fake_ams.routes import all_routes
 from tests.fake_ams.storage import Message, Store, User, new_token
-from tests.patience import PATIENCE_S
-from tests.pki import PKI, Credential, parse_slash_dn
+from tests.support.patience import PATIENCE_S
+from tests.support.pki import PKI, Credential, parse_slash_dn
 
 RECORD_LIMIT: dict[Profile, int] = {"old": 1_000_000, "new": 1_500_000}
 PROJECT, TOPIC = "accounting", "gLite-APEL"

@@ -18,8 +18,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from tests.patience import PATIENCE_S
-from tests.pki import validity
+from tests.support.patience import PATIENCE_S
+from tests.support.pki import validity
 
 _DIGESTS: dict[str, hashes.HashAlgorithm] = {
     "2b0e03021a": hashes.SHA1(),  # noqa: S303 the receiver takes it, so the model must

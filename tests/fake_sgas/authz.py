@@ -11,7 +11,7 @@ from typing import Literal
 from cryptography import x509
 
 from tests.fake_sgas.failures import Crash, Generation
-from tests.pki import SHORT_NAMES
+from tests.support.pki import SHORT_NAMES
 
 Spelling = Literal["comma", "slash"]
 """comma: RFC 2253, nginx from 1.11.6; slash: legacy."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fake_sgas.service import FakeSGAS
-from tests.pki import PKI
-from tests.ports import reserved_port
+from tests.support.pki import PKI
+from tests.support.ports import reserved_port
 
 
 @pytest.fixture

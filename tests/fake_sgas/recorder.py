@@ -7,7 +7,7 @@ from typing import overload
 
 from tests.fake_ams.wire import Headers
 from tests.fake_sgas.faults import Fault
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from tests.fake_sgas.faults import FaultScript
 from tests.fake_sgas.front import Front
 from tests.fake_sgas.recorder import Recorder
 from tests.fake_sgas.rows import Row
-from tests.pki import PKI, Credential, validity
+from tests.support.pki import PKI, Credential, validity
 
 
 class FakeSGAS:

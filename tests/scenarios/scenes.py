@@ -13,11 +13,11 @@ from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, ho
 from tests.fake_ams import Fault as AmsFault
 from tests.fake_sgas import Fault as SgasFault
 from tests.fake_sgas import bad_gateway, unavailable
-from tests.gridengine_files import colon, entries, jsonl, write
 from tests.scenarios import questions
 from tests.scenarios.pinned import Clock
 from tests.scenarios.world import FORMATS, World
-from tests.sonar_files import CLUSTER, collections
+from tests.support.gridengine_files import colon, entries, jsonl, write
+from tests.support.sonar_files import CLUSTER, collections
 
 _COMMANDS: Final = (
     *("publish", "run", "republish", "sync", "status", "trace", "explain", "quarantine", "stats", "job", "export"),
@@ -25,7 +25,7 @@ _COMMANDS: Final = (
     *("quarantine list", "quarantine release", "quarantine drop", "job info", "job events", "job transfers"),
     *("import gridengine", "import sonar", "config check", "config show", "config example", "config from-arc"),
 )
-_ARC_CONF: Final = Path(__file__).parent.parent / "arc_conf"
+_ARC_CONF: Final = Path(__file__).parents[1] / "support" / "arc_conf"
 
 
 def jobs(count: int, seed: int = 1, *, month: int = 10) -> list[SampleJob]:

@@ -24,7 +24,7 @@ from tests.arex_databases import RawRow, SampleJob, Schema, Writer
 from tests.fake_ams.receiver import Receiver, Refused
 from tests.fake_ams.service import PROJECT, FakeAMS
 from tests.fake_sgas import FakeSGAS
-from tests.pki import PKI, Credential
+from tests.support.pki import PKI, Credential
 
 USER: Final = "observed"
 # One topic each: the configuration refuses two formats to one topic.

@@ -1,7 +1,7 @@
 """What the statements of this folder need of a database: SQLite today, any other that speaks the same SQL.
 
 Statements have named parameters (`:name`) and keep to what SQLite and PostgreSQL both understand
-(`tests/test_portable_sql.py` says what that leaves out). Everything that only one of them knows is behind this Protocol.
+(`tests/ledger/test_portable_sql.py` says what that leaves out). Everything that only one of them knows is behind this Protocol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Jobs that are alike, counted into their months at once: judged by one that speaks for all, then added up.
 
-What comes out is what one by one would (tests/test_counting.py): whoever is known with other values, is held in quarantine,
-or breaks a rule, is left for a look of its own.
+What comes out is what one by one would (tests/pipeline/test_counting.py): whoever is known with other values, is held in
+quarantine, or breaks a rule, is left for a look of its own.
 """
 
 from __future__ import annotations

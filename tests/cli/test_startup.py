@@ -1,0 +1,159 @@
+"""What a command loads: `status` and rounds with nothing to do are mostly start-up, and a careless import is felt by all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.support.patience import PATIENCE_S
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+
+_CODE: Final = """
+import json, sys
+from publisher.cli.main import run
+status = run(sys.argv[1:])
+print()
+ours = {name: vars(module) for name, module in sys.modules.items() if f"{name}.".startswith("publisher.")}
+dataclasses = [
+    f"{name}.{value.__qualname__}" for name, values in ours.items() for value in values.values()
+    if isinstance(value, type) and value.__module__ == name and "__dataclass_params__" in vars(value)
+]
+print(json.dumps([sorted(sys.modules), sorted(set(dataclasses))]))
+sys.exit(status)
+"""
+
+# Of other commands, and of plug-ins and keys that the configuration does not name. A name stands for all that is in it.
+OF_OTHERS: Final = (
+    "publisher.config.from_arc",
+    "publisher.cli.commands.charge",
+    "publisher.reporting.charges",
+    "publisher.reporting.charges.run",
+    "publisher.pipeline.sync.check",
+    "publisher.config.charges",
+    "publisher.transports.sgas",
+    "publisher.transports.spool",
+    "publisher.doctor",
+    "publisher.reporting.explain",
+    "publisher.reporting.export",
+    "publisher.formats.apel.summary_text",
+    "publisher.formats.apel.car_check",
+    "publisher.formats.sgas.ogf_ur",
+    "publisher.sources.importing",
+    "publisher.sources.importers",
+    *(f"publisher.cli.commands.{name}" for name in ("import_", "doctor", "explain", "export", "job", "quarantine")),
+    *(f"publisher.cli.commands.{name}" for name in ("republish", "source", "stats", "sync", "trace")),
+    "publisher.ledger.sql.charges",
+    "publisher.ledger.sql.history",
+    "publisher.ledger.dry_run",
+    "publisher.reporting.metrics",
+    "publisher.pipeline.republish.plan",
+    "publisher.pipeline.sync.portal",
+    "publisher.reporting.html",
+    "publisher.reporting.report",
+    "publisher.pipeline.republish.run",
+    "publisher.pipeline.daemon.daemon",
+    "publisher.config.cron",
+    "publisher.cli.commands.run",
+    "publisher.pipeline.takeover.compare",
+    "publisher.sources.statistics",
+    "publisher.reporting.statistics",
+    "publisher.reporting.usage",
+)
+OF_A_ROUND: Final = (
+    "publisher.pipeline.parallel",
+    "publisher.pipeline.round.batches",
+    "publisher.transports.ams.transport",
+    "publisher.pipeline.round.sender",
+    "publisher.formats.apel.car",
+    "publisher.pipeline.round.decision",
+    "publisher.pipeline.round.outcome",
+    "publisher.pipeline.round.round",
+    "publisher.cli.commands.publish",
+    "publisher.pipeline.round.totals",
+    "publisher.pipeline.sync.counts",
+    "publisher.pipeline.takeover.adopt",
+)
+# requests and lxml come with the first message.
+HEAVY: Final = ("apscheduler", "jinja2", "lxml", "matplotlib", "prometheus_client", "requests", "rich", "urllib3")
+CRYPTOGRAPHY: Final = ("cryptography", "ssl")
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Everything there is has been sent."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    with made.arex() as arex:
+        for job in generate(1, 5, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)):
+            arex.write(job)
+    first = made.publish()
+    assert first.status == 0, first.err
+    return made
+
+
+def loaded(site: SiteUnderTest, *arguments: str) -> set[str]:
+    """The modules of a process of its own after the command."""
+    return defined(site, *arguments)[0]
+
+
+def defined(site: SiteUnderTest, *arguments: str) -> tuple[set[str], list[str]]:
+    """The modules of a process of its own after the command, and the dataclasses of ours that were defined in it."""
+    command = [sys.executable, "-c", _CODE, "--config", str(site.path), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    modules, dataclasses = json.loads(ended.stdout.splitlines()[-1])
+    return set(modules), dataclasses
+
+
+def among(modules: set[str], *names: str) -> list[str]:
+    return [name for name in names if any(f"{module}.".startswith(f"{name}.") for module in modules)]
+
+
+def test_status_loads_nothing_of_a_round_or_of_another_command(site: SiteUnderTest) -> None:
+    modules = loaded(site, "status")
+    assert "publisher.pipeline.status" in modules
+    assert among(modules, *OF_OTHERS, *OF_A_ROUND, *HEAVY, *CRYPTOGRAPHY) == []
+
+
+@pytest.mark.parametrize(("arguments", "most"), [(["status"], 62), (["publish", "--force"], 80)])
+def test_few_classes_are_made_on_the_way(site: SiteUnderTest, arguments: list[str], most: int) -> None:
+    """A frozen dataclass takes three times as long to define as a named tuple; a fifth of a round with nothing to do once."""
+    modules, dataclasses = defined(site, *arguments)
+    assert len(dataclasses) <= most, dataclasses
+    ours = [name for name in modules if f"{name}.".startswith("publisher.")]
+    assert len(ours) <= most + 45, sorted(ours)
+
+
+def test_a_round_with_nothing_to_do_loads_nothing_of_another_command(site: SiteUnderTest) -> None:
+    modules = loaded(site, "publish", "--force")
+    assert among(modules, *OF_A_ROUND) == list(OF_A_ROUND)
+    assert among(modules, *OF_OTHERS, *HEAVY) == []
+
+
+def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:
+    site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    del site.config["targets"]["egi"]["every"]
+    site.config["targets"]["egi"]["cron"] = "0 3 * * *"
+    site.save()
+    expected = [
+        "publisher.reporting.charges",
+        "publisher.config.charges",
+        "publisher.config.cron",
+        "apscheduler",
+    ]
+    assert among(loaded(site, "status"), *OF_OTHERS, *HEAVY) == expected
+
+
+@pytest.mark.parametrize("name", [*OF_OTHERS, *OF_A_ROUND])
+def test_the_modules_are_called_so(name: str) -> None:
+    """A module under a new name would be loaded unseen."""
+    assert find_spec(name) is not None

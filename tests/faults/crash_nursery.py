@@ -1,0 +1,113 @@
+"""Publishers that end in the middle of a write, one after another: `python -m tests.faults.crash_nursery`.
+
+A process that has everything loaded reads orders from its standard input, one JSON object a line, and forks a publisher for
+each: a real process, that a signal really ends, in a tenth of the time. The order says where it ends:
+
+- `fatal`: SIGKILL before that statement of SQL on the state, counted from 1 over all of its connections;
+- `most_bytes`: no file may grow beyond; with `by_signal` the write that tries is the last (SIGXFSZ), in the middle of a page
+  where the limit is, otherwise it fails as on a full disk.
+
+The answer: `status` (negative: the signal), `statements` that were begun, and `synced`: for each file of the state its length
+when a transaction last ended, which is what a loss of power leaves for certain (WAL with synchronous=FULL).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import sqlite3
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from publisher.cli import main as cli
+from publisher.cli import progress
+from publisher.cli.commands import publish as sending
+from publisher.formats.apel import car, car_check
+from publisher.ledger.sql import ledger
+from publisher.sources.arex import source
+from publisher.transports.ams import transport
+
+LOADED = (sending, progress, transport, car, car_check, ledger, source)  # so that not every fork loads them anew
+
+
+class Tracer:
+    """Counts statements on the state, tells what is synced behind each end of a transaction, and ends the process when told."""
+
+    def __init__(self, state: str, fatal: int, told: int) -> None:
+        self.statements = 0
+        self._state = state
+        self._fatal = fatal
+        self._told = told
+        self._ended = True
+
+    def connect(self, *arguments: Any, **keywords: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = _CONNECT(*arguments, **keywords)
+        if self._state in str(arguments[0]):
+            connection.set_trace_callback(self.statement)
+        return connection
+
+    def statement(self, text: str) -> None:
+        self.statements += 1
+        if self._ended:
+            sizes = {suffix: _size(self._state + suffix) for suffix in ("", "-wal")}
+            os.write(self._told, json.dumps({"statements": self.statements, "synced": sizes}).encode() + b"\n")
+        self._ended = text.startswith("COMMIT")
+        if self.statements == self._fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_CONNECT: Any = sqlite3.connect
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def publish(order: dict[str, Any], told: int) -> int:
+    """In the forked process."""
+    tracer = Tracer(order["state"], order.get("fatal", 0), told)
+    setattr(sqlite3, "connect", tracer.connect)  # noqa: B010  # the library's: a plain assignment has another type
+    if most := order.get("most_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if order.get("by_signal") else signal.SIG_IGN)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = cli.run(["--config", order["config"], *order.get("command", ["publish", "--force"])])
+    os.write(told, json.dumps({"statements": tracer.statements, "said": err.getvalue()[-2000:]}).encode() + b"\n")
+    return status
+
+
+def one(order: dict[str, Any]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        status = 70
+        try:
+            status = publish(order, writing)
+        finally:
+            os._exit(status)
+    os.close(writing)
+    answer: dict[str, Any] = {"synced": {}, "said": ""}
+    with os.fdopen(reading) as lines:
+        for line in lines:
+            answer |= json.loads(line)
+    _, ended = os.waitpid(child, 0)
+    return answer | {"status": os.waitstatus_to_exitcode(ended)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(one(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

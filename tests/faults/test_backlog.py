@@ -1,0 +1,277 @@
+"""`status`, Nagios' line and metrics while very many jobs wait, or while somebody holds a database locked."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher.ledger.sqlite.connection import open_ledger_file
+from publisher.model.errors import LedgerError
+from publisher.model.job import Epoch
+from publisher.model.time import Window
+from publisher.pipeline import status as standing
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, TargetStatus
+from publisher.reporting.metrics import collector
+from publisher.sources.arex.source import Options, create
+from publisher.sources.base import Cursor, OpenRow, Page, RowsAhead, Source
+from tests.arex_databases import Writer, bulk, generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.service import FakeAMS
+from tests.support.metrics_site import WatchedSite
+from tests.support.pki import PKI
+from tests.support.sites import ConfiguredSite, SiteUnderTest
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+JOBS = 2 * LOOKED_AT + 700
+PAGE = 500
+
+
+@dataclass
+class CountingSource:
+    """A source that tells how much was read of it, and how long a lock was to be waited for."""
+
+    source: Source
+    read: list[int] = field(default_factory=list)
+    counted: list[RowsAhead] = field(default_factory=list)
+
+    def since(self, *asked: Any, **also: Any) -> Iterator[Page]:
+        for page in self.source.since(*asked, **also):
+            self.read.append(page.rows_read)
+            yield page
+
+    def reread(self, *asked: Any, **also: Any) -> Iterator[Page]:
+        for page in self.source.reread(*asked, **also):
+            self.read.append(page.rows_read)
+            yield page
+
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        self.counted.append(self.source.ahead(cursor, start, late_before))
+        return self.counted[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+
+class CountingSite:
+    """A site that keeps every source that was asked of it."""
+
+    def __init__(self, site: WatchedSite) -> None:
+        self._site = site.live()
+        self.sources: list[CountingSource] = []
+        self.waits: list[float | None] = []
+
+    def source(self, *, lock_wait_s: float | None = None) -> Any:
+        self.waits.append(lock_wait_s)
+        self.sources.append(CountingSource(self._site.source(lock_wait_s=lock_wait_s)))
+        return self.sources[-1]
+
+    @property
+    def rows(self) -> int:
+        return sum(sum(source.read) for source in self.sources)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site, name)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("many") / "accounting_v2.db"
+    bulk(path, 2, JOBS, 1, START, END)
+    return path
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> WatchedSite:
+    return WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
+
+
+def put(database: Path, site: ConfiguredSite) -> None:
+    site.database().parent.mkdir(parents=True, exist_ok=True)
+    site.database().write_bytes(database.read_bytes())
+
+
+def status(site: CountingSite) -> TargetStatus:
+    found, trouble = standing.status(site, targets=["egi"])
+    assert trouble == ""
+    return found[0]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Held by somebody who lets no one read."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        if path.name == "publishing.db":
+            holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        else:
+            holder.execute("PRAGMA journal_mode = DELETE")
+        holder.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_of_very_many_jobs_the_first_are_looked_at_and_the_others_counted(
+    site: WatchedSite, many: Path, form: str
+) -> None:
+    put(many, site.site)
+    site.site.config["targets"]["egi"]["format"] = form
+    counting = CountingSite(site)
+    found = status(counting)
+    with closing(counting.source()) as source:
+        assert (found.pending, found.exact) == (source.count(Window()), False)
+    assert found.pending == JOBS
+    assert LOOKED_AT <= counting.rows < LOOKED_AT + PAGE
+    assert [ahead.rows for source in counting.sources for ahead in source.counted] == [JOBS - LOOKED_AT]
+    with closing(sqlite3.connect(many)) as connection:
+        assert found.oldest_unsent == connection.execute("SELECT min(EndTime) FROM AAR").fetchone()[0]
+
+
+def test_so_is_it_said(site: WatchedSite, many: Path, fake_ams: FakeAMS) -> None:
+    put(many, site.site)
+    told = site.site.run("status", "--json").json["targets"]["egi"]
+    assert (told["pending"], told["exact"]) == (JOBS, False)
+    assert f"at most {JOBS:,}" in site.site.run("status").out
+    _, line = site.nagios("--warning", "pending=10")
+    assert f"egi: at most {JOBS:,} jobs pending" in line
+    assert f"'egi_pending'={JOBS};10" in line
+    fake_ams.faults.always(Fault.status(503))
+    site.site.config["targets"]["egi"]["attempts"] = 1
+    site.round(force=True)
+    assert site.told()["publisher_pending_jobs", "egi"] > JOBS - LOOKED_AT
+
+
+def test_few_jobs_are_counted_exactly(site: WatchedSite) -> None:
+    with site.site.arex() as arex:
+        for job in generate(1, 40, START, END):
+            arex.write(job)
+    site.site.config["targets"]["egi"]["vos"] = ["atlas"]
+    counting = CountingSite(site)
+    found = status(counting)
+    assert found.exact
+    assert found.pending is not None
+    assert 0 < found.pending < 40
+    assert counting.rows == 40
+    assert f"at most {found.pending}" not in site.site.run("status").out
+
+
+def test_jobs_that_run_cost_next_to_nothing_and_those_that_ended_since_are_counted(site: WatchedSite) -> None:
+    """Rows that were read before their jobs ended: only those that have ended by now are read again."""
+    jobs = list(generate(2, 60, START, END))
+    with site.site.arex() as arex:
+        for job in jobs[:50]:
+            arex.accept(job)
+        for job in jobs[50:]:
+            arex.write(job)
+        site.round(force=True)
+        assert status(CountingSite(site)).pending == 0
+        for job in jobs[:7]:
+            arex.finish(job)
+        counting = CountingSite(site)
+        found = status(counting)
+    assert (found.pending, found.exact, counting.rows) == (7, True, 7)
+    assert found.oldest_unsent == min(job.end_time for job in jobs[:7])
+
+
+def test_several_targets_share_what_is_looked_at(site: WatchedSite, many: Path) -> None:
+    put(many, site.site)
+    targets = site.site.config["targets"]
+    targets["second"] = dict(targets["egi"])
+    counting = CountingSite(site)
+    found, _ = standing.status(counting, targets=[])
+    assert [one.pending for one in found] == [JOBS, JOBS]
+    assert counting.rows <= LOOKED_AT + 2 * PAGE
+
+
+def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: Path) -> None:
+    """Behind a cursor that fits no more all rows are ahead; a start leaves out what ended before it."""
+    path = tmp_path / "accounting_v2.db"
+    path.write_bytes(many.read_bytes())
+    with closing(sqlite3.connect(path)) as connection:
+        ends = [end for (end,) in connection.execute("SELECT EndTime FROM AAR ORDER BY RecordID")]
+    with closing(create(Options(databases=(str(path),)), {})) as source:
+        strange = Cursor(database=str(path), record_id=JOBS - 10, anchor="another job's")
+        assert source.ahead(strange, None, None) == (JOBS, 0, min(ends))
+        page = next(source.since(None, str(path), frozenset(), END))
+        assert page.cursor is not None
+        left = ends[page.cursor.record_id :]
+        middle = Epoch(sorted(left)[len(left) // 2])
+        later = [end for end in left if end >= middle]
+        assert source.ahead(page.cursor, middle, Epoch(middle + 9000)) == (
+            len(later),
+            sum(end < middle + 9000 for end in later),
+            middle,
+        )
+        assert source.rows() == JOBS == source.count(Window())
+
+
+@pytest.mark.parametrize("columns", [{"EndTime": None}, {"EndTime": 0}, {"EndTime": "soon"}, {"EndTime": b"\0"}])
+def test_rows_are_counted_as_the_index_on_ends_has_them(tmp_path: Path, columns: dict[str, object]) -> None:
+    path = tmp_path / "a.db"
+    with Writer(path) as arex:
+        for job in generate(3, 9, START, END):
+            arex.write(job)
+        arex.connection.execute("UPDATE AAR SET EndTime = ? WHERE RecordID = 4", (columns["EndTime"],))
+    with closing(create(Options(databases=(str(path),)), {})) as source:
+        assert source.rows() == source.count(Window()) == 8
+        rows = [OpenRow(row=row.row, finished_seen_at=None) for row in _rows_of(source, path)]
+        assert len(source.ends(rows)) == 8
+
+
+def _rows_of(source: Source, path: Path) -> Sequence[Any]:
+    pages = list(source.since(None, str(path), frozenset(), END))
+    return [one for page in pages for one in (*page.jobs, *page.skipped, *page.open)]
+
+
+def test_a_locked_accounting_database_is_told_as_what_it_is(site: WatchedSite, many: Path) -> None:
+    """Once, for all targets; what the ledger knows is told all the same."""
+    put(many, site.site)
+    targets = site.site.config["targets"]
+    targets["second"] = dict(targets["egi"])
+    with locked(site.site.database()):
+        counting = CountingSite(site)
+        found, trouble = standing.status(counting, targets=[])
+        assert [(one.pending, one.late, one.delivered) for one in found] == [(None, None, 0)] * 2
+        assert counting.waits == [LOCK_WAIT_S], "and no more: it is locked for the second target too"
+        assert LOCK_WAIT_S <= 2
+        for word in (str(site.site.database()), "another process holds it locked", "fuser"):
+            assert word in trouble
+        said = site.site.run("status")
+        assert said.status == 66
+        assert "unknown" in said.out
+        assert "another process holds it locked" in said.err
+        state, line = site.nagios()
+        assert "'egi_pending'=U" in line
+        assert "another process holds it locked" in line
+        assert state in (1, 3)
+
+
+def test_metrics_tell_of_the_lock_too(site: WatchedSite, many: Path) -> None:
+    put(many, site.site)
+    with locked(site.site.database()):
+        counting: Any = CountingSite(site)
+        collector.after_round(counting, Outcome(target="egi", outcome="error", exit_status=66))
+    told = site.told()
+    assert told[("publisher_accounting_readable",)] == 0
+    assert ("publisher_pending_jobs", "egi") not in told
+    assert counting.waits == [LOCK_WAIT_S, LOCK_WAIT_S]
+
+
+def test_a_locked_ledger_is_told_as_what_it_is(site: WatchedSite) -> None:
+    with site.site.arex() as arex:
+        arex.write(next(generate(1, 1, START, END)))
+    site.round(force=True)
+    state = site.live().state
+    with closing(open_ledger_file(state, read_only=True)) as connection:
+        assert connection.execute("PRAGMA busy_timeout").fetchone()[0] <= 2000
+    with locked(state):
+        with pytest.raises(LedgerError, match="another program holds it"):
+            standing.status(site.live(), targets=[])
+        assert site.nagios()[0] == 3
+        assert site.site.run("status").status == 74

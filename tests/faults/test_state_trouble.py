@@ -1,0 +1,230 @@
+"""The state on a bad day: cut short, on a file system that became read-only, and under a clock that jumps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.support.complaints import assert_plain
+from tests.support.patience import PATIENCE_S
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest, told, truth
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    return SiteUnderTest(tmp_path, pki, fake_ams)
+
+
+def fill(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+
+
+def assert_received(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
+    """Every job arrived, with its numbers, once."""
+    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in jobs)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 99, 100, 4096, 0.3, 0.6, 0.95])
+def test_a_state_that_was_cut_short_is_74_and_left_as_it_is(site: SiteUnderTest, kept: float) -> None:
+    """Never taken for a new one, which would send everything again, and never mended by guessing."""
+    jobs = list(generate(1, 40, START, END))
+    fill(site, jobs[:30])
+    assert site.publish().status == 0
+    fill(site, jobs[30:])
+    whole = site.state.read_bytes()
+    cut = whole[: kept if isinstance(kept, int) else int(len(whole) * kept)]
+    site.state.write_bytes(cut)
+    sent = len(site.fake.messages(PROJECT, TOPIC))
+    assert_plain(site.publish(), 74, str(site.state), "damaged")
+    assert_plain(site.run("status"), 74, str(site.state))
+    assert site.state.read_bytes() == cut
+    assert len(site.fake.messages(PROJECT, TOPIC)) == sent
+    for suffix in ("-wal", "-shm"):
+        site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
+    site.state.write_bytes(whole)
+    assert site.publish().status == 0
+    assert_received(site, jobs)
+
+
+READ_ONLY = """
+import json, pathlib, subprocess, sys
+mount, config = sys.argv[1:3]
+made = subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", mount], capture_output=True, text=True)
+if made.returncode:
+    sys.exit(f"cannot mount: {made.stderr}")
+from publisher.cli import main as cli
+def run(*arguments):
+    return cli.run(["--config", config, *arguments])
+def remount(how):
+    subprocess.run(["mount", "-o", f"remount,{how}", mount], check=True)
+def restore():
+    remount("rw")
+remount("ro")
+empty = run("publish", "--force")
+restore()
+some = run("publish", "--force", "--limit", "5")
+remount("ro")
+full = run("publish", "--force")
+restore()
+print(json.dumps([empty, some, full, run("publish", "--force")]))
+"""
+
+
+def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
+    """As the kernel leaves it after errors of the disk."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
+        pytest.skip("only root can mount a file system")
+    jobs = list(generate(1, 20, START, END))
+    fill(site, jobs)
+    site.state.parent.mkdir()
+    site.save()
+    ended = subprocess.run(
+        [unshare, "-m", sys.executable, "-c", READ_ONLY, str(site.state.parent), str(site.path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+    )
+    if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:
+        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "[74, 0, 74, 0]", ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "must be able to write" in ended.stderr or "the state directory must" in ended.stderr
+    assert_received(site, jobs)
+
+
+# The clock
+
+
+class Clock:
+    """What the publisher takes for the time."""
+
+    def __init__(self, site: SiteUnderTest) -> None:
+        self.ahead = timedelta(0)
+        self._site = site
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def round(self, *, force: bool = True) -> Outcome:
+        surroundings = ProcessEnvironment(
+            environment={}, clock=self.now, monotonic=time.monotonic, wait=threading.Event().wait
+        )
+        self._site.save()
+        live = LiveSite(settings=config.load(self._site.path, {}, host_name="ce01.example.org"), process=surroundings)
+        (outcome,) = publish.publish(live, targets=[], observer=Silent(), force=force)
+        return outcome
+
+
+class Silent:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *told, **also: None
+
+
+@pytest.fixture
+def clocked(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> tuple[SiteUnderTest, Clock]:
+    """With a certificate that outlives the jumps."""
+    site = SiteUnderTest(
+        tmp_path, pki, fake_ams, host=pki.host(days=1000, not_before=datetime.now(UTC) - timedelta(days=400))
+    )
+    site.config["targets"]["egi"] |= {"every": "24h", "batch_records": 7}
+    return site, Clock(site)
+
+
+JUMPS = {
+    "back an hour": timedelta(hours=-1),
+    "back a day and a bit": timedelta(hours=-25),
+    "forward a year": timedelta(days=365),
+}
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+@pytest.mark.parametrize("force", [True, False])
+def test_a_clock_that_jumps_and_comes_back_loses_and_doubles_nothing(
+    clocked: tuple[SiteUnderTest, Clock], jump: str, force: bool
+) -> None:
+    """Also without --force: no target waits for a year because it had its round in the future."""
+    site, clock = clocked
+    jobs = list(generate(1, 60, START, END))
+    fill(site, jobs[:20])
+    assert clock.round(force=force).records == 20
+    fill(site, jobs[20:40])
+    clock.ahead = JUMPS[jump]
+    there = clock.round(force=force)
+    assert (there.exit_status, there.records) == (0, 20)
+    fill(site, jobs[40:])
+    clock.ahead = timedelta(0)
+    back = clock.round(force=force)
+    if jump == "back an hour" and not force:  # the last round is an hour old, not a day
+        assert "not due" in back.reason
+        clock.ahead = timedelta(hours=25)
+        back = clock.round(force=force)
+    assert (back.exit_status, back.records) == (0, 20)
+    assert_received(site, jobs)
+    ids = [message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC)]
+    assert len(set(ids)) == len(ids)
+    assert clock.round().outcome == "nothing"
+
+
+def test_a_clock_that_is_a_year_ahead_of_the_certificate_sends_nothing_and_loses_nothing(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS
+) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    clock = Clock(site)
+    jobs = list(generate(1, 10, START, END))
+    fill(site, jobs)
+    clock.ahead = timedelta(days=365)
+    ahead = clock.round()
+    assert (ahead.exit_status, ahead.records) == (77, 0)
+    assert "expired" in ahead.reason
+    clock.ahead = timedelta(days=-365)
+    behind = clock.round()
+    assert (behind.exit_status, behind.records) == (77, 0)
+    assert "check this machine's clock" in behind.reason
+    clock.ahead = timedelta(0)
+    assert clock.round().records == 10
+    assert_received(site, jobs)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_message_that_was_written_down_before_a_jump_keeps_its_id(
+    clocked: tuple[SiteUnderTest, Clock], jump: str
+) -> None:
+    site, clock = clocked
+    site.config["targets"]["egi"] |= {"attempts": 1}
+    jobs = list(generate(1, 5, START, END))
+    fill(site, jobs)
+    site.fake.faults.push(Fault.store_then_close())
+    assert clock.round().exit_status == 75
+    clock.ahead = JUMPS[jump]
+    assert clock.round().exit_status == 0
+    messages = site.fake.messages(PROJECT, TOPIC)
+    assert len(messages) == 2
+    assert len({message.attributes["empaid"] for message in messages}) == 1

@@ -1,0 +1,68 @@
+"""Windows of very many jobs: to plan them, send them again and check them takes no more memory for more jobs.
+
+The same with as many jobs as one likes, in processes of their own: tests/faults/test_republish_interrupted.py.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tracemalloc
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from publisher.sources.arex import queries
+from tests.arex_databases import Schema, bulk
+from tests.fake_ams.service import FakeAMS
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+
+START, END = datetime(2026, 8, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+FEW, MANY = 6_000, 9_000  # more than a page of groups
+# A run of a job is remembered in some 200 bytes until 50,000 of them are packed together. A job that is kept whole takes 3,000.
+_OF_A_RUN: Final = 600
+WINDOW: Final = ("--from", "2026-08", "--to", "2026-10")
+COMMANDS: Final = {
+    "republish": ("republish", "--yes", "--json", *WINDOW),
+    "check": ("sync", "--check", "--json", "--months", "all"),
+}
+
+
+def peak_of(site: SiteUnderTest, *arguments: str) -> int:
+    tracemalloc.start()
+    done = site.run(*arguments)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert done.status == 0, done.err
+    return peak
+
+
+def test_more_jobs_take_no_more_memory(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    peaks: dict[int, dict[str, int]] = {}
+    for jobs in (FEW, MANY):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        site = SiteUnderTest(folder, pki, fake_ams)
+        bulk(site.database(), 2, jobs, 1, START, END)
+        # A shadow does everything but send: what a stand-in keeps of it would be measured too.
+        site.config["targets"]["egi"]["shadow"] = True
+        assert site.publish().status == 0
+        peaks[jobs] = {name: peak_of(site, *words) for name, words in COMMANDS.items()}
+    for name, peak in peaks[MANY].items():
+        assert peak < peaks[FEW][name] + (MANY - FEW) * _OF_A_RUN + 500_000, (name, peaks)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, tmp_path: Path) -> None:
+    path = tmp_path / "accounting.db"
+    bulk(path, schema, 600, 1, START, END)
+    with closing(sqlite3.connect(path)) as connection:
+        for question in (queries.COUNT, queries.WINDOW[schema]):
+            plan = [
+                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", queries.ANYTHING | {"last": 9})
+            ]
+            assert any("AAR_EndTime_IDX" in step for step in plan), plan
+            assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), plan

@@ -1,0 +1,259 @@
+"""Monthly totals, end to end: whole months, exactly when they changed, each job counted once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.receiver import Receiver
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.tables import Tables
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+from tests.support.strict_apel_text import read_text
+
+SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
+FORMATS = ("apel-summary-0.2", "apel-summary-0.3", "apel-summary-0.4", "apel-normalised-summary-0.4")
+Totals = dict[tuple[int, int], tuple[int, int, int]]
+
+
+@pytest.fixture(params=FORMATS)
+def any_format(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["targets"]["egi"]["format"] = "apel-summary-0.2"
+    return made
+
+
+def fill(site: SiteUnderTest, jobs: Iterable[SampleJob]) -> None:
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+
+
+def messages(site: SiteUnderTest) -> list[tuple[str, list[dict[str, Any]]]]:
+    receiver = Receiver.create(site.pki.ca_directory, allowed=[site.host.subject], with_openssl=False)
+    taken = [receiver.take(message) for message in site.fake.messages(PROJECT, TOPIC)]
+    return [read_text(one.text.encode(), datetime.now(UTC)) for one in taken]
+
+
+def at_the_receiver(site: SiteUnderTest) -> Totals:
+    """Jobs, wall and CPU by month, of the rows that stay under the server's keys."""
+    tables = Tables()
+    names = set()
+    for name, rows in messages(site):
+        names.add(name)
+        for row in rows:
+            tables.replace(name, row)
+    totals: Totals = {}
+    for name in names:
+        for stored in tables.rows(name):
+            row = dict(stored)
+            month = (int(str(row["Year"])), int(str(row["Month"])))
+            jobs, wall, cpu = totals.get(month, (0, 0, 0))
+            told = (int(str(row[key])) for key in ("NumberOfJobs", "WallDuration", "CpuDuration"))
+            more_jobs, more_wall, more_cpu = told
+            totals[month] = (jobs + more_jobs, wall + more_wall, cpu + more_cpu)
+    return totals
+
+
+def in_the_database(jobs: Iterable[SampleJob]) -> Totals:
+    totals: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for job in jobs:
+        end = datetime.fromtimestamp(job.end_time, UTC)
+        totals[end.year, end.month].update(jobs=1, wall=job.wall_s, cpu=job.cpu_user_s + job.cpu_kernel_s)
+    return {month: (sums["jobs"], sums["wall"], sums["cpu"]) for month, sums in totals.items()}
+
+
+def two_months(count: int = 150, seed: int = 1) -> list[SampleJob]:
+    return list(generate(seed, count, SEPTEMBER, NOVEMBER))
+
+
+def test_every_month_arrives_whole_in_every_format(site: SiteUnderTest, any_format: str) -> None:
+    site.config["targets"]["egi"]["format"] = any_format
+    jobs = two_months()
+    fill(site, jobs)
+    run = site.publish()
+    assert run.status == 0, run.err
+    assert at_the_receiver(site) == in_the_database(jobs)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    status = site.run("status", "--json").json["targets"]["egi"]
+    assert (status["delivered"], status["pending"]) == (150, 0)
+    latest = max(job.end_time for job in jobs)
+    assert status["last_published_end_time"] == datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_only_months_that_changed_go_again_and_always_whole(site: SiteUnderTest) -> None:
+    jobs = two_months()
+    fill(site, jobs)
+    assert site.publish().status == 0
+    before = len(messages(site))
+    late = list(generate(9, 5, SEPTEMBER, OCTOBER))
+    fill(site, late)
+    assert site.run("status", "--json").json["targets"]["egi"]["pending"] == 5
+    assert site.publish().status == 0
+    again = messages(site)[before:]
+    assert {(row["Year"], row["Month"]) for _, rows in again for row in rows} == {(2026, 9)}
+    assert at_the_receiver(site) == in_the_database([*jobs, *late])
+
+
+def test_a_job_that_finished_again_is_counted_once_with_its_last_values(site: SiteUnderTest) -> None:
+    jobs = [replace(job, local_job_id=str(at)) for at, job in enumerate(two_months(40))]
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+        assert site.publish().status == 0
+        one = next(job for job in jobs if job.end_time < OCTOBER.timestamp() - 90_000)
+        moved = replace(one, wall_s=one.wall_s + 5)
+        changed = arex.finish_again(moved, end_time=int(OCTOBER.timestamp()) + 60)
+    forget_the_sweep(site)
+    run = site.publish("--accept-key-change")
+    assert run.status == 0, run.err
+    assert at_the_receiver(site) == in_the_database([*(job for job in jobs if job is not one), changed])
+
+
+def test_what_is_odd_about_a_job_that_finished_again_is_told_once(site: SiteUnderTest) -> None:
+    jobs = [
+        replace(job, local_job_id=str(at), cpus=job.cpus or 8, benchmark="HEPSPEC:10.0")
+        for at, job in enumerate(two_months(40))
+    ]
+
+    def warned() -> dict[str, int]:
+        return dict(site.publish().json["targets"]["egi"]["warnings"])
+
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+        assert warned() == {}
+        arex.finish_again(replace(jobs[-1], cpus=0), end_time=jobs[-1].end_time + 60)
+    forget_the_sweep(site)
+    assert warned() == {"cores-zero": 1}
+    forget_the_sweep(site)
+    assert warned() == {}
+
+
+def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round adds new jobs to what it has: it asks the database for no month."""
+    from publisher.sources.arex.source import ArexSource
+
+    asked: list[object] = []
+    real = ArexSource.window
+
+    def window(self: ArexSource, *rest: Any, **named: Any) -> Any:
+        asked.append(rest)
+        return real(self, *rest, **named)
+
+    monkeypatch.setattr(ArexSource, "window", window)
+    fill(site, two_months())
+    assert site.publish().status == 0
+    fill(site, generate(3, 10, OCTOBER, NOVEMBER))
+    assert site.publish().status == 0
+    assert asked == []
+
+
+def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteUnderTest) -> None:
+    """The receiver keys on it: the old rows would stay and count twice."""
+    jobs = [replace(job, benchmark=None) for job in two_months(60)]
+    fill(site, jobs)
+    assert site.publish().status == 0
+    before = len(messages(site))
+    site.config["records"]["benchmark"]["value"] = 12
+    site.save()
+    held = site.publish()
+    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "rejected")
+    assert "2026-09" in held.json["targets"]["egi"]["reason"]
+    assert {month["month"] for month in held.json["targets"]["egi"]["held"]} == {"2026-09", "2026-10"}
+    assert len(messages(site)) == before
+    spoken = site.run("publish", "--force")
+    assert "delete" in spoken.out
+    assert SiteUnderTest.__name__ not in spoken.out
+    accepted = site.publish("--accept-key-change")
+    assert accepted.status == 0, accepted.err
+    assert len(messages(site)) > before
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+def test_rows_that_are_gone_do_not_shrink_a_month(site: SiteUnderTest) -> None:
+    """`arcctl accounting database cleanup` removes old rows; the month at the receiver stays as it was."""
+    jobs = two_months(80)
+    fill(site, jobs)
+    assert site.publish().status == 0
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("DELETE FROM AAR WHERE EndTime < ?", (OCTOBER.timestamp(),))
+    forget_the_sweep(site)
+    assert site.publish().status == 0
+    assert at_the_receiver(site) == in_the_database(jobs)
+
+
+def test_a_lost_answer_is_asked_for_again_and_newer_content_follows(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"attempts": 1}
+    jobs = two_months(60)
+    fill(site, jobs)
+    site.fake.faults.push(Fault.store_then_close())
+    assert site.publish().status == 75
+    late = list(generate(9, 5, SEPTEMBER, OCTOBER))
+    fill(site, late)
+    run = site.publish()
+    assert run.status == 0, run.err
+    ids = [message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC)]
+    assert ids[0] == ids[1]
+    assert at_the_receiver(site) == in_the_database([*jobs, *late])
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 65
+
+
+def test_a_month_in_several_messages_is_accepted_with_the_last(site: SiteUnderTest) -> None:
+    site.config["targets"]["egi"] |= {"batch_records": 7, "attempts": 1}
+    jobs = two_months(90)
+    fill(site, jobs)
+    site.fake.faults.push(Fault.none(), Fault.none(), *[Fault.drop_without_storing()] * 2)
+    assert site.publish().status == 75
+    partly = site.run("status", "--json").json["targets"]["egi"]
+    assert partly["delivered"] < 90
+    assert site.publish().status == 0
+    assert at_the_receiver(site) == in_the_database(jobs)
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 90
+
+
+def test_trace_names_the_messages_of_the_month(site: SiteUnderTest) -> None:
+    jobs = two_months(20)
+    fill(site, jobs)
+    assert site.publish().status == 0
+    traced = site.run("trace", "--json", jobs[0].job_id).json
+    states = [one["state"] for one in traced["deliveries"]]
+    assert states[0] == "counted"
+    assert set(states[1:]) == {"sent"}
+
+
+def test_a_job_that_cannot_be_counted_is_set_aside(site: SiteUnderTest) -> None:
+    jobs = two_months(30)
+    fill(site, [replace(jobs[0], benchmark="fast"), *jobs[1:]])
+    run = site.publish()
+    assert run.status == 65
+    assert at_the_receiver(site) == in_the_database(jobs[1:])
+    assert len(site.run("quarantine", "list", "--json").json["quarantined"]) == 1
+
+
+def test_a_limit_is_refused(site: SiteUnderTest) -> None:
+    fill(site, two_months(5))
+    assert site.publish("--limit", "3").status == 64
+    assert messages(site) == []
+
+
+def forget_the_sweep(site: SiteUnderTest) -> None:
+    """As if a day had passed."""
+    with closing(sqlite3.connect(site.state)) as connection, connection:
+        connection.execute("UPDATE target SET swept = swept - 90000")

@@ -1,0 +1,166 @@
+"""Targets are independent: one that hangs delays no other, many share one ledger, and SIGTERM ends all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.faults import Fault
+from tests.fake_ams.service import PROJECT, FakeAMS
+from tests.support.patience import FOR_EVER_S, PATIENCE_S
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest, told, truth
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    return SiteUnderTest(tmp_path, pki, fake_ams)
+
+
+def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
+    jobs = list(generate(1, count, START, END))
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+    return jobs
+
+
+def no_answer(stack: ExitStack, site: SiteUnderTest, good: dict[str, Any]) -> dict[str, Any]:
+    """The message arrives, and nothing comes back."""
+    fake = stack.enter_context(FakeAMS(site.pki))
+    fake.bind(site.host, site.user)
+    fake.faults.always(Fault.delay(FOR_EVER_S))
+    return {**good, "url": fake.url, "auth_url": fake.auth_url}
+
+
+def no_handshake(stack: ExitStack, site: SiteUnderTest, good: dict[str, Any]) -> dict[str, Any]:
+    """The kernel takes the connection; nobody ever says a word of TLS."""
+    silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    return {**good, "auth_url": f"https://localhost:{silent.getsockname()[1]}"}
+
+
+def endless_answer(stack: ExitStack, site: SiteUnderTest, good: dict[str, Any]) -> dict[str, Any]:
+    """A header that never ends, a byte at a time: no single read takes long."""
+    fake = stack.enter_context(FakeAMS(site.pki))
+    fake.bind(site.host, site.user)
+    fake.faults.always(Fault.drip(seconds=FOR_EVER_S))
+    return {**good, "url": fake.url, "auth_url": fake.auth_url}
+
+
+HANGS = {"no answer": no_answer, "no handshake": no_handshake, "endless answer": endless_answer}
+
+
+@contextmanager
+def publishing(site: SiteUnderTest, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """A real `publisher` process; killed at the end, should it still be there."""
+    environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def delivered(site: SiteUnderTest) -> dict[str, int]:
+    """What the ledger has settled, by target."""
+    targets = site.run("status", "--json").json["targets"]
+    return {name: one["delivered"] for name, one in targets.items()}
+
+
+@pytest.mark.parametrize("hangs", HANGS)
+def test_a_target_that_hangs_delays_no_other(site: SiteUnderTest, hangs: str) -> None:
+    """Everything of the others has arrived while the first two of the file still wait; SIGTERM ends all of them."""
+    jobs = fill(site, 60)
+    good = {**site.config["targets"]["egi"], "batch_records": 20}
+    site.fake.allow(site.user, "other")
+    with ExitStack() as stack:
+        hanging = HANGS[hangs](stack, site, good)
+        site.config["targets"] = {
+            "hangs": hanging,
+            "hangs-too": {**hanging, "topic": "other"},
+            "egi": good,
+            "other": {**good, "topic": "other"},
+        }
+        site.save()
+        with publishing(site, "publish", "--force") as child:
+            assert site.fake.wait_for_messages(3, timeout_s=PATIENCE_S)
+            assert site.fake.wait_for_messages(3, PROJECT, "other", timeout_s=PATIENCE_S)
+            settled = {"hangs": 0, "hangs-too": 0, "egi": 60, "other": 60}
+            deadline = time.monotonic() + PATIENCE_S
+            while delivered(site) != settled and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert delivered(site) == settled
+            assert child.poll() is None, "the hanging targets are still waited for"
+            if hangs == "no answer":  # once is enough: it takes its seven seconds
+                child.send_signal(signal.SIGTERM)
+                _, err = child.communicate(timeout=PATIENCE_S)
+                assert child.returncode == 75, err
+                assert "Traceback" not in err
+    assert Counter(map(told, site.received(with_openssl=False))) == Counter(map(truth, jobs))
+
+
+def test_a_hanging_target_delays_no_republish(site: SiteUnderTest) -> None:
+    fill(site, 30)
+    with ExitStack() as stack:
+        good = site.config["targets"]["egi"]
+        site.config["targets"] = {"hangs": no_answer(stack, site, good), "egi": good}
+        site.save()
+        with publishing(site, "republish", "--from", "2026-10", "--to", "2026-10", "--yes") as child:
+            assert site.fake.wait_for_messages(1, timeout_s=PATIENCE_S)
+            assert child.poll() is None
+
+
+def test_many_targets_share_one_ledger(site: SiteUnderTest) -> None:
+    """Eight at once, each with many short transactions: none fails for the others' locks, each gets every job once."""
+    jobs = fill(site, 120)
+    good = {**site.config["targets"]["egi"], "batch_records": 5}
+    topics = [f"topic{number}" for number in range(8)]
+    for topic in topics:
+        site.fake.allow(site.user, topic)
+    site.config["targets"] = {topic: {**good, "topic": topic} for topic in topics}
+    site.save()
+    run = site.publish()
+    assert run.status == 0, run.err
+    told_of = run.json["targets"]
+    assert list(told_of) == topics, "in the order of the file"
+    assert {(one["messages"], one["records"]) for one in told_of.values()} == {(24, len(jobs))}
+    for topic in topics:
+        messages = site.fake.messages(PROJECT, topic)
+        assert len({message.attributes["empaid"] for message in messages}) == len(messages) == 24
+    assert {one["outcome"] for one in site.publish().json["targets"].values()} == {"nothing"}
+
+
+def test_progress_is_told_for_each_target(site: SiteUnderTest) -> None:
+    """Log lines of targets that are worked on together name them, and none is torn."""
+    fill(site, 40)
+    good = {**site.config["targets"]["egi"], "batch_records": 5}
+    site.fake.allow(site.user, "other")
+    site.config["targets"] = {"egi": good, "other": {**good, "topic": "other"}}
+    site.save()
+    run = site.run("publish", "--force")
+    lines = [line for line in run.err.splitlines() if " INFO " in line]
+    assert len(lines) == 16
+    for target in ("egi", "other"):
+        assert sum(f"INFO target {target}: message " in line and "delivered: 5 records" in line for line in lines) == 8

@@ -1,0 +1,414 @@
+"""README, publisher(1), --help and code agree: each test names what one of them has and another lacks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import signal
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import publisher
+from publisher.cli import parser as command_line
+from publisher.cli.commands import COMMANDS as REGISTERED
+from publisher.config import load
+from publisher.config.settings import DEFAULT_STATE, CredentialSettings
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
+from publisher.ledger.contract import Hold, MessageState
+from publisher.model import errors
+from publisher.model.errors import ConfigError, PublisherError
+from publisher.sources import SOURCES
+from publisher.transports import TRANSPORTS
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.support import manual
+from tests.support.command_line import commands, publisher_words, top_options
+from tests.support.gridengine_files import Entry, colon, write
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+from tests.support.sonar_files import envelope, record
+
+ROOT = Path(__file__).parents[2]
+PAGE = "publisher.1"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+# Read before the fixtures make real paths unusable.
+DEFAULT_CONFIG = command_line.DEFAULT_CONFIG
+STATE = DEFAULT_STATE
+COMMANDS = commands()
+
+EXIT_STATUSES = {
+    0,
+    errors.BUG,
+    128 + signal.SIGINT,
+    *(
+        kind.exit_status
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, PublisherError)
+    ),
+}
+
+# How to run each command that has --json so that every list in its object holds something. A new command needs a line; its key
+# is a heading of JSON OUTPUT in publisher(1).
+JSON_RUNS: dict[str, tuple[str, ...]] = {
+    "publish": ("publish", "--json"),
+    # Before the others: a republish sends nothing while a database is missing.
+    "source list": ("source", "list", "--json"),
+    "source retire": ("source", "retire", "--json", "GONE"),
+    "republish": ("republish", "--json", "--yes", "--from", "2026-10", "--to", "2026-10"),
+    "sync": ("sync", "--json", "--target", "egi", "--months", "all"),
+    "sync --check": ("sync", "--check", "--json", "--months", "all"),
+    "status": ("status", "--json"),
+    "trace": ("trace", "--json", "JOB"),
+    "explain": ("explain", "--json", "JOB"),
+    "stats": ("stats", "--json", "--by", "vo"),
+    "stats -o json": ("stats", "-o", "json"),
+    "job info": ("job", "info", "--json", "JOB"),
+    "job events": ("job", "events", "JOB", "--json"),
+    "job transfers": ("job", "transfers", "JOB", "--json"),
+    "doctor": ("doctor", "--json"),
+    "quarantine list": ("quarantine", "list", "--json"),
+    "quarantine release": ("quarantine", "release", "1", "--json"),
+    "quarantine drop": ("quarantine", "drop", "--json", "1"),
+    "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
+    "charge --runs": ("charge", "--runs", "--json"),
+    "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
+    "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
+}
+# Objects with the fields of another one; the manual says so in their place.
+ALIKE = {
+    "republish": "publish",
+    "sync": "publish",
+    "quarantine drop": "quarantine release",
+    "source retire": "source list",
+}
+# Keys that stand for whatever the site calls them.
+OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE", "gone": "MONTH"}
+
+
+def readme_section(heading: str) -> str:
+    found = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##? |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README has no section {heading!r}"
+    return found[1]
+
+
+def shell_lines() -> list[str]:
+    """Every line of README's shell blocks, and every piece of code in its text that runs publisher with arguments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()] + re.findall(r"`(publisher [^`]+)`", text)
+
+
+def manual_examples() -> list[str]:
+    text = manual.sections(PAGE)["EXAMPLES"].replace("\\-", "-")
+    return re.findall(r"^publisher .+$", text, re.MULTILINE)
+
+
+def first_column(section: str) -> list[str]:
+    """Of a table: what stands in its first cells, without the heading."""
+    rows = re.findall(r"^\| *([^|]*?) *\|", section, re.MULTILINE)
+    return [row.strip("`") for row in rows[2:]]
+
+
+# Commands and options
+
+
+def test_the_manual_has_a_section_for_every_command_and_no_other() -> None:
+    """Actions have sections of their own: `quarantine list`."""
+    assert set(manual.subsections(PAGE, "COMMANDS")) == set(COMMANDS)
+
+
+def test_the_manual_explains_the_options_before_the_command() -> None:
+    assert manual.options(manual.sections(PAGE)["OPTIONS"]) == top_options() | {"-h", "--help"}
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_the_manual_explains_the_options_and_arguments_of_a_command(path: str) -> None:
+    text = manual.subsections(PAGE, "COMMANDS").get(path, "")
+    assert manual.options(text) == COMMANDS[path].options
+    assert {head for head in manual.entries(text) if not head.startswith("-")} == COMMANDS[path].arguments
+
+
+def test_readme_lists_every_command_and_no_other() -> None:
+    assert set(first_column(readme_section("Commands").partition("\n###")[0])) == {path.split()[0] for path in COMMANDS}
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in shell_lines() + manual_examples() if publisher_words(line) is not None]
+)
+def test_what_documents_show_is_a_command_line(line: str) -> None:
+    words = publisher_words(line)
+    assert words is not None
+    if words[:1] == ["COMMAND"]:
+        return
+    assert command_line.parser().parse_args(words).command in {one.name for one in REGISTERED}
+
+
+def test_documents_show_most_commands() -> None:
+    """The test above must not pass because nothing was found."""
+    shown = {words[0] for line in shell_lines() + manual_examples() if (words := publisher_words(line))}
+    assert shown >= {"publish", "republish", "sync", "status", "trace", "quarantine", "config"}
+
+
+def test_make_has_what_readme_tells_to_make() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"^make (\w+)|`make (\w+)", README, re.MULTILINE))
+    named_targets = {first or second for first, second in named}
+    assert {"demo", "test", "lint"} <= named_targets <= targets
+
+
+# Exit statuses
+
+
+def test_the_manual_explains_every_exit_status_and_no_other() -> None:
+    assert {int(head) for head in manual.entries(manual.sections(PAGE)["EXIT STATUS"])} == EXIT_STATUSES
+
+
+def test_readme_explains_every_exit_status_and_no_other() -> None:
+    assert {int(cell) for cell in first_column(readme_section("When something is wrong"))} == EXIT_STATUSES
+
+
+@pytest.mark.parametrize("text", [README, manual.sections(PAGE)["EXIT STATUS"]], ids=["README", "publisher(1)"])
+def test_documents_tell_the_order_of_gravity(text: str) -> None:
+    order = re.search(r"in this order: ([\d, ]+)\.", text)
+    assert order
+    assert tuple(int(status) for status in order[1].split(",")) == errors.GRAVITY
+
+
+# JSON
+
+
+def paths(value: Any, above: str = "", key: str = "") -> Iterator[str]:
+    """The names of an object's fields, `targets.NAME.records` or `rows[].status`."""
+    if isinstance(value, dict):
+        for name, below in value.items():
+            step = OPEN_KEYS.get(key, str(name))
+            yield from paths(below, f"{above}.{step}" if above else step, str(name))
+    elif isinstance(value, list):
+        for below in value:
+            yield from paths(below, f"{above}[]", "")
+    else:
+        yield above
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The fields that each command really prints, at a site where a job was delivered, others set aside, a month held back."""
+    folder = tmp_path_factory.mktemp("documents")
+    pki = PKI.create(folder / "pki")
+    found: dict[str, set[str]] = {}
+    never = replace(Entry(), started=0, ended=0, failed=1, cpu=0.0, utime=0.0, stime=0.0)
+    accounting = write(folder / "accounting", [colon(never), b"torn\n"])
+    told = [envelope([record(start_time=None)]), envelope([record()], cluster="other"), b"torn\n"]
+    envelopes = write(folder / "0+job-slurm.json", told)
+    with FakeAMS(pki) as fake:
+        site = SiteUnderTest(folder, pki, fake)
+        site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+        site.config["importers"] = {
+            "gridengine": {"cluster": "sge.example.org"},
+            "sonar": {"cluster": "fox.example.org"},
+        }
+        site.config["records"]["charges"] = [
+            {"formula": "1/(cpu-cpu)", "unit": "h", "on_error": "zero"} for _ in range(2)
+        ]
+        jobs = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+        with site.arex() as arex:
+            for job in jobs:
+                arex.write(job)
+            arex.connection.execute(
+                "UPDATE AAR SET UsedWalltime = -1 WHERE JobID IN (?, ?)", (jobs[1].job_id, jobs[2].job_id)
+            )
+        site.arex(1).close()
+        site.run("publish", "--target", "egi")
+        site.database(1).unlink()
+        for name, words in JSON_RUNS.items():
+            # The job that was delivered and the ones that were not: together their traces hold every list.
+            files = {"ACCOUNTING": str(accounting), "ENVELOPES": str(envelopes), "GONE": str(site.database(1))}
+            stands_for = [{"JOB": job.job_id, **files} for job in jobs[:2]]
+            runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
+            found[name] = {path for run in runs for path in paths(run.json)}
+        # Another spelling of keys: the month is held back, because its rows would stay behind.
+        site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
+        site.config["records"]["charges"] = [{"formula": "cpu", "unit": "h"}]
+        site.save()
+        found["publish"] |= set(paths(site.publish().json))
+        found["charge"] |= set(paths(site.run(*JSON_RUNS["charge"]).json))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(path for path, command in COMMANDS.items() if "--json" in command.options))
+def test_every_command_with_json_is_run_here(path: str) -> None:
+    assert any(name == path or name.startswith(f"{path} ") for name in JSON_RUNS), f"give {path!r} a line in JSON_RUNS"
+
+
+def test_the_manual_has_a_section_for_every_json_object() -> None:
+    assert set(manual.subsections(PAGE, "JSON OUTPUT")) == set(JSON_RUNS)
+
+
+@pytest.mark.parametrize("name", sorted(JSON_RUNS))
+def test_the_manual_explains_every_json_field(name: str, printed: dict[str, set[str]]) -> None:
+    sections = manual.subsections(PAGE, "JSON OUTPUT")
+    like = ALIKE.get(name, name)
+    explained = manual.entries(sections.get(like, ""))
+    assert like == name or re.match(rf'As of\n\.BR? "?{like}"? ', sections[name] + " ")
+    assert len(printed[name]) > 1
+    assert printed[name] - set(explained) == set()
+
+
+def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
+    """Also the fields that appear only in rare cases, which the test above does not meet."""
+    keys = {
+        key.value
+        for module in sorted((ROOT / "publisher" / "cli").rglob("*.py"))
+        for function in ast.parse(module.read_text()).body
+        if isinstance(function, ast.FunctionDef) and ("json" in function.name or module.stem == "charge")
+        for node in ast.walk(function)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+    explained = {
+        step.removesuffix("[]")
+        for text in manual.subsections(PAGE, "JSON OUTPUT").values()
+        for head in manual.entries(text)
+        for step in head.split(".")
+    } - set(OPEN_KEYS.values())
+    assert explained == keys
+
+
+def test_the_manual_explains_the_words_in_json() -> None:
+    explained = manual.sections(PAGE)["JSON OUTPUT"]
+    for word in (*Hold, *MessageState, "ok", "nothing", "deferred", "rejected", "error"):
+        assert re.search(rf"^\.BR? {word}\b", explained, re.MULTILINE), word
+
+
+# Paths and dependencies
+
+
+def test_the_manual_names_the_paths_of_the_code() -> None:
+    defaults = CredentialSettings()
+    text = manual.sections(PAGE)["FILES"].replace("\\-", "-")
+    for path in (DEFAULT_CONFIG, STATE, defaults.certificate, defaults.key, defaults.ca):
+        assert f"\n.I {path}\n" in text, path
+    assert str(DEFAULT_CONFIG) in manual.sections(PAGE)["OPTIONS"]
+
+
+def test_the_configuration_in_readme_is_one(tmp_path: Path) -> None:
+    block = re.search(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert block
+    path = tmp_path / "publisher.yaml"
+    path.write_text(block[1], encoding="utf-8")
+    try:
+        settings = load(path, {}, host_name="ce.example.org")
+    except ConfigError as error:
+        pytest.fail(str(error))
+    assert [target.name for target in settings.targets] == ["egi"]
+
+
+def test_readme_tells_which_sources_formats_and_targets_there_are() -> None:
+    rows = dict(re.findall(r"^\| ([A-Z][^|]*?) \| (.*?) \|$", readme_section("Status"), re.MULTILINE))
+    told = {heading: set(re.findall(r"`([a-z0-9.-]+)`", cells)) for heading, cells in rows.items()}
+    assert told == {
+        "Sources": set(SOURCES),
+        "Formats, one record a job": set(JOB_FORMATS),
+        "Formats, monthly totals": set(SUMMARY_FORMATS),
+        "Targets": set(TRANSPORTS),
+    }
+    assert all(f"`{name}`" in readme_section("Status") for name in SYNC_FORMATS)
+
+
+def test_the_architecture_lists_every_package() -> None:
+    block = re.search(r"^```\npublisher/\n(.*?)^```", ARCHITECTURE, re.MULTILINE | re.DOTALL)
+    assert block
+    listed = {line.split()[0] for line in block[1].splitlines()}
+    assert listed == {f"{path.parent.name}/" for path in Path(publisher.__file__).parent.glob("*/__init__.py")}
+
+
+def test_what_the_way_of_a_record_names_is_there() -> None:
+    """`Decider.decide` in `publisher/pipeline/round/decision.py`: both names are defined in that file."""
+    named = re.findall(r"`([A-Za-z_.]+)` (?:of|in)\s`(publisher/[\w/]+\.py)`", ARCHITECTURE)
+    assert len(named) >= 12
+    for name, path in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for part in name.split("."):
+            assert re.search(rf"^ *(?:class|def) {part}\b|^{part}\b.*=", text, re.MULTILINE), f"{part} is not in {path}"
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    named = set(re.findall(r"(?<![\w/])((?:publisher|tests|man)/[\w./@-]+\w)", ARCHITECTURE))
+    assert len(named) > 20
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_readme_leads_to_sections_that_there_are() -> None:
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    led = set(re.findall(r"\]\(#([\w-]+)\)", README))
+    assert len(led) > 8
+    assert led - anchors == set()
+
+
+def test_readme_names_files_that_exist() -> None:
+    named = set(re.findall(r"(?<![\w/])((?:publisher|tests|conf|man)/[\w./@-]+\w)", README))
+    named |= {".ci/run"} & set(re.findall(r"`(\.ci/run)`", README))
+    assert len(named) > 10
+    missing = sorted(name for name in named if not (ROOT / name).exists())
+    assert missing == []
+
+
+def test_readme_tells_what_each_dependency_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    section = readme_section("Dependencies")
+    run_time, optional, development = re.split(r"^(?:Optional|For development).*:$", section, flags=re.MULTILINE)
+    assert told_dependencies(run_time) == names(project["dependencies"])
+    assert told_dependencies(optional) == names(
+        [one for extra, wanted in extras.items() if extra != "dev" for one in wanted]
+    )
+    assert told_dependencies(development) == names(extras["dev"])
+
+
+def told_dependencies(text: str) -> set[str]:
+    lines = re.findall(r"^- `([\w.-]+)`: .{10,}", text, re.MULTILINE)
+    assert len(lines) == text.count("\n- "), "a dependency without a reason"
+    return set(lines)
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=~! ;\[]", requirement)[0] for requirement in requirements}
+
+
+def test_ci_asks_for_the_schemas_that_readme_names() -> None:
+    assert "PUBLISHER_SCHEMAS" in readme_section("Running the tests")
+    assert "PUBLISHER_SAMPLES" in readme_section("Running the tests")
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert "PUBLISHER_SCHEMAS" in ci
+    assert "PUBLISHER_SAMPLES" in ci
+    assert set(re.findall(r"^make (\w+)", ci, re.MULTILINE)) == {"lint", "demo", "test"}
+
+
+# The page itself
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in manual.MAN.iterdir()))
+def test_a_manual_page_is_well_formed(page: str) -> None:
+    text = (manual.MAN / page).read_text(encoding="ascii")
+    name, section = page.rsplit(".", 1)
+    assert f"\n.TH {name.upper()} {section} " in f"\n{text}"
+    groff = shutil.which("groff")
+    if groff is None:
+        pytest.skip("no groff here")
+    done = subprocess.run(
+        [groff, "-man", "-Tascii", "-ww", "-z", str(manual.MAN / page)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,283 @@
+"""The page of a report in a real browser: it loads alone, sorts by keys, says what it shows, and can be read in any light."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.reporting.report_numbers import page_tables
+from tests.reporting.test_report import EVIL, JOBS, WINDOW, write
+from tests.support.pki import PKI
+from tests.support.sites import ConfiguredSite
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Where to leave pictures for people to look at.
+SCREENSHOTS = os.environ.get("PUBLISHER_SCREENSHOTS")
+
+# Of every text on the page: its colour against the colour behind it, by the formula of WCAG 2.1.
+CONTRASTS = """() => {
+  const numbers = (text) => text.match(/[0-9.]+/g).map(Number);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, a] = numbers(getComputedStyle(at).backgroundColor);
+      if (a !== 0) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || element.closest("script, title, desc, style")) continue;
+    const style = getComputedStyle(element);
+    const ink = light(numbers(element instanceof SVGElement ? style.fill : style.color).slice(0, 3));
+    const paper = light(behind(element));
+    const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    found.push([ratio, walk.currentNode.data.trim().slice(0, 40)]);
+  }
+  return found;
+}"""
+# The same of what is drawn in the plots.
+BARS = """() => {
+  const numbers = (text) => text.match(/[0-9.]+/g).map(Number).slice(0, 3);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = light(numbers(getComputedStyle(document.body).backgroundColor));
+  const found = {};
+  for (const path of document.querySelectorAll("svg path[style*='fill: var(--s']")) {
+    const fill = getComputedStyle(path).fill, ink = light(numbers(fill));
+    found[fill] = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of some hundred jobs, delivered, some with hostile names."""
+    folder = tmp_path_factory.mktemp("browser")
+    pki = PKI.create(folder / "pki")
+    targets = {
+        "files": {"type": "spool", "path": str(folder / "out"), "format": "car", "start": "all"},
+        "months": {"type": "spool", "path": str(folder / "sums"), "format": "apel-summary-0.4", "start": "all"},
+    }
+    site = ConfiguredSite(folder, pki, pki.host(), targets)
+    site.config["records"]["charges"] = [{"formula": "RunTime * NumCPUs", "unit": "core hour"}]
+    evil = [
+        replace(job, vo=name, fqans=(), queue=name, projects=(name,), job_id=f"evil{at}", local_job_id=f"e{at}")
+        for at, (job, name) in enumerate(zip(JOBS, EVIL, strict=False))
+    ]
+    write(site, [*JOBS[20:220], *evil])
+    site.run("publish", "--force")
+    assert site.run("charge", *WINDOW).status == 0
+    path = folder / "report.html"
+    assert site.run("report", "-o", str(path), "--from", "2026-10", "--to", "today").status == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with api.sync_playwright() as playwright:
+        # As root, as in containers, Chromium has no sandbox; the page is our own.
+        launched = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        yield launched
+        launched.close()
+
+
+class Opened:
+    """The page in the browser, without a network, and everything that it complained of or asked for."""
+
+    def __init__(self, browser: Browser, path: Path, **how: Any) -> None:
+        self.context = browser.new_context(offline=True, **how)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.asked_for = [url for url in self.requests if url != path.as_uri()]
+
+
+@pytest.fixture
+def opened(browser: Browser, page_file: Path) -> Iterator[Opened]:
+    one = Opened(browser, page_file, viewport={"width": 1280, "height": 900})
+    yield one
+    one.context.close()
+
+
+def column(page: Page, table: str, at: int) -> list[str]:
+    rows = page.get_by_role("table", name=table, exact=True).locator("tbody tr")
+    return [row.locator("th, td").nth(at).inner_text() for row in rows.all()]
+
+
+def test_it_loads_without_a_complaint_and_asks_for_nothing(opened: Opened, page_file: Path) -> None:
+    assert opened.page.title().startswith("Accounting report: EXAMPLE-SITE")
+    assert opened.page.locator("svg").count() == 11
+    assert opened.page.locator("script").count() == 1
+    assert opened.complaints == []
+    assert opened.asked_for == []
+
+
+def test_keys_sort_a_table(opened: Opened, page_file: Path) -> None:
+    page = opened.page
+    table = page.get_by_role("table", name="By queue", exact=True)
+    jobs = table.get_by_role("button", name="Jobs", exact=True)
+    expected = sorted((int(row["Jobs"]) for row in page_tables(page_file.read_text())["By queue"][:-1]), reverse=True)
+    jobs.focus()
+    assert page.evaluate("document.activeElement.textContent") == "Jobs"
+    page.keyboard.press("Enter")
+    assert [int(cell.replace(",", "")) for cell in column(page, "By queue", 1)] == expected
+    assert jobs.locator("xpath=..").get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Space")
+    assert [int(cell.replace(",", "")) for cell in column(page, "By queue", 1)] == expected[::-1]
+    assert jobs.locator("xpath=..").get_attribute("aria-sort") == "ascending"
+    assert page.get_by_role("status").inner_text() == "By queue: sorted by Jobs, ascending"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    names = column(page, "By queue", 0)
+    assert names == page.evaluate("(names) => names.sort(new Intl.Collator(undefined, {numeric: true}).compare)", names)
+    assert table.locator("th[aria-sort]").count() == 1
+    assert opened.complaints == []
+
+
+def test_what_is_not_known_is_sorted_to_the_end(opened: Opened) -> None:
+    page = opened.page
+    table = page.get_by_role("table", name="By queue", exact=True)
+    head = table.get_by_role("button", name="Scaled, Si2k h")
+    for _ in range(2):
+        head.click()
+        cells = column(page, "By queue", 10)
+        assert "–" in cells
+        known = [cell for cell in cells if cell != "–"]
+        assert cells == known + ["–"] * (len(cells) - len(known))
+
+
+def test_the_whole_page_can_be_reached_by_tab(opened: Opened) -> None:
+    page = opened.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    seen = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.tagName"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none"
+    assert {"DIV", "BUTTON", "A"} <= seen
+
+
+def test_screen_readers_find_their_way(opened: Opened) -> None:
+    page = opened.page
+    levels = [int(head.evaluate("(head) => head.tagName[1]")) for head in page.locator("h1, h2, h3, h4").all()]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.get_by_role("main").count() == page.get_by_role("navigation").count() == 1
+    pictures = page.get_by_role("img")
+    assert pictures.count() == page.locator("svg").count()
+    for picture in pictures.all():
+        named = picture.evaluate(
+            "(svg) => svg.getAttribute('aria-labelledby').split(' ').map((id) => "
+            "document.getElementById(id).textContent)"
+        )
+        assert all(len(text) > 5 for text in named), named
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))
+    for table in page.get_by_role("table").all():
+        assert table.evaluate("(table) => table.caption.textContent")
+        assert table.get_by_role("columnheader").count() == table.locator("thead th[scope=col]").count() > 0
+        assert table.get_by_role("rowheader").count() >= table.locator("tbody tr").count()
+    for region in page.locator(".scroll").all():
+        assert region.get_attribute("aria-label")
+    for link in page.locator("nav a").all():
+        assert page.locator(str(link.get_attribute("href"))).count() == 1
+
+
+@pytest.mark.parametrize("light", ["light", "dark"])
+def test_text_and_plots_stand_out(browser: Browser, page_file: Path, light: Any) -> None:
+    """4.5 to 1 for text, 3 to 1 for what is drawn (WCAG 2.1, 1.4.3 and 1.4.11)."""
+    opened = Opened(browser, page_file, color_scheme=light)
+    contrasts = opened.page.evaluate(CONTRASTS)
+    assert len(contrasts) > 500
+    assert [one for one in contrasts if one[0] < 4.5] == []
+    bars = opened.page.evaluate(BARS)
+    assert len(bars) >= 5
+    assert {fill: ratio for fill, ratio in bars.items() if ratio < 3} == {}
+    paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (light == "light")
+    opened.context.close()
+
+
+def test_a_small_screen_scrolls_down_only(browser: Browser, page_file: Path) -> None:
+    opened = Opened(browser, page_file, viewport={"width": 360, "height": 740}, device_scale_factor=2)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == 360
+    sizes = opened.page.evaluate(
+        "[...document.querySelectorAll('svg text')].map((text) => text.getBoundingClientRect().height)"
+    )
+    assert min(sizes) > 7
+    opened.context.close()
+
+
+def test_print_is_dark_on_white_and_shows_all_rows(browser: Browser, page_file: Path, tmp_path: Path) -> None:
+    opened = Opened(browser, page_file, color_scheme="dark")
+    page = opened.page
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert [one for one in page.evaluate(CONTRASTS) if one[0] < 4.5] == []
+    hidden = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollHeight > one.clientHeight + 2).length"
+    assert page.evaluate(hidden) == 0
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert (tmp_path / "report.pdf").read_bytes()[:5] == b"%PDF-"
+    opened.context.close()
+
+
+def test_the_files_can_be_saved(opened: Opened, tmp_path: Path) -> None:
+    with opened.page.expect_download() as saving:
+        opened.page.get_by_role("link", name="Download vos.csv").click()
+    assert saving.value.suggested_filename == "vos.csv"
+    saving.value.save_as(tmp_path / "vos.csv")
+    assert (tmp_path / "vos.csv").read_text(encoding="utf-8").startswith("vo,jobs,failed,")
+    assert opened.complaints == []
+
+
+@pytest.mark.skipif(not SCREENSHOTS, reason="PUBLISHER_SCREENSHOTS names no directory for pictures")
+@pytest.mark.parametrize(
+    ("name", "how", "media"),
+    [
+        ("light", {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}}, "screen"),
+        ("dark", {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}}, "screen"),
+        ("small", {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2}, "screen"),
+        ("print", {"viewport": {"width": 794, "height": 1123}}, "print"),
+    ],
+)
+def test_pictures_for_people(browser: Browser, page_file: Path, name: str, how: Any, media: Any) -> None:
+    opened = Opened(browser, page_file, **how)
+    opened.page.emulate_media(media=media)
+    path = Path(str(SCREENSHOTS)) / f"report-{name}.png"
+    opened.page.screenshot(path=path, full_page=True)
+    assert path.stat().st_size > 10_000
+    opened.context.close()

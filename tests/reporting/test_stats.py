@@ -1,0 +1,658 @@
+"""`stats`: every number, filter and output against the jobs as they truly were, on both schemas, alone and side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from publisher.cli.progress import CountingReport
+from publisher.model.job import Epoch
+from publisher.model.time import Window
+from publisher.sources.arex.counting import count
+from publisher.sources.arex.queries import LISTED
+from publisher.sources.arex.source import Options
+from publisher.sources.arex.statistics import create
+from publisher.sources.statistics import JobFilter, JobStatistics, totals_of
+from tests.arex_databases import (
+    RawRow,
+    SampleJob,
+    Schema,
+    TransferKind,
+    bulk,
+    generate,
+    hostile,
+    make_damaged,
+    make_empty,
+    make_missing,
+    make_not_a_database,
+    make_truncated,
+    set_schema_version,
+)
+from tests.support.pki import PKI
+from tests.support.sites import ConfiguredSite, Run
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+BOTH: tuple[Schema, ...] = (1, 2)
+Keep = Callable[[SampleJob], bool]
+
+JOBS = list(generate(1, 200, START, END))
+RUNNING = [replace(job, status="in-progress") for job in generate(2, 5, START, END)]
+SECOND = JOBS[50].end_time
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+    """Small pages, so that each count crosses many of them. No key is there: none is needed."""
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car"}}
+    made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    made.config["source"]["page_rows"] = 7
+    made.config["credentials"] |= {"certificate": "/nonexistent", "key": "/nonexistent"}
+    return made
+
+
+@pytest.fixture(params=BOTH)
+def schema(request: pytest.FixtureRequest) -> Schema:
+    return 1 if request.param == 1 else 2
+
+
+def write(
+    site: ConfiguredSite, finished: Sequence[SampleJob | RawRow], running: Sequence[SampleJob] = (), schema: Schema = 2
+) -> None:
+    with site.arex(schema) as arex:
+        for job in finished:
+            arex.write(job)
+        for job in running:
+            arex.accept(job)
+
+
+def stats(site: ConfiguredSite, *words: str) -> Run:
+    run = site.run("stats", *words)
+    assert run.status == 0, run.err
+    return run
+
+
+def at(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def totals(finished: Sequence[SampleJob], running: Sequence[SampleJob] = ()) -> dict[str, Any]:
+    """What these jobs add up to; of sizes, what A-REX's 32 bits have left."""
+    submitted = [job.submit_time for job in (*finished, *running)]
+    ended = [job.end_time for job in finished]
+    user_s, kernel_s = sum(job.cpu_user_s for job in finished), sum(job.cpu_kernel_s for job in finished)
+    return {
+        "jobs": len(finished) + len(running),
+        "in_progress": len(running),
+        "wall_s": sum(job.wall_s for job in finished),
+        "cpu_s": user_s + kernel_s,
+        "cpu_user_s": user_s,
+        "cpu_kernel_s": kernel_s,
+        "stage_in_bytes": sum(job.stage_in_bytes % 2**32 for job in finished),
+        "stage_out_bytes": sum(job.stage_out_bytes % 2**32 for job in finished),
+        "first_submitted": f"{at(min(submitted))}Z" if submitted else None,
+        "last_ended": f"{at(max(ended))}Z" if ended else None,
+    }
+
+
+def told(run: Run) -> dict[str, Any]:
+    return {name: run.json[name] for name in totals([])}
+
+
+# Numbers
+
+
+def test_every_output_tells_the_sums_of_the_jobs(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS, RUNNING, schema)
+    expected = totals(JOBS, RUNNING)
+    users, vos = {job.user for job in JOBS + RUNNING}, {job.vo for job in JOBS + RUNNING} - {""}
+    # The sample holds what it is meant to try: sizes over 2 GiB, users without a VO, names that A-REX escapes.
+    assert any(2**31 <= job.stage_in_bytes < 2**32 for job in JOBS)
+    assert any(not job.vo for job in JOBS)
+    assert any("'" in user for user in users)
+    for output, lines in {
+        "jobcount": [expected["jobs"]],
+        "walltime": [expected["wall_s"]],
+        "cputime": [expected["cpu_s"]],
+        "data-staged-in": [expected["stage_in_bytes"]],
+        "data-staged-out": [expected["stage_out_bytes"]],
+        "users": sorted(users),
+        "wlcgvos": sorted(vos),
+    }.items():
+        assert stats(site, "-o", output).out.splitlines() == [str(line) for line in lines], output
+    assert sorted(stats(site, "--output", "jobids").out.split()) == sorted(job.job_id for job in JOBS + RUNNING)
+    assert stats(site, "-o", "json").json == {
+        "count": expected["jobs"],
+        "walltime": expected["wall_s"],
+        "cpuusertime": expected["cpu_user_s"],
+        "cpukerneltime": expected["cpu_kernel_s"],
+        "cputime": expected["cpu_s"],
+        "stagein": expected["stage_in_bytes"],
+        "stageout": expected["stage_out_bytes"],
+        "rangestart": min(job.submit_time for job in JOBS + RUNNING),
+        "rangeend": max(job.end_time for job in JOBS),
+        "users": sorted(users),
+        "wlcgvos": sorted(vos),
+    }
+    ours = stats(site, "--json")
+    assert told(ours) == expected
+    assert (ours.json["users"], ours.json["vos"], ours.json["groups"]) == (sorted(users), sorted(vos), [])
+    assert {one["state"]: one["jobs"] for one in ours.json["states"]} == {
+        "completed": sum(job.status == "completed" for job in JOBS),
+        "failed": sum(job.status == "failed" for job in JOBS),
+        "in-progress": 5,
+    }
+
+
+def test_brief_tells_people_the_same_with_units(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS, RUNNING, schema)
+    expected = totals(JOBS, RUNNING)
+    out = stats(site).out
+    for text in (
+        "jobs             205: completed",
+        f"{expected['wall_s']:,} s (",
+        f"user {expected['cpu_user_s']:,} s, kernel {expected['cpu_kernel_s']:,} s",
+        f"{expected['stage_in_bytes']:,} bytes (",
+        f"{expected['stage_out_bytes']:,} bytes (",
+        expected["first_submitted"],
+        expected["last_ended"],
+        "in progress, without usage yet: 5 of the jobs",
+    ):
+        assert text in out, text
+
+
+GROUPS: dict[str, Callable[[SampleJob], str]] = {
+    "vo": lambda job: job.vo,
+    "user": lambda job: job.user,
+    "state": lambda job: job.status,
+    "queue": lambda job: job.queue,
+    "endpoint": lambda job: job.interface,
+    "month": lambda job: "" if job.status == "in-progress" else at(job.end_time)[:7],
+}
+
+
+@pytest.mark.parametrize("by", GROUPS)
+def test_tables_add_up_by_group(site: ConfiguredSite, by: str) -> None:
+    late = [job.moved_to(job.end_time + 40 * 86_400) for job in JOBS[::3]]
+    finished = [job for number, job in enumerate(JOBS) if number % 3] + late
+    write(site, finished, RUNNING)
+    group = GROUPS[by]
+    names = sorted({group(job) for job in finished + RUNNING})
+    assert len(names) > 1
+    expected = [
+        {"name": name}
+        | totals([job for job in finished if group(job) == name], [job for job in RUNNING if group(job) == name])
+        for name in names
+    ]
+    assert stats(site, "--by", by, "--json").json["groups"] == expected
+    header, *rows = csv.reader(io.StringIO(stats(site, "--by", by, "--csv").out))
+    assert header == [by, *totals([])]
+    assert rows == [["" if value is None else str(value) for value in row.values()] for row in expected]
+    drawn = stats(site, "--by", by).out
+    assert all((name or "(none)") in drawn for name in names)
+
+
+def test_csv_of_each_output(site: ConfiguredSite) -> None:
+    write(site, [replace(JOBS[0], user='/CN=a "b", c\r\nd'), *JOBS[1:9]])
+    assert stats(site, "--csv").out.splitlines()[0] == ",".join(totals([]))
+    assert stats(site, "--csv", "-o", "walltime").out == f"wall_s\n{sum(job.wall_s for job in JOBS[:9])}\n"
+    rows = list(csv.reader(io.StringIO(stats(site, "--csv", "-o", "users").out)))
+    assert ["user"] in rows
+    assert ['/CN=a "b", c\\r\\nd'] in rows
+    assert stats(site, "--csv", "-o", "jobids").out.splitlines() == ["job_id", *(job.job_id for job in JOBS[:9])]
+    assert stats(site, "--json", "-o", "jobids").json == {"job_ids": [job.job_id for job in JOBS[:9]]}
+
+
+def test_no_match_is_0_and_no_error(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS[:20], schema=schema)
+    for output in ("jobcount", "walltime", "cputime", "data-staged-in", "data-staged-out"):
+        assert stats(site, "-o", output, "--filter-vo", "atlas", "--end-from", "2027-01").out == "0\n"
+    for output in ("wlcgvos", "users", "jobids"):
+        assert stats(site, "-o", output, "-b", "2027-01").out == ""
+    assert told(stats(site, "--json", "-b", "2027-01")) == totals([])
+    assert stats(site, "-o", "json", "-b", "2027-01").json["rangeend"] is None
+    assert stats(site, "--json", "-o", "jobids", "-b", "2027-01").json == {"job_ids": []}
+    assert stats(site, "-b", "2027-01").out.startswith("jobs             0\n")
+
+
+# Filters
+
+
+FILTERS: dict[str, tuple[tuple[str, ...], Keep]] = {
+    "vo": (("--filter-vo", "atlas"), lambda job: job.vo == "atlas"),
+    "vos": (("--filter-vo", "atlas", "--filter-vo", "cms"), lambda job: job.vo in ("atlas", "cms")),
+    "no vo": (("--filter-vo", ""), lambda job: job.vo == ""),
+    "user": (("--filter-user", JOBS[3].user), lambda job: job.user == JOBS[3].user),
+    "user with an escape": (
+        ("--filter-user", "/C=IE/O=Grid-Ireland/OU=tcd.ie/CN=Sean O'Neil"),
+        lambda job: job.user.endswith("O'Neil"),
+    ),
+    "user as arcctl shows it": (
+        ("--filter-user", "/C=IE/O=Grid-Ireland/OU=tcd.ie/CN=Sean O%27Neil"),
+        lambda job: job.user.endswith("O'Neil"),
+    ),
+    "state": (("--filter-state", "failed"), lambda job: job.status == "failed"),
+    "running": (("--filter-state", "in-progress"), lambda job: job.status == "in-progress"),
+    "queue": (("--filter-queue", "grid", "--filter-queue", "old"), lambda job: job.queue in ("grid", "old")),
+    "endpoint": (("--filter-endpoint", "org.nordugrid.arcrest"), lambda job: job.interface.endswith(".arcrest")),
+    "main fqan": (
+        ("--filter-extra", "vomsfqan", "/atlas/Role=pilot/Capability=NULL"),
+        lambda job: "/atlas/Role=pilot/Capability=NULL" in job.fqans,
+    ),
+    "other fqan": (
+        ("--filter-extra", "vomsfqan", "/atlas/no/Role=NULL/Capability=NULL"),
+        lambda job: "/atlas/no/Role=NULL/Capability=NULL" in job.fqans,
+    ),
+    "token": (
+        ("--filter-extra", "issuer", "https://atlas-auth.cern.ch/"),
+        lambda job: ("issuer", "https://atlas-auth.cern.ch/") in job.token_attributes,
+    ),
+    "job name": (
+        ("--filter-extra", "jobname", "BtoKstarGamma #3 (50%)"),
+        lambda job: job.job_name == "BtoKstarGamma #3 (50%)" and job.status != "in-progress",
+    ),
+    "two job names": (
+        ("--filter-extra", "jobname", "run.sh", "--filter-extra", "jobname", "fit & plot"),
+        lambda job: job.job_name in ("run.sh", "fit & plot") and job.status != "in-progress",
+    ),
+    "project": (
+        ("--filter-extra", "project", "cms-t2"),
+        lambda job: job.projects[:1] == ("cms-t2",) and job.status != "in-progress",
+    ),
+    "projectname": (
+        ("--filter-extra", "projectname", "nn9999k"),
+        lambda job: job.projects[:1] == ("nn9999k",) and job.status != "in-progress",
+    ),
+    "rte": (
+        ("--filter-extra", "rte", "APPS/HEP/ATLAS-SITE-LCG"),
+        lambda job: "APPS/HEP/ATLAS-SITE-LCG" in job.rtes and job.status != "in-progress",
+    ),
+    "benchmark": (
+        ("--filter-extra", "benchmark", "HEPSPEC:10.5"),
+        lambda job: job.benchmark == "HEPSPEC:10.5" and job.status != "in-progress",
+    ),
+    "several": (
+        ("--filter-vo", "atlas", "--filter-state", "completed", "--filter-queue", "long", "--filter-extra", "rte",
+         "ENV/PROXY", "--filter-extra", "wninstance", "compute.large"),
+        lambda job: (
+            (job.vo, job.status, job.queue, job.wn_instance) == ("atlas", "completed", "long", "compute.large")
+            and "ENV/PROXY" in job.rtes
+        ),
+    ),
+    "ended since": (("-b", at(SECOND)), lambda job: job.status != "in-progress" and job.end_time >= SECOND),
+    "ended before": (("-e", at(SECOND)), lambda job: job.status != "in-progress" and job.end_time < SECOND),
+    "a week": (
+        ("--end-from", "2026-10-05", "--end-till", "2026-10-11"),
+        lambda job: job.status != "in-progress" and "2026-10-05" <= at(job.end_time) < "2026-10-12",
+    ),
+    "as elsewhere": (
+        ("--from", "2026-10-05", "--to", "2026-10-05T12:00"),
+        lambda job: job.status != "in-progress" and "2026-10-05" <= at(job.end_time) < "2026-10-05T12:00",
+    ),
+    "arcctl's spelling": (
+        ("-b", "2026-10-05 06:30:00", "-e", "2026-10-20 12:00"),
+        lambda job: job.status != "in-progress" and "2026-10-05T06:30" <= at(job.end_time) < "2026-10-20T12:00",
+    ),
+    "submitted since": (("-s", "2026-10-10"), lambda job: at(job.submit_time) >= "2026-10-10"),
+    "submitted and ended": (
+        ("-s", "2026-10-10T12:00", "-e", "2026-10-10"),
+        lambda job: (
+            job.status != "in-progress" and at(job.submit_time) >= "2026-10-10T12" and at(job.end_time) < "2026-10-11"
+        ),
+    ),
+    "user since": (
+        ("--filter-user", JOBS[3].user, "-b", "2026-10-08"),
+        lambda job: job.user == JOBS[3].user and job.status != "in-progress" and at(job.end_time) >= "2026-10-08",
+    ),
+    "user before": (
+        ("--filter-user", JOBS[3].user, "--filter-user", JOBS[4].user, "-e", "2026-10-08"),
+        lambda job: (
+            job.user in (JOBS[3].user, JOBS[4].user)
+            and job.status != "in-progress"
+            and at(job.end_time) < "2026-10-09"
+        ),
+    ),
+    "user submitted": (
+        ("--filter-user", JOBS[3].user, "-s", "2026-10-08"),
+        lambda job: job.user == JOBS[3].user and at(job.submit_time) >= "2026-10-08",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_takes_the_jobs_that_it_says(site: ConfiguredSite, schema: Schema, name: str) -> None:
+    words, keep = FILTERS[name]
+    write(site, JOBS, RUNNING, schema)
+    finished, running = [job for job in JOBS if keep(job)], [job for job in RUNNING if keep(job)]
+    assert 0 < len(finished) + len(running) < 205
+    assert told(stats(site, "--json", *words)) == totals(finished, running)
+    assert sorted(stats(site, "-o", "jobids", *words).out.split()) == sorted(job.job_id for job in finished + running)
+
+
+def test_a_transfer_s_url_is_a_filter(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS, RUNNING, schema)
+    job = next(job for job in JOBS if job.transfers)
+    url = next(each.url for each in job.transfers if each.kind is TransferKind.UPLOAD)
+    assert stats(site, "-o", "jobids", "--filter-extra", "dtrurl", url).out.split() == [job.job_id]
+
+
+def test_nothing_is_taken_for_sql_or_a_pattern(site: ConfiguredSite) -> None:
+    write(site, JOBS[:30])
+    for hostile_text in ("%", "atl_s", "' OR 1=1 --", "*", "\udcff", "\0", ""):
+        for option in ("--filter-user", "--filter-state", "--filter-queue", "--filter-endpoint"):
+            run = site.run("stats", "-o", "jobcount", option, hostile_text)
+            assert (run.status, run.out) == ((64, "") if hostile_text else (0, "0\n"))
+        for key in ("jobname", "rte", "dtrurl", "vomsfqan", hostile_text):
+            assert stats(site, "-o", "jobcount", "--filter-extra", key, hostile_text).out == "0\n"
+
+
+def test_windows_are_told_in_full(site: ConfiguredSite) -> None:
+    write(site, JOBS[:30])
+    run = stats(site, "-o", "jobcount", "-b", "2026-10", "-e", "2026-10", "-s", "2026-10-02")
+    assert "jobs that ended in [2026-10-01T00:00:00Z, 2026-11-01T00:00:00Z)" in run.err
+    assert "jobs that were submitted in [2026-10-02T00:00:00Z, open)" in run.err
+
+
+@pytest.mark.parametrize("command", ["stats", "export"])
+def test_a_name_that_no_job_ever_had_is_64_with_what_was_meant(site: ConfiguredSite, command: str) -> None:
+    write(site, JOBS[:30])
+    for option, name, advice in (
+        ("--filter-vo", "atals", "no VO 'atals'; did you mean 'atlas'?"),
+        ("--filter-vo", "zzz", "no VO 'zzz'; `publisher complete vos` lists those that it knows"),
+        ("--filter-endpoint", "arcrest", "did you mean 'org.nordugrid.arcrest'?"),
+        ("--filter-user", "nobody", "no user 'nobody'; "),
+        ("--filter-queue", "nowhere", "no queue 'nowhere'; "),
+        ("--filter-state", "complete", "no state 'complete'; did you mean 'completed'?"),
+    ):
+        run = site.run(command, "--filter-vo", "atlas", option, name)
+        assert (run.status, run.out) == (64, ""), option
+        assert advice in run.err
+    for filters in (("--filter-vo", "atlas", "--filter-vo", ""), ("--filter-state", "aborted")):
+        run = site.run(command, *filters)
+        assert (run.status, run.err) == (0, "")
+
+
+def test_a_name_may_be_spelt_as_arex_stores_it(site: ConfiguredSite) -> None:
+    write(site, [replace(JOBS[0], user="/CN=O'Neil")])
+    assert stats(site, "-o", "jobcount", "--filter-user", "/CN=O%27Neil").out == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-b", "March"), "is not a time"),
+        (("-b", "2026-10", "-e", "2026-09"), "is empty"),
+        (("--filter-extra", "rte"), "expected 2 arguments"),
+        (("-o", "breif"), "did you mean brief?"),
+        (("--csv", "--json"), "not allowed with"),
+        (("--by", "vo", "-o", "users"), "--by prints a table"),
+        (("--csv", "-o", "json"), "contradict"),
+    ],
+)
+def test_a_wrong_command_line_is_told(site: ConfiguredSite, words: tuple[str, ...], said: str) -> None:
+    write(site, JOBS[:3])
+    run = site.run("stats", *words)
+    assert (run.status, run.out) == (64, "")
+    assert said in run.err
+
+
+# Several databases
+
+
+def test_a_job_in_two_databases_counts_once(site: ConfiguredSite) -> None:
+    """After a migration, and with rows that were still in progress when it happened."""
+    both, new, old = JOBS[:60], JOBS[60:90], JOBS[90:120]
+    orphaned = JOBS[120:130]  # finished in the old database only, in progress in the new one
+    migrated = JOBS[130:140]  # in progress in the old one when it was migrated
+    write(site, [*both, *old, *orphaned], [*RUNNING[:3], *migrated], schema=1)
+    write(site, [*both, *new, *migrated], [*RUNNING[1:], *orphaned], schema=2)
+    finished = [*both, *new, *old, *orphaned, *migrated]
+    assert told(stats(site, "--json")) == totals(finished, RUNNING)
+    assert sorted(stats(site, "-o", "jobids").out.split()) == sorted(job.job_id for job in finished + RUNNING)
+    assert told(stats(site, "--json", "--filter-state", "in-progress")) == totals([], RUNNING)
+    assert told(stats(site, "--json", "-b", "2026-10", "-e", "2026-10")) == totals(finished)
+    user = both[3].user
+    expected = totals([job for job in finished if job.user == user], [job for job in RUNNING if job.user == user])
+    assert told(stats(site, "--json", "--filter-user", user)) == expected
+
+
+def test_a_filter_asks_the_row_that_counts(site: ConfiguredSite) -> None:
+    """A job that failed in the old database and was completed in the new one did not fail."""
+    write(site, [replace(job, status="failed") for job in JOBS[:20]], schema=1)
+    write(site, [replace(job, status="completed") for job in JOBS[:20]], schema=2)
+    assert stats(site, "-o", "jobcount", "--filter-state", "failed").out == "0\n"
+    assert stats(site, "-o", "jobcount", "--filter-state", "completed").out == "20\n"
+
+
+def test_files_named_one_by_one_and_by_pattern(site: ConfiguredSite, tmp_path: Path) -> None:
+    write(site, JOBS[:30])
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for number in (1, 2):
+        shutil.copyfile(site.database(), kept / f"rotated-{number}.db")
+    site.config["source"] |= {"databases": [str(kept / "*.db")]}
+    assert told(stats(site, "--json")) == totals(JOBS[:30])
+
+
+# What the database may be
+
+
+def test_a_job_that_finished_twice_counts_once_with_its_newest_values(site: ConfiguredSite, schema: Schema) -> None:
+    with site.arex(schema) as arex:
+        for job in JOBS[:10]:
+            arex.write(job)
+        again = arex.finish_again(JOBS[3], end_time=JOBS[3].end_time + 7200)
+    expected = totals([*JOBS[:3], again, *JOBS[4:10]])
+    assert told(stats(site, "--json")) == expected
+    name = str(again.job_name)
+    assert stats(site, "-o", "jobids", "--filter-extra", "jobname", name).out.count(again.job_id) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("-b", "1970-01"), ("-s", "1970-01")])
+def test_hostile_rows_are_counted_and_nothing_breaks(
+    site: ConfiguredSite, schema: Schema, words: tuple[str, ...]
+) -> None:
+    cases = hostile(1)
+    write(site, cases, schema=schema)
+    run = stats(site, "--json", *words)
+    assert "Traceback" not in run.err
+    if not words:
+        assert run.json["jobs"] == len(cases) == len(stats(site, "-o", "jobids").out.splitlines())
+        assert run.json["unreadable"] > 10
+        assert "not a number, or negative" in stats(site).out
+    assert "\x1b" not in stats(site, *words).out
+    for output in ("users", "wlcgvos", "jobids", "json"):
+        stats(site, "-o", output)
+    for by in GROUPS:
+        rows = list(csv.reader(io.StringIO(stats(site, "--csv", "--by", by, *words).out)))
+        assert {len(row) for row in rows} == {11}
+        assert sum(int(row[1]) for row in rows[1:]) == run.json["jobs"]
+    for key in ("vomsfqan", "rte", "dtrurl", "jobname", "benchmark"):
+        stats(site, "-o", "jobcount", "--filter-extra", key, "x", *words)
+
+
+WANTED: Final = {
+    "everything": JobFilter(),
+    "by end": JobFilter(ended=Window(start=Epoch(1), end=Epoch(int(END.timestamp()) - 400_000))),
+    "by submission": JobFilter(submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None)),
+    "both": JobFilter(
+        ended=Window(start=None, end=Epoch(int(END.timestamp()) - 400_000)),
+        submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None),
+    ),
+    "names": JobFilter(
+        vos=frozenset({"atlas", ""}), queues=frozenset({"grid", "long", ""}), states=frozenset({"completed"})
+    ),
+    "users": JobFilter(users=frozenset(job.user for job in JOBS[:5])),
+    "an attribute": JobFilter(extras={"jobname": frozenset(str(job.job_name) for job in JOBS[:5])}),
+}
+
+
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(
+    site: ConfiguredSite, schema: Schema, wanted: JobFilter
+) -> None:
+    """With odd rows on every page, fractions on one, and jobs that stand in two databases."""
+    write(site, [*JOBS[:60], *hostile(1)[::4], *JOBS[60:]], RUNNING, schema)
+    write(site, JOBS[150:170], [RUNNING[0], JOBS[171]], 2 if schema == 1 else 1)
+    with closing(sqlite3.connect(site.database(schema))) as arex, arex:
+        arex.execute("UPDATE AAR SET UsedWalltime = 7.5, StageInVolume = NULL WHERE RecordID = 190")
+    grouped = 0
+    for by in (None, *GROUPS):
+        one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
+        accounts = create(Options(control_dir=site.control, page_rows=1), {})
+        try:
+            for counted in accounts.counted(wanted):
+                one_by_one.add((job, totals_of(job)) for job in counted.jobs)
+            for page in accounts.summed(wanted, by):
+                summed.add(page.groups)
+                grouped += sum(one.jobs for _, one in page.groups if one.jobs > 1)
+        finally:
+            accounts.close()
+        assert summed == one_by_one, by
+        assert one_by_one.totals.jobs > 1
+    assert grouped > 1 or wanted.extras, "nothing was in groups"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        make_missing,
+        make_empty,
+        make_truncated,
+        make_damaged,
+        make_not_a_database,
+        lambda path: set_schema_version(path, "3"),
+        lambda path: set_schema_version(path, None),
+    ],
+)
+@pytest.mark.parametrize("words", [("stats",), ("job", "info", JOBS[0].job_id), ("stats", "-o", "jobids", "--csv")])
+def test_a_database_that_cannot_be_read_is_no_0(
+    site: ConfiguredSite, words: tuple[str, ...], change: Callable[[Path], object]
+) -> None:
+    write(site, JOBS)
+    change(site.database())
+    run = site.run(*words)
+    assert run.status == 66
+    assert "Traceback" not in run.err
+    assert run.out in ("", "job_id\n") or words[-1] == "--csv"
+    assert str(site.database()) in run.err or str(site.control) in run.err
+
+
+def test_nothing_is_written_beside_the_databases_nor_the_state(site: ConfiguredSite) -> None:
+    write(site, JOBS[:20])
+    before = {path: path.stat().st_mtime_ns for path in site.database().parent.iterdir()}
+    stats(site)
+    site.run("job", "info", JOBS[0].job_id)
+    assert {path: path.stat().st_mtime_ns for path in site.database().parent.iterdir()} == before
+    assert not site.state.exists()
+
+
+def test_rows_in_the_wal_of_a_living_writer_are_counted(site: ConfiguredSite) -> None:
+    with site.arex() as arex:
+        arex.connection.execute("PRAGMA wal_autocheckpoint = 0")
+        for job in JOBS[:40]:
+            arex.write(job)
+        assert told(stats(site, "--json")) == totals(JOBS[:40])
+
+
+def test_a_writer_may_write_between_two_pages(site: ConfiguredSite, schema: Schema) -> None:
+    """In rollback mode a reader that holds on would lock it out; rows that come meanwhile stand behind, and count too."""
+    write(site, JOBS[:40], schema=schema)
+    connection = sqlite3.connect(site.database(schema), timeout=0)
+    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    connection.close()
+    options = Options(control_dir=site.control, page_rows=7)
+    accounts = create(options, {})
+    try:
+        pages = accounts.counted(JobFilter())
+        seen = len(next(pages).jobs)
+        with site.arex(schema) as arex:
+            arex.connection.execute("PRAGMA busy_timeout = 0")
+            arex.write(JOBS[40])
+        seen += sum(len(page.jobs) for page in pages)
+    finally:
+        accounts.close()
+    assert seen == 41
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_only_when_it_takes_long_and_is_cleared() -> None:
+    now = [0.0]
+    shown = Terminal()
+    report = CountingReport(shown, monotonic=lambda: now[0], quiet=False, what="rows")
+    report.seen(500)
+    assert shown.getvalue() == ""
+    now[0] = 2.5
+    report.seen(734)
+    assert "1,234 rows" in shown.getvalue()
+    report.done()
+    assert shown.getvalue().endswith("\r\x1b[K")
+    quiet = CountingReport(Terminal(), monotonic=lambda: now[0] + 100, quiet=True, what="rows")
+    quiet.seen(1)
+
+
+# Plans
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, optimized: bool) -> None:
+    path = tmp_path / "a.db"
+    bulk(path, schema, 2000, 1, START, END, optimized=optimized)
+    window = {"first": 5, "last": 9, "after": 5, "limit": 5}
+    questions: dict[str, tuple[Any, str]] = {
+        count.BY_ROW[schema]: ({"after": 5, "limit": 5}, "PRIMARY KEY"),
+        count.OF_USER[schema]: ({"user": 1, "after": 5, "limit": 5}, "AAR_UserID_IDX (UserID=? AND rowid>?)"),
+        count.BY_END[schema]: (window, "AAR_EndTime_IDX"),
+        count.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
+        count.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
+        count.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
+        count.standing_among(2): ([b"x", b"y"], "JobID=?"),
+    }
+    for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):
+        question = getattr(count, side)
+        assert LISTED in question
+        questions[question] = ({"rows": "[1]", "key": b"x"}, "RecordID=?")
+    connection = sqlite3.connect(path)
+    for question, (values, expected) in questions.items():
+        steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
+        assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question
+        assert [step for step in steps if "TEMP B-TREE" in step] == [], question
+        assert expected in " ".join(steps), (question, steps)
+    connection.close()
+
+
+# Words for the shell
+
+
+def test_complete_offers_what_begins_like_this(site: ConfiguredSite, schema: Schema) -> None:
+    write(site, JOBS, RUNNING, schema)
+    ids = sorted(job.job_id for job in [*JOBS, *RUNNING])
+    for beginning in ("", ids[0][:1], ids[7], "nothing begins like this"):
+        offered = site.run("complete", "jobs", beginning)
+        assert offered.status == 0, offered.err
+        assert offered.out.splitlines() == [one for one in ids if one.startswith(beginning)][:200]
+    queues = sorted({job.queue for job in [*JOBS, *RUNNING]})
+    assert site.run("complete", "queues").out.splitlines() == queues
+    assert site.run("complete", "queues", queues[0][:2]).out.splitlines() == [
+        queue for queue in queues if queue.startswith(queues[0][:2])
+    ]
+    assert site.run("complete", "targets", "f").out == "files\n"
+
+
+def test_complete_takes_no_kind_that_it_does_not_know(site: ConfiguredSite) -> None:
+    run = site.run("complete", "job")
+    assert run.status == 64
+    assert "did you mean jobs?" in run.err

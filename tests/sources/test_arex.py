@@ -1,0 +1,645 @@
+"""A-REX's databases as a source: pages, order, authority between files, incomplete rows, plans and transactions."""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SideTable, Transfer
+from publisher.model.message import Cursor, OpenRow
+from publisher.model.time import Window
+from publisher.sources import source_plugin
+from publisher.sources.arex import queries
+from publisher.sources.arex.rows import SURELY_WRITTEN_S
+from publisher.sources.arex.source import ArexSource, Options, create
+from publisher.sources.base import Page, Source
+from tests.arex_databases import (
+    RawRow,
+    SampleJob,
+    Schema,
+    TransferKind,
+    Writer,
+    bulk,
+    generate,
+    hostile,
+    set_schema_version,
+)
+from tests.arex_databases import create as create_database
+from tests.sources.contract import NOTHING, SourceContract, SourceWorld, jobs_of
+
+START = datetime(2026, 10, 1, tzinfo=UTC)
+END = datetime(2026, 11, 1, tzinfo=UTC)
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+EVERYTHING = frozenset(SideTable)
+BOTH: tuple[Schema, ...] = (1, 2)
+OSLO = "Europe/Oslo"
+
+
+def samples(count: int, seed: int = 1) -> list[SampleJob]:
+    return list(generate(seed, count, START, END))
+
+
+def source_of(*databases: Path, **options: object) -> ArexSource:
+    known = {"time_zone": OSLO, "page_rows": 7, **options}
+    return create(Options(databases=tuple(map(str, databases)), **known), {})  # type: ignore[arg-type]  # any option
+
+
+def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zone: str = OSLO) -> None:
+    with Writer(path, schema=schema, zone=zone) as writer:
+        for job in jobs:
+            writer.write(job)
+
+
+def since(source: Source, now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> list[Page]:
+    return [page for database in source.databases() for page in source.since(None, database, needs, now)]
+
+
+def at(end_time: int, seconds: int = 0) -> datetime:
+    return datetime.fromtimestamp(end_time + seconds, UTC)
+
+
+class ArexWorld(SourceWorld):
+    def __init__(self, directory: Path, schema: Schema) -> None:
+        self.path = directory / ("accounting.db" if schema == 1 else "accounting_v2.db")
+        create_database(self.path, schema=schema)
+        self.source = source_of(self.path)
+        self._fresh = generate(3, 1000, START, END)
+
+    def add(self, ends: Sequence[int]) -> list[JobId]:
+        jobs = [next(self._fresh).moved_to(end) for end in ends]
+        write(self.path, jobs, schema=1 if self.path.name == "accounting.db" else 2)
+        return [JobId(job.job_id) for job in jobs]
+
+    def forget(self, job_id: JobId) -> None:
+        connection = sqlite3.connect(self.path)
+        with connection:
+            connection.execute("DELETE FROM AAR WHERE JobID = ?", (job_id,))
+        connection.close()
+
+    def destroy(self) -> None:
+        for file in self.path.parent.iterdir():
+            file.unlink()
+
+
+@pytest.fixture(params=BOTH)
+def schema(request: pytest.FixtureRequest) -> Schema:
+    return 1 if request.param == 1 else 2
+
+
+class TestContract(SourceContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path, schema: Schema) -> Iterator[SourceWorld]:
+        world = ArexWorld(tmp_path, schema)
+        yield world
+        world.source.close()
+
+
+def record_of(job: SampleJob, row: RowRef, schema: Schema) -> JobRecord:
+    """What must come out of an ordinary job, written by A-REX in a schema."""
+    user, _, group = (job.local_user or "").partition(":")
+    started = [event.at for event in job.events if event.key == "LRMSSTART"]
+    kinds = {TransferKind.DOWNLOAD: "download", TransferKind.CACHED: "cached", TransferKind.UPLOAD: "upload"}
+    return JobRecord(
+        row=row,
+        job_id=JobId(job.job_id),
+        local_id=job.local_job_id or "",
+        status=job.status,
+        exit_code=job.exit_code,
+        submitted_at=Epoch(job.submit_time),
+        started_at=Epoch(started[-1]) if started else None,
+        ended_at=Epoch(job.end_time),
+        wall_s=job.wall_s,
+        cpu_user_s=job.cpu_user_s,
+        cpu_kernel_s=job.cpu_kernel_s,
+        node_count=job.nodes or None,
+        cpu_count=job.cpus or None,
+        memory_kib=job.memory_kib or None,
+        virtual_memory_kib=job.virtual_memory_kib or None,
+        scratch_bytes=job.scratch_bytes % 2**32,  # what is over 4 GiB is lost in the writer
+        stage_in_bytes=job.stage_in_bytes % 2**32,
+        stage_out_bytes=job.stage_out_bytes % 2**32,
+        interface=job.interface,
+        endpoint=job.endpoint_url,
+        queue=job.queue,
+        user=job.user,
+        vo=job.vo,
+        fqans=job.fqans,
+        attributes=job.token_attributes,
+        benchmark=job.benchmark or "",
+        job_name=job.job_name or "",
+        lrms=job.lrms or "",
+        client_host=job.client_host or "",
+        projects=job.projects[:1],
+        hosts=tuple(dict.fromkeys(job.node_names)),
+        local_user=user,
+        local_group=group,
+        wn_instance=job.wn_instance or "",
+        runtime_environments=job.rtes,
+        transfers=tuple(
+            Transfer(
+                kind=kinds[each.kind],
+                url=each.url,
+                size_bytes=each.size % 2**32,
+                started_at=Epoch(each.start),
+                ended_at=Epoch(each.end),
+            )
+            for each in job.transfers
+        ),
+        escaped=True,
+        side_fqan=schema == 1 and bool(job.fqans),
+        side_benchmark=schema == 1 and bool(job.benchmark),
+    )
+
+
+def test_every_value_of_ordinary_jobs_comes_out(tmp_path: Path, schema: Schema) -> None:
+    jobs = samples(300)
+    write(tmp_path / "a.db", jobs, schema)
+    source = source_of(tmp_path / "a.db")
+    pages = since(source, needs=EVERYTHING)
+    assert sum(len(page.skipped) + len(page.open) for page in pages) == 0
+    read = jobs_of(pages)
+    assert [record_of(job, record.row, schema) for job, record in zip(jobs, read, strict=True)] == read
+    # The sample holds what it is meant to try.
+    assert any("'" in job.user or "%" in (job.job_name or "") for job in jobs)
+    assert any(job.transfers for job in jobs)
+    by_window = jobs_of(source.window(Window(), EVERYTHING, NOW))
+    assert sorted(by_window, key=lambda job: job.row) == read
+    again = source.reread([OpenRow(row=job.row, finished_seen_at=None) for job in read], EVERYTHING, NOW)
+    assert jobs_of(again) == read
+    assert source.find(read[5].job_id, EVERYTHING, NOW).jobs == (read[5],)
+
+
+def test_nodename_is_read_like_nodenames(tmp_path: Path) -> None:
+    (job,) = [job for job in samples(400) if len(job.node_names) > 1][:1]
+    with Writer(tmp_path / "a.db", nodes_key="nodename") as writer:
+        writer.write(job)
+    assert jobs_of(since(source_of(tmp_path / "a.db")))[0].hosts == tuple(dict.fromkeys(job.node_names))
+
+
+def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = samples(40)
+    write(tmp_path / "a.db", jobs, zone="Australia/Lord_Howe")
+    read: list[list[JobRecord]] = []
+    try:
+        for zone in ("UTC", "America/St_Johns", "Asia/Kathmandu"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            read.append(jobs_of(since(source_of(tmp_path / "a.db", time_zone="Australia/Lord_Howe"))))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert read[0] == read[1] == read[2]
+    assert [record_of(job, found.row, 2).started_at for job, found in zip(jobs, read[0], strict=True)] == [
+        found.started_at for found in read[0]
+    ]
+    host_zone = create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"})
+    assert jobs_of(since(host_zone)) == read[0]
+
+
+# --- incomplete rows
+
+
+def test_a_running_job_is_open_and_becomes_a_job(tmp_path: Path, schema: Schema) -> None:
+    (job,) = samples(1)
+    with Writer(tmp_path / "a.db", schema=schema) as writer:
+        writer.accept(job)
+        source = source_of(tmp_path / "a.db")
+        (page,) = since(source)
+        assert (page.jobs, page.skipped) == ((), ())
+        (opened,) = page.open
+        assert opened.finished_seen_at is None
+        assert source.find(JobId(job.job_id), NOTHING, NOW).open == (opened,)
+        writer.finish(job)
+        (again,) = source.reread([opened], NOTHING, NOW)
+    assert [found.job_id for found in again.jobs] == [job.job_id]
+
+
+@pytest.mark.parametrize("step", ["aar", "rte", "transfers", "extra"])
+def test_a_torn_row_waits_for_its_finished_event(tmp_path: Path, schema: Schema, step: str) -> None:
+    (job,) = [job for job in samples(9) if job.local_job_id][:1]
+    now = at(job.end_time, 5 * 3600)  # A-REX's queue was long: EndTime says nothing about when the row was written
+    with Writer(tmp_path / "a.db", schema=schema) as writer:
+        writer.accept(job)
+        writer.finish(job, stop_after=step)  # type: ignore[arg-type]  # a parametrized Step
+        source = source_of(tmp_path / "a.db")
+        (page,) = since(source, now)
+        assert (page.jobs, page.skipped) == ((), ())
+        assert [row.finished_seen_at for row in page.open] == [Epoch(int(now.timestamp()))]
+        later = at(job.end_time, 5 * 3600 + 899)
+        (again,) = source.reread(page.open, NOTHING, later)
+        assert again.open == page.open
+        writer.complete(job)
+        (whole,) = source.reread(page.open, EVERYTHING, later)
+    assert whole.jobs == (record_of(job, page.open[0].row, schema),)
+
+
+def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schema: Schema) -> None:
+    (job,) = samples(1)
+    with Writer(tmp_path / "a.db", schema=schema) as writer:
+        writer.accept(job)
+        writer.finish(job, stop_after="aar")
+    source = source_of(tmp_path / "a.db", hold_off_s=600)
+    (page,) = since(source, at(job.end_time))
+    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 599)))) == 0
+    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 600)))) == 1
+    # A republished window meets it for the first time, and must not lose it for ever.
+    (early,) = source.window(Window(), NOTHING, at(job.end_time, SURELY_WRITTEN_S - 1))
+    assert (len(early.jobs), len(early.open)) == (0, 1)
+    assert len(jobs_of(source.window(Window(), NOTHING, at(job.end_time, SURELY_WRITTEN_S)))) == 1
+
+
+def test_a_row_without_any_events_is_held_off_from_its_end(tmp_path: Path, schema: Schema) -> None:
+    first, future = samples(2)
+    future = future.moved_to(int(datetime(2036, 1, 1, tzinfo=UTC).timestamp()))
+    write(tmp_path / "a.db", [replace(first, events=()), replace(future, events=())], schema)
+    source = source_of(tmp_path / "a.db")
+    now = at(first.end_time, 899)
+    (page,) = since(source, now)
+    assert (len(page.jobs), len(page.open)) == (0, 2)
+    (page,) = since(source, at(first.end_time, 900))
+    assert [job.job_id for job in page.jobs] == [first.job_id]
+    # An end in the future is waited for no longer than any other.
+    (again,) = source.reread(page.open, NOTHING, at(first.end_time, 1800))
+    assert [job.job_id for job in again.jobs] == [future.job_id]
+
+
+def test_a_job_that_finishes_twice_is_one_row_with_its_newest_values(tmp_path: Path, schema: Schema) -> None:
+    (job,) = [job for job in samples(60) if job.transfers and job.local_job_id and job.projects][:1]
+    with Writer(tmp_path / "a.db", schema=schema) as writer:
+        writer.write(job)
+        again = writer.finish_again(job, end_time=job.end_time + 3600, local_job_id="77")
+    (read,) = jobs_of(since(source_of(tmp_path / "a.db"), needs=EVERYTHING))
+    assert read == record_of(again, read.row, schema)
+
+
+# --- several databases
+
+
+def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
+    jobs = samples(60)
+    old, both, new = jobs[:20], jobs[20:40], jobs[40:]
+    accounting = tmp_path / "accounting"
+    accounting.mkdir()
+    write(accounting / "accounting.db", old + both, schema=1)
+    write(accounting / "accounting_v2.db", both + new, schema=2)
+    (accounting / "publishing.db").write_bytes(b"ARC's own")
+    source = create(Options(control_dir=tmp_path, page_rows=7, time_zone=OSLO), {})
+    assert source.databases() == (str(accounting / "accounting_v2.db"), str(accounting / "accounting.db"))
+    assert [facts.schema for facts in source.facts()] == [2, 1]
+    for read in (jobs_of(since(source)), jobs_of(source.window(Window(), NOTHING, NOW))):
+        assert sorted(job.job_id for job in read) == sorted(job.job_id for job in jobs)
+    assert source.count(Window()) == len(jobs)
+    half = Window(end=Epoch(jobs[30].end_time))
+    assert source.count(half) == sum(job.end_time < jobs[30].end_time for job in jobs)
+    shadowed = RowRef(database=source.databases()[1], record_id=30)
+    pages = source.reread([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
+    assert [page.gone for page in pages] == [(shadowed,)]
+    (found,) = source.find(JobId(both[3].job_id), NOTHING, NOW).jobs
+    assert found.row.database == source.databases()[0]
+    (found,) = source.find(JobId(old[3].job_id), NOTHING, NOW).jobs
+    assert found.row.database == source.databases()[1]
+    # The cursor of the lesser one moves past what counts elsewhere.
+    *_, last = source.since(None, source.databases()[1], NOTHING, NOW)
+    assert last.cursor is not None
+    assert last.cursor.record_id == 40
+
+
+def test_a_job_unfinished_in_the_better_database_counts_in_the_other(tmp_path: Path) -> None:
+    running, torn, done = samples(3)
+    write(tmp_path / "1.db", [running, torn, done], schema=1)
+    with Writer(tmp_path / "2.db", schema=2) as writer:
+        for job in (running, torn):
+            writer.accept(job)
+        writer.finish(torn, stop_after="aar")
+    source = source_of(tmp_path / "1.db", tmp_path / "2.db")
+    assert [job.job_id for job in jobs_of(since(source, at(torn.end_time)))] == [running.job_id, done.job_id]
+    assert source.count(Window()) == 3
+
+
+def test_databases_of_one_schema_rank_as_configured(tmp_path: Path) -> None:
+    jobs = samples(9)
+    write(tmp_path / "b.db", jobs)
+    write(tmp_path / "a.db", jobs)
+    (tmp_path / "link.db").symlink_to("a.db")
+    source = source_of(tmp_path / "b.db", tmp_path / "*.db")
+    assert source.databases() == (str(tmp_path / "b.db"), str(tmp_path / "a.db"))
+    assert {job.row.database for job in jobs_of(since(source))} == {str(tmp_path / "b.db")}
+
+
+def test_patterns_are_expanded_anew_and_must_match(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "*.db*")
+    with pytest.raises(SourceError, match="matches this pattern"):
+        source.databases()
+    write(tmp_path / "a.db", samples(1))
+    assert len(source.databases()) == 1
+    with Writer(tmp_path / "b.db") as writer:  # leaves -wal and -shm about
+        writer.write(samples(1)[0])
+        assert len(source.databases()) == 2
+
+
+def test_a_control_directory_without_databases_is_an_error(tmp_path: Path) -> None:
+    source = create(Options(control_dir=tmp_path), {})
+    with pytest.raises(SourceError, match="has neither"):
+        source.databases()
+
+
+# --- a file that changes
+
+
+def test_a_replaced_file_is_read_anew(tmp_path: Path, schema: Schema) -> None:
+    jobs = samples(30)
+    path = tmp_path / "a.db"
+    write(path, jobs, schema)
+    source = source_of(path)
+    cursor = since(source)[-1].cursor
+    assert cursor is not None
+    path.unlink()
+    write(path, jobs[10:], schema)  # rotated: the rest is numbered from 1
+    assert not source.fits(cursor)
+    read = jobs_of(source.since(cursor, str(path), NOTHING, NOW))
+    assert [job.job_id for job in read] == [job.job_id for job in jobs[10:]]
+
+
+def test_names_added_between_pages_are_found(tmp_path: Path, schema: Schema) -> None:
+    jobs = samples(20)
+    path = tmp_path / "a.db"
+    write(path, jobs[:7], schema)
+    source = source_of(path)
+    with Writer(path) as writer:
+        pages = source.since(None, str(path), NOTHING, NOW)
+        next(pages)
+        newcomer = replace(jobs[8], user="/CN=somebody new", queue="new", vo="new", fqans=("/new",))
+        writer.write(newcomer)
+        (page,) = pages
+    assert [(job.user, job.queue, job.vo, job.fqans) for job in page.jobs] == [
+        ("/CN=somebody new", "new", "new", ("/new",))
+    ]
+
+
+def test_no_transaction_stays_open_between_pages(tmp_path: Path, schema: Schema) -> None:
+    path = tmp_path / "a.db"
+    jobs = samples(30)
+    with Writer(path, schema=schema) as writer:
+        for job in jobs[:20]:
+            writer.write(job)
+        source = source_of(path)
+        connection = writer.connection
+        connection.execute("PRAGMA busy_timeout = 0")
+        read = 0
+        for page in source.since(None, str(path), NOTHING, NOW):
+            read += len(page.jobs)
+            if read <= 14:
+                writer.write(jobs[20 + read // 7])
+                # Blocked (1) or leaving frames behind, if a reader's snapshot were in the way.
+                busy, frames, moved = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                assert (busy, frames - moved) == (0, 0)
+    assert read == 22
+
+
+def test_a_rollback_journal_database_can_be_written_between_pages(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    jobs = samples(30)
+    with Writer(path, journal="delete") as writer:
+        for job in jobs[:20]:
+            writer.write(job)
+        writer.connection.execute("PRAGMA busy_timeout = 0")
+        source = source_of(path)
+        for number, _ in enumerate(source.since(None, str(path), NOTHING, NOW)):
+            if number < 3:
+                writer.write(jobs[20 + number])
+    assert source.facts()[0].journal_mode == "delete"
+
+
+def test_a_locked_database_is_an_error_and_not_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with Writer(path, journal="delete") as writer:
+        writer.write(samples(1)[0])
+        options = Options(databases=(str(path),))
+        source = create(options, {})
+        impatient = ArexSource(options, source.clock, copies_below=tmp_path, busy_timeout_s=0.05)
+        writer.connection.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SourceError, match="locked"):
+            since(impatient)
+        writer.connection.execute("COMMIT")
+        assert len(jobs_of(since(impatient))) == 1
+
+
+# --- plans
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, optimized: bool) -> None:
+    path = tmp_path / "a.db"
+    bulk(path, schema, 2000, 1, START, END, optimized=optimized)
+    connection = sqlite3.connect(path)
+    questions = {
+        queries.SINCE[schema]: {"after": 5, "limit": 5},
+        queries.WINDOW[schema]: {"first": 5, "last": 9, "after": 5, "limit": 5},
+        queries.BY_ROW[schema]: {"rows": "[1]"},
+        queries.BY_JOB[schema]: {"job": b"x", "escaped": b"x"},
+        queries.JOB_OF_ROW: {"row": 1},
+        queries.EVENTFUL: {"rows": "[1]"},
+    }
+    for which, parameters in ((queries.BETWEEN, {"first": 1, "last": 9}), (queries.LISTED, {"rows": "[1]"})):
+        questions[queries.events(which)] = parameters
+        for table in ("AuthTokenAttributes", "JobExtraInfo", "RunTimeEnvironments", "DataTransfers"):
+            questions[queries.side(table, which)] = parameters
+    for column, (_, table, _) in queries.NAMES.items():
+        if table in queries.tables(schema):
+            questions[queries.names(column)] = {"ids": "[1]"}
+    plans = {question: plan(connection, question, values) for question, values in questions.items()}
+    plans["finished"] = plan(connection, queries.finished_among(2), [b"x", b"y"])
+    connection.close()
+    for question, steps in plans.items():
+        assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question
+        if "DISTINCT" not in question:
+            assert [step for step in steps if "TEMP B-TREE" in step] == [], question
+    assert "AAR_EndTime_IDX" in " ".join(plans[queries.WINDOW[schema]])
+    for which in (queries.BETWEEN, queries.LISTED):
+        assert "EventKey" not in " ".join(plans[queries.events(which)])
+
+
+def plan(connection: sqlite3.Connection, question: str, values: object) -> list[str]:
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", values)  # type: ignore[arg-type]  # named or listed
+    return [str(row[3]) for row in rows]
+
+
+# --- hostile rows
+
+
+def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path, schema: Schema) -> None:
+    cases = hostile(1)
+    path = tmp_path / "a.db"
+    write(path, cases, schema)
+    source = source_of(path, page_rows=50)
+    pages = since(source, needs=EVERYTHING)
+    seen = [job.row.record_id for page in pages for job in page.jobs]
+    seen += [job.row.record_id for page in pages for job in page.skipped]
+    seen += [opened.row.record_id for page in pages for opened in page.open]
+    assert sorted(seen) == list(range(1, len(cases) + 1))
+    rules = {skipped.rule for page in pages for skipped in page.skipped}
+    assert rules == {
+        "dangling-reference",
+        "negative-duration",
+        "no-end-time",
+        "no-job-id",
+        "not-a-number",
+        "undecodable-text",
+        "unknown-status",
+    }
+    for page in pages:
+        assert all(skipped.reason and skipped.key for skipped in page.skipped)
+    ended = jobs_of(pages)
+    held = [row for page in pages for row in page.open if row.finished_seen_at is not None]
+    assert held  # rows with events, and no FINISHED among them
+    ended += jobs_of(source.reread(held, EVERYTHING, NOW + timedelta(hours=1)))
+    assert jobs_of(source.window(Window(), EVERYTHING, NOW)) == sorted(ended, key=lambda job: (job.ended_at, job.row))
+    rows = [OpenRow(row=RowRef(database=str(path), record_id=number), finished_seen_at=None) for number in seen]
+    again = list(source.reread(rows, EVERYTHING, NOW))
+    assert jobs_of(again) == jobs_of(pages)
+    for page in pages:
+        for skipped in page.skipped:
+            found = source.find(skipped.job_id, NOTHING, NOW)
+            assert skipped in found.skipped or skipped.rule == "no-job-id"
+
+
+def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema) -> None:
+    """What stands beside the rows of a large page is read piece by piece."""
+    path = tmp_path / "a.db"
+    write(path, [*samples(150), *hostile(1), *samples(150, 2)], schema)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("DELETE FROM AAR WHERE RecordID % 7 = 3")
+    connection.close()
+    small, large = (since(source_of(path, page_rows=rows), needs=EVERYTHING) for rows in (3, 10_000))
+    assert len(small) > 100
+    (whole,) = large
+    assert list(whole.jobs) == jobs_of(small)
+    assert list(whole.skipped) == [skipped for page in small for skipped in page.skipped]
+    assert list(whole.open) == [opened for page in small for opened in page.open]
+    assert len(whole.jobs) > 200
+    assert whole.skipped
+    assert whole.open
+    listed = source_of(path, page_rows=10_000).reread(
+        [OpenRow(row=job.row, finished_seen_at=None) for job in whole.jobs], EVERYTHING, NOW
+    )
+    assert jobs_of(listed) == list(whole.jobs)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_row_once_by_row_and_by_window(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    directory = tmp_path_factory.mktemp("pair")
+    seed = data.draw(st.integers(0, 2**20))
+    pool = [replace(job, end_time=job.end_time - job.end_time % 3600) for job in samples(40, seed)]
+    states = data.draw(st.lists(st.sampled_from(["done", "torn", "running"]), min_size=1, max_size=40))
+    complete: set[str] = set()
+    with Writer(directory / "1.db", schema=1) as old, Writer(directory / "2.db", schema=2) as new:
+        for job, state in zip(pool, states, strict=False):
+            where = data.draw(st.sampled_from([[old], [new], [old, new]]))
+            for writer in where:
+                writer.accept(job)
+                if state != "running":
+                    writer.finish(job, stop_after="extra" if state == "torn" else None)
+            if state == "done":
+                complete.add(job.job_id)
+    now = at(pool[0].end_time)  # nothing is old enough to be taken without its FINISHED event
+    source = source_of(directory / "1.db", directory / "2.db", page_rows=data.draw(st.integers(1, 9)))
+    pages = since(source, now)
+    read = [job.job_id for job in jobs_of(pages)]
+    assert sorted(read) == sorted(complete)
+    finished_in_both = len(states) - states.count("running")
+    opened = [row for page in pages for row in page.open]
+    assert len({row.row for row in opened}) == len(opened)
+    assert sum(row.finished_seen_at is not None for row in opened) == finished_in_both - len(complete)
+    cuts = sorted(data.draw(st.lists(st.sampled_from(sorted({job.end_time for job in pool})), max_size=6)))
+    bounds = [None, *map(Epoch, cuts), None]
+    windows = [Window(start=start, end=end) for start, end in pairwise(bounds)]
+    by_window = [job.job_id for window in windows for job in jobs_of(source.window(window, NOTHING, now))]
+    assert sorted(by_window) == sorted(complete)
+
+
+# --- failures, in words
+
+
+def broken(change: Callable[[Path], object], words: str) -> tuple[Callable[[Path], object], str]:
+    return change, words
+
+
+def run_sql(statement: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        connection = sqlite3.connect(path)
+        with connection:
+            connection.execute(statement)
+        connection.close()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        broken(lambda path: set_schema_version(path, "3"), "schema version 3; versions 1"),
+        broken(lambda path: set_schema_version(path, None), "schema version none"),
+        broken(run_sql("DROP TABLE JobExtraInfo"), "lacks JobExtraInfo.RecordID"),
+        broken(run_sql("ALTER TABLE AAR DROP COLUMN UsedScratch"), "lacks AAR.UsedScratch"),
+        broken(run_sql("DROP TABLE AAR"), "no accounting tables"),
+    ],
+)
+def test_what_is_wrong_with_a_database_is_said(tmp_path: Path, change: Callable[[Path], object], words: str) -> None:
+    path = tmp_path / "a.db"
+    write(path, samples(1))
+    change(path)
+    with pytest.raises(SourceError, match=words) as told:
+        source_of(path).databases()
+    assert str(path) in str(told.value)
+
+
+def test_an_unknown_database_name_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.db", samples(1))
+    source = source_of(tmp_path / "a.db")
+    with pytest.raises(SourceError, match="not among the accounting databases"):
+        list(source.since(None, "/other.db", NOTHING, NOW))
+    with pytest.raises(SourceError, match="not among"):
+        list(source.window(Window(), NOTHING, NOW, after=(Epoch(1), RowRef(database="/other.db", record_id=1))))
+    assert not source.fits(Cursor(database="/other.db", record_id=1, anchor="x"))
+
+
+def test_the_plug_in_is_registered() -> None:
+    plugin = source_plugin("arex")
+    assert plugin.Options is Options
+    with pytest.raises(ValueError, match="give control_dir"):
+        Options()
+    with pytest.raises(TypeError):
+        plugin.create(object(), {})
+
+
+def test_nothing_is_written_beside_the_databases(tmp_path: Path, schema: Schema) -> None:
+    path = tmp_path / "a.db"
+    write(path, samples(30), schema)
+    before = {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()}
+    source = source_of(path)
+    since(source)
+    list(source.window(Window(), EVERYTHING, NOW))
+    source.facts()
+    source.close()
+    assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
+    assert os.listdir(tmp_path) == ["a.db"]
+
+
+def test_rows_are_read_the_same_from_a_copy_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.db", samples(30))
+    first = jobs_of(since(source_of(tmp_path / "a.db")))
+    shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
+    second = jobs_of(since(source_of(tmp_path / "b.db")))
+    assert [replace(job, row=first[0].row) for job in first] == [replace(job, row=first[0].row) for job in second]

@@ -1,0 +1,120 @@
+"""Jobs that an ARC CE publishes itself are not imported from the batch system behind it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from publisher.model.errors import SourceError, UsageError
+from tests.arex_databases.schema import create
+from tests.support import gridengine_files as sge
+from tests.support import sonar_files as sonar
+from tests.support.gridengine_files import BEGIN, Entry, colon, jobs, write
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def arc(tmp_path: Path) -> Path:
+    path = tmp_path / "accounting_v2.db"
+    create(path)
+    return path
+
+
+def accept(arc: Path, local_id: str, submitted: int, ended: int) -> None:
+    """What A-REX knows of a job by then."""
+    with closing(sqlite3.connect(arc)) as connection, connection:
+        connection.execute(
+            "INSERT INTO AAR (JobID, LocalJobID, SubmitTime, EndTime) VALUES (?, ?, ?, ?)",
+            (f"{local_id}-{submitted}", local_id, submitted, ended),
+        )
+
+
+def names(database: Path) -> list[str]:
+    return sorted(job["LocalJobID"] for job in jobs(database).values())
+
+
+def test_grid_engine_behind_a_ce(tmp_path: Path, arc: Path) -> None:
+    accept(arc, "1", BEGIN - 60, BEGIN + 700)
+    accept(arc, "2", BEGIN - 60, 0)  # its end was not seen yet
+    accept(arc, "3", BEGIN - 90 * DAY_S, BEGIN - 89 * DAY_S)  # the number came again
+    accept(arc, "7", BEGIN - 60, BEGIN + 700)
+    tight = replace(Entry(), job=7, pe="mpi", slots=4)
+    log = [colon(replace(Entry(), job=number)) for number in (1, 2, 3, 4)]
+    log += [colon(replace(tight, pe_task="1.node2")), colon(tight)]
+    database = tmp_path / "imported.db"
+    report = sge.run_import(database, write(tmp_path / "accounting", log), arc_databases=(arc,))
+    assert names(database) == ["3", "4"]
+    assert report.skipped == {"an ARC CE publishes it": 3}
+    assert report.duplicates == 0
+
+
+def test_lines_of_grid_engine_wait_for_the_ce(tmp_path: Path, arc: Path) -> None:
+    """A-REX tells the batch system's number only when it has seen the end."""
+    first, *rest = (replace(Entry(), job=n, started=BEGIN + n * 3600, ended=BEGIN + n * 3600 + 60) for n in range(40))
+    lines = [colon(replace(first, job=99)), *map(colon, rest)]
+    path, database = write(tmp_path / "accounting", lines), tmp_path / "imported.db"
+    now = datetime.fromtimestamp(BEGIN + 30 * 3600 + DAY_S, UTC)
+    report = sge.run_import(database, path, arc_databases=(arc,), now=now)
+    assert (report.lines, report.imported) == (30, 30)
+    assert report.notes[0].startswith(f"{path}: from byte {sum(map(len, lines[:30])):,} on it is left for later")
+    accept(arc, "35", BEGIN, 0)
+    again = sge.run_import(database, path, arc_databases=(arc,), now=now + timedelta(hours=1))
+    assert (again.lines, again.imported) == (1, 1)
+    report = sge.run_import(database, path, arc_databases=(arc,), now=now + timedelta(days=2))
+    assert (report.imported, report.skipped.total(), report.notes) == (8, 1, [])
+
+
+def test_an_end_in_a_far_future_holds_up_nothing(tmp_path: Path, arc: Path) -> None:
+    log = [colon(replace(Entry(), job=1, ended=BEGIN + 10**9)), colon(Entry())]
+    report = sge.run_import(tmp_path / "imported.db", write(tmp_path / "accounting", log), arc_databases=(arc,))
+    assert report.imported == 2
+
+
+def test_slurm_behind_a_ce(tmp_path: Path, arc: Path) -> None:
+    start, end = int(sonar.DAY.timestamp()) + 600, int(sonar.DAY.timestamp()) + 6600
+    path = write(tmp_path / "told", [sonar.envelope([sonar.record(job_id=n, array_job_id=5) for n in (1, 2)])])
+    database = tmp_path / "imported.db"
+    young = datetime.fromtimestamp(end + DAY_S - 1, UTC)
+    report = sonar.run_import(database, path, arc_databases=(arc,), now=young, array_ids=True)
+    assert (report.imported, report.held) == (0, 2)
+    accept(arc, "1", start - 60, end + 60)
+    report = sonar.run_import(database, path, arc_databases=(arc,), now=young + timedelta(seconds=1), array_ids=True)
+    assert (report.imported, report.skipped) == (1, {"an ARC CE publishes it": 1})
+    accept(arc, "2", start - 60, end + 60)  # known too late: as it was, until it is told again
+    assert sonar.run_import(database, path, arc_databases=(arc,), array_ids=True).skipped == {}
+
+
+def test_without_the_ces_database_nothing_is_imported(tmp_path: Path) -> None:
+    database, missing = tmp_path / "imported.db", tmp_path / "missing.db"
+    with pytest.raises(SourceError, match=r"missing\.db"):
+        sge.run_import(database, write(tmp_path / "accounting", [colon(Entry())]), arc_databases=(missing,))
+    with closing(sqlite3.connect(missing)) as connection, connection:
+        connection.execute("CREATE TABLE other (x)")
+    with pytest.raises(SourceError, match="holds no accounting tables"):
+        sonar.run_import(
+            tmp_path / "s.db", write(tmp_path / "told", [sonar.envelope([sonar.record()])]), arc_databases=(missing,)
+        )
+    assert names(tmp_path / "s.db") == []
+
+
+def test_the_own_database_is_none_of_a_ce(tmp_path: Path) -> None:
+    database = tmp_path / "imported.db"
+    path = write(tmp_path / "accounting", [colon(Entry())])
+    sge.run_import(database, path)
+    with pytest.raises(UsageError, match="is the database to write"):
+        sge.run_import(database, path, arc_databases=(database,))
+
+
+def test_the_ces_database_is_only_read(tmp_path: Path, arc: Path) -> None:
+    before = arc.read_bytes()
+    sge.run_import(
+        tmp_path / "i" / "imported.db", write(tmp_path / "accounting", [colon(Entry())]), arc_databases=(arc,)
+    )
+    assert arc.read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db"]

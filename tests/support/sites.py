@@ -1,0 +1,143 @@
+"""A whole site for end-to-end tests: accounting databases, a configuration file, a host certificate, a stand-in AMS.
+
+`publisher` runs in this process through its real command line; what arrived is read back by the independent receiver.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from publisher.cli import main
+from tests.arex_databases import SampleJob, Schema, Writer
+from tests.fake_ams.receiver import Receiver
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.tables import Tables
+from tests.support.pki import PKI, Credential
+from tests.support.strict_apel import read_car
+
+SITE = "EXAMPLE-SITE"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of the command line."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self.out)
+        return parsed
+
+
+class ConfiguredSite:
+    """A site in a folder, with its targets. `config` may be bent before the first run; `save` writes it down."""
+
+    def __init__(self, folder: Path, pki: PKI, host: Credential, targets: dict[str, dict[str, Any]]) -> None:
+        self.folder = folder
+        self.pki = pki
+        self.host = host
+        self.control = folder / "control"
+        (self.control / "accounting").mkdir(parents=True)
+        self.state = folder / "state" / "publishing.db"
+        self.path = folder / "publisher.yaml"
+        self.config: dict[str, Any] = {
+            "site": SITE,
+            "source": {"type": "arex", "control_dir": str(self.control), "time_zone": "Europe/Oslo"},
+            "state": str(self.state),
+            "credentials": {
+                "certificate": str(self.host.certificate),
+                "key": str(self.host.key),
+                "ca": str(pki.ca_directory),
+            },
+            "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
+            "targets": targets,
+        }
+
+    def database(self, schema: Schema = 2) -> Path:
+        return self.control / "accounting" / ("accounting_v2.db" if schema == 2 else "accounting.db")
+
+    def arex(self, schema: Schema = 2) -> Writer:
+        return Writer(self.database(schema), schema=schema)
+
+    def save(self) -> None:
+        self.path.write_text(yaml.safe_dump(self.config, sort_keys=False))
+
+    def run(self, *arguments: str) -> Run:
+        """Run `publisher --config … ARGUMENTS` in this process."""
+        if not self.path.exists():
+            self.save()
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main.run(["--config", str(self.path), *arguments])
+        return Run(status=status, out=out.getvalue(), err=err.getvalue())
+
+    def publish(self, *arguments: str) -> Run:
+        return self.run("publish", "--json", "--force", *arguments)
+
+
+class SiteUnderTest(ConfiguredSite):
+    """A site that sends CAR to the stand-in AMS."""
+
+    def __init__(self, folder: Path, pki: PKI, fake: FakeAMS, *, host: Credential | None = None) -> None:
+        self.fake = fake
+        self.user = "site-under-test"
+        host = host or pki.host()
+        fake.bind(host, self.user)
+        egi = {
+            "type": "ams",
+            "url": fake.url,
+            "auth_url": fake.auth_url,
+            "service_host": fake.service_host,
+            "format": "car",
+            "start": "all",
+            "every": "1s",
+        }
+        super().__init__(folder, pki, host, {"egi": egi})
+
+    def received(self, *, with_openssl: bool | None = None) -> list[Row]:
+        """Every job's record that arrived, in order, as APEL's loader reads it; counts (sync) are told by `test_sync`.
+
+        Raises: Refused, for anything it would refuse.
+        """
+        receiver = Receiver.create(self.pki.ca_directory, allowed=[self.host.subject], with_openssl=with_openssl)
+        rows: list[Row] = []
+        for message in self.fake.messages(PROJECT, TOPIC):
+            text = receiver.take(message).text
+            if not text.startswith("APEL-sync-message"):
+                rows += read_car(text.encode(), datetime.now(UTC))
+        return rows
+
+    def table(self) -> Tables:
+        """The receiver's rows, kept by its own keys."""
+        tables = Tables()
+        for row in self.received():
+            tables.replace("JobRecords", row)
+        return tables
+
+
+def truth(job: SampleJob) -> tuple[Any, ...]:
+    """What the receiver must hold of a job: local id, end, wall, CPU, cores."""
+    return (
+        job.local_job_id or job.job_id,
+        job.end_time,
+        job.wall_s,
+        job.cpu_user_s + job.cpu_kernel_s,
+        job.cpus,
+    )
+
+
+def told(row: Row) -> tuple[Any, ...]:
+    """The same of a received row."""
+    return (row["LocalJobId"], row["EndTime"], row["WallDuration"], row["CpuDuration"], row["Processors"])

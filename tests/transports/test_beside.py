@@ -1,0 +1,48 @@
+"""Work on a thread of its own: what comes of it comes to whoever asks, and to nobody else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from publisher.transports.background import BackgroundTask
+from tests.support.patience import PATIENCE_S
+
+
+def test_a_result_is_waited_for() -> None:
+    assert BackgroundTask(lambda: sum(range(1_000_000))).result() == 499_999_500_000
+
+
+@pytest.mark.parametrize("error", [ValueError("a"), KeyError("b"), SystemExit(3)], ids=repr)
+def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(
+    error: BaseException, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        raise error
+
+    begun = BackgroundTask(work)
+    with pytest.raises(type(error)) as raised:
+        begun.result()
+    assert raised.value is error
+    assert capfd.readouterr().err == "", "no traceback for the user"
+
+
+def test_a_signal_that_another_thread_gets_is_heard_while_the_main_one_waits() -> None:
+    heard, main = threading.Event(), threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, lambda *_: heard.set())
+
+    def work() -> bool:
+        while sys._current_frames()[main].f_code.co_filename != threading.__file__:
+            time.sleep(0.01)  # until the main thread waits
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        return heard.wait(PATIENCE_S)
+
+    try:
+        assert BackgroundTask(work).result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
