@@ -147,7 +147,7 @@ LOADERS = {
     "formats/apel/__init__.py",
     "formats/sgas/__init__.py",
     "sources/__init__.py",
-    "sources/importing/compressed.py",  # what unpacks files
+    "sources/importing/log_files.py",  # what unpacks files
     "transports/__init__.py",
     "transports/ams/__init__.py",  # options are read without what makes a transport of them
     "transports/http/lazy_session.py",  # requests, with the first message

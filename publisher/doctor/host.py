@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from publisher.config import Settings
 from publisher.config.from_arc import ArcConf, read_arc_conf
-from publisher.config.from_arc.values import ArcValues, ByHand
+from publisher.config.from_arc.reader import ArcValues, ByHand
 from publisher.doctor.findings import Finding, Question, join
 from publisher.model.errors import ConfigError
 from publisher.model.target import Target

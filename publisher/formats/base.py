@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from publisher.model.job import SideTable
+from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
+from publisher.model.time import iso
 from publisher.model.totals.summary import Grouping, SummaryGroup, SummaryKey, SyncCount
 
 
@@ -181,3 +182,17 @@ class FormatPlugin(Protocol):
     def create(self, name: str) -> JobFormat | SummaryFormat | SyncFormat:
         """The format of that name."""
         ...
+
+
+def number(value: int | None, unit: str = "") -> str:
+    return "" if value is None else f"{value}{unit}"
+
+
+def moment(value: Epoch | int | None) -> str:
+    """ISO 8601 with Z; a time outside the calendar as its number of seconds."""
+    if value is None:
+        return ""
+    try:
+        return iso(datetime.fromtimestamp(value, UTC))
+    except (OverflowError, OSError, ValueError):
+        return f"{value} s"

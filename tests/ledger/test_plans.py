@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from publisher import ledger
-from publisher.ledger.sql.delivered import by_key
+from publisher.ledger.sql.delivered import lookup
 from publisher.ledger.sqlite.connection import open_ledger_file
 
 VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
@@ -70,8 +70,8 @@ def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
     path = tmp_path_factory.mktemp("plans") / "publishing.db"
     with closing(open_ledger_file(path)) as opened:
-        opened.execute(by_key.TABLE.format(1))
-        opened.execute(by_key.INDEX.format(1))
+        opened.execute(lookup.TABLE.format(1))
+        opened.execute(lookup.INDEX.format(1))
         yield opened
 
 

@@ -18,8 +18,16 @@ from hypothesis import strategies as st
 from publisher.model.job import Epoch
 from publisher.model.rates import amount_text
 from publisher.model.time import Window
-from publisher.reporting.charges.arithmetic import DIGITS, DecimalArithmetic, NoResult, bind
-from publisher.reporting.charges.formula import MAX_CHARACTERS, MAX_DEPTH, FormulaError, parse
+from publisher.reporting.charges.formula import (
+    DIGITS,
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    DecimalArithmetic,
+    FormulaError,
+    NoResult,
+    bind,
+    parse,
+)
 from publisher.reporting.charges.heappe import HeappeArithmetic
 from publisher.reporting.charges.quantities import QUANTITIES, QuantityKind, TimeUnit
 from publisher.reporting.charges.rules import ChargeRule, Charges, Compatibility, Formula, OnError, Rounding, overlaps

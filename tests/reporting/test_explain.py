@@ -16,7 +16,7 @@ from publisher.model.errors import Unfit
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import JobRecord
 from publisher.model.policy import KeyStyle
-from publisher.reporting.explanation import explained
+from publisher.reporting.explain import explained
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.jobs import make_policy

@@ -1,32 +1,28 @@
 """Taking over from ARC: its arc.conf becomes our configuration, and its publishing state decides where we start.
 
-`reader.py` reads the file, `values.py` resolves what it refers to, `page.py` writes ours (`site.py` what all targets share,
-`targets.py` the targets), and `publishing_state.py` says where a target begins.
+`reader.py` reads the file and resolves its references, `site.py` writes what all targets share,
+`targets.py` the targets; `publishing_state.py` says where a target begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from publisher.config.from_arc.page import ConfigurationText, control_dir_of, make_page
+from publisher import __version__
 from publisher.config.from_arc.publishing_state import read_publishing_state
-from publisher.config.from_arc.reader import ArcConf, parse_arc_conf, read_arc_conf
-from publisher.config.from_arc.targets import Takeover
-from publisher.model.errors import SourceError
+from publisher.config.from_arc.reader import JURA, ArcBlock, ArcConf, ArcValues, ByHand, parse_arc_conf, read_arc_conf
+from publisher.config.from_arc.site import VoDefaults, site_of, write_credentials, write_records, write_source
+from publisher.config.from_arc.targets import APEL, SGAS, Draft, Takeover, drafts, refuse, write_targets
+from publisher.config.from_arc.yaml_writer import Sheet
+from publisher.model.errors import SourceError, UsageError
+from publisher.model.text import shown
 from publisher.sources.sqlite_reader import copies_directory
 
-__all__ = [
-    "ArcConf",
-    "ConfigurationText",
-    "Takeover",
-    "convert",
-    "make_page",
-    "parse_arc_conf",
-    "read_arc_conf",
-]
+__all__ = ["ArcConf", "ConfigurationText", "Takeover", "convert", "make_page", "parse_arc_conf", "read_arc_conf"]
 
 _STATE: Final = "accounting/publishing.db"
 
@@ -58,3 +54,155 @@ def _is_there(path: Path) -> bool:
             "run this as a user who may, or name a copy with --state"
         ) from error
     return True
+
+
+_JURA_KEYS: Final = frozenset(
+    {"x509_host_cert", "x509_host_key", "x509_cert_dir", "x509_cert_policy", "http_proxy"}
+    | {"vomsless_vo", "vo_group", "urdelivery_frequency"}
+)
+_EITHER: Final = frozenset(
+    {"targeturl", "localid_prefix", "vofilter", "urbatchsize", "urdelivery_frequency", "http_proxy"}
+)
+_APEL_KEYS: Final = _EITHER | {"topic", "project", "gocdb_name", "apel_messages"}
+_ADVICE: Final = {
+    "logfile": "publisher logs to standard error, under systemd to the journal; redirect it in cron",
+    "loglevel": "publisher has -v, -vv and -q, and --log-format",
+    "x509_host_cert": "certificate and key are the same for all targets: `credentials`",
+    "x509_host_key": "certificate and key are the same for all targets: `credentials`",
+    "x509_cert_dir": "trusted CAs are the same for all targets: `credentials`",
+    "x509_cert_policy": "trusted CAs are the same for all targets: `credentials`",
+    "use_ssl": "of the message brokers that AMS has replaced; publisher always uses TLS",
+    "benchmark_type": "of ARC before 6.4; see `benchmark` under records",
+    "benchmark_value": "of ARC before 6.4; see `benchmark` under records",
+    "benchmark_description": "of ARC before 6.4; nothing replaces it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationText:
+    """The configuration as text. `missing` names the keys without which it is none yet; then it does not load."""
+
+    text: str
+    missing: tuple[str, ...]
+    by_hand: tuple[str, ...]
+    without_counterpart: tuple[str, ...]
+    control_dir: str
+    targets: tuple[Draft, ...]
+
+
+def control_dir_of(conf: ArcConf) -> Path | None:
+    """Where A-REX keeps its databases; None when that needs a hand. Raises: ConfigError."""
+    try:
+        given = ArcValues(conf).first("arex", "controldir")
+    except ByHand:
+        return None
+    return Path(given.text) if given and given.text.startswith("/") else None
+
+
+def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> ConfigurationText:
+    """Our configuration. `site` chooses among several gocdb_names, or stands in for none.
+
+    Raises: ConfigError for references in a circle; UsageError for a site that no target has.
+    """
+    values = ArcValues(conf)
+    sheet = Sheet()
+    _write_head(conf, sheet)
+    vo_defaults = VoDefaults(values, sheet)
+    drafted = drafts(values, sheet, vo_defaults, takeover)
+    names = [draft.gocdb_name for draft in drafted if draft.gocdb_name is not None]
+    if site and names and site not in [name.text for name in names]:
+        known = ", ".join(sorted({shown(name.text) for name in names}))
+        raise UsageError(f"--site {site}: no target has this gocdb_name; there are: {known}")
+    chosen = ""
+    try:
+        chosen = site_of(values, sheet, names, site)
+    except ByHand as reason:
+        sheet.leave_open(0, "site", "EXAMPLE-SITE", "see the list at the end")
+        sheet.hand(f"site: {reason}")
+        sheet.missing.append("site")
+    refuse(drafted, chosen)
+    if takeover.stopped is None and drafted:
+        sheet.hand(
+            f"no publishing.db at {shown(takeover.where)}, so that targets begin with the jobs of the current month; "
+            "name ARC's with --state FILE"
+        )
+    sheet.blank()
+    control_dir = write_source(values, sheet)
+    sheet.blank()
+    write_credentials(values, sheet)
+    sheet.blank()
+    write_records(values, sheet)
+    vo_defaults.write(1)
+    sheet.blank()
+    write_targets(drafted, sheet)
+    _add_remarks(conf, sheet, drafted)
+    _write_lists(sheet)
+    return ConfigurationText(
+        text="".join(f"{line}\n" for line in sheet.lines),
+        missing=tuple(sheet.missing),
+        by_hand=tuple(sheet.by_hand),
+        without_counterpart=tuple(sheet.unmatched),
+        control_dir=control_dir,
+        targets=tuple(drafted),
+    )
+
+
+def _write_head(conf: ArcConf, sheet: Sheet) -> None:
+    sheet.say(
+        0,
+        f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
+    )
+    for file in conf.additional:
+        sheet.say(0, f"Also read: {file}")
+    sheet.say(0, "")
+    sheet.say(
+        0,
+        "To switch over: take the [arex/jura] blocks out of arc.conf (and arc.conf.d) and restart A-REX; nothing is then sent",
+    )
+    sheet.say(
+        0, "twice; then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,"
+    )
+    sheet.say(
+        0, "`publisher publish --dry-run`, and the timer. Both can run for a while with `shadow: true` in each target."
+    )
+    sheet.blank()
+
+
+def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
+    """What nobody asked for, of accounting's blocks only."""
+    if JURA not in conf.blocks:
+        old = "grid-manager" in conf.blocks
+        sheet.hand(
+            "no block [arex/jura]: " + ("this is of ARC 5, which is not read" if old else "ARC publishes nothing here")
+        )
+    if drafted and all(draft.obstacles for draft in drafted):
+        sheet.hand("no target could be carried over")
+    elif not drafted:
+        sheet.hand("no target: [arex/jura/apel:NAME] or [arex/jura/sgas:NAME]")
+    for block in conf.under(JURA):
+        known = _known(block)
+        if known is None:
+            sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place)
+            continue
+        for option in block.options:
+            if option.key not in known:
+                advice = _ADVICE.get(option.key, "unknown here")
+                sheet.lost(f"[{shown(block.name)}] {shown(option.key)}: {advice}", option.place)
+
+
+def _known(block: ArcBlock) -> frozenset[str] | None:
+    if block.name == JURA:
+        return _JURA_KEYS
+    if block.name.startswith(APEL):
+        return _APEL_KEYS
+    return _EITHER if block.name.startswith(SGAS) else None
+
+
+def _write_lists(sheet: Sheet) -> None:
+    for heading, entries in (
+        ("Needs a hand:", sheet.by_hand),
+        ("Of arc.conf, without a counterpart:", sheet.unmatched),
+    ):
+        sheet.blank()
+        sheet.say(0, heading if entries else f"{heading} nothing.")
+        sheet.lines += [f"#   - {entry}" for entry in dict.fromkeys(entries)]

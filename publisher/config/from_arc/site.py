@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from publisher.config.from_arc.reader import ArcBlock
-from publisher.config.from_arc.values import JURA, ArcValue, ArcValues, ByHand
+from publisher.config.from_arc.reader import JURA, ArcBlock, ArcValue, ArcValues, ByHand
 from publisher.config.from_arc.yaml_writer import Sheet, origin_of, scalar
 from publisher.config.settings import check_site
 from publisher.model.errors import Unfit

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from publisher.config.from_arc.values import ArcValue, ByHand
+from publisher.config.from_arc.reader import ArcValue, ByHand
 from publisher.model.text import shown
 
 # Plain in YAML wherever it stands; everything else is quoted.

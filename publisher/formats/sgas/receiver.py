@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from publisher.formats.base import OnChange, Receiver
-from publisher.formats.explained import moment, number
+from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.sgas import values
 from publisher.formats.sgas.rules import sgas_omissions
 from publisher.model.policy import PublishedJob

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from publisher.reporting.charges.arithmetic import NoResult
+from publisher.reporting.charges.formula import NoResult
 
 Value = int | Decimal | float
 

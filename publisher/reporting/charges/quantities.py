@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from publisher.model.job import JobRecord
-from publisher.reporting.charges import arithmetic, heappe
+from publisher.reporting.charges import formula, heappe
 
 
 class TimeUnit(StrEnum):
@@ -98,9 +98,9 @@ def decimal_value(measure: QuantityKind, taken: int, unit_s: int) -> Decimal:
     """As formulas of ours have it."""
     match measure:
         case QuantityKind.DURATION | QuantityKind.MOMENT:
-            return arithmetic.quotient(taken, unit_s)
+            return formula.quotient(taken, unit_s)
         case QuantityKind.MEMORY:
-            return arithmetic.quotient(taken, KIB_PER_GIB)
+            return formula.quotient(taken, KIB_PER_GIB)
         case _:
             return Decimal(taken)
 

@@ -17,8 +17,16 @@ from publisher.model.job import JobRecord
 from publisher.model.rates import Charge, Tariff
 from publisher.model.time import Window
 from publisher.reporting.charges import heappe
-from publisher.reporting.charges.arithmetic import DecimalArithmetic, NoResult, bind
-from publisher.reporting.charges.formula import Expression, FormulaError, names, numbers, parse
+from publisher.reporting.charges.formula import (
+    DecimalArithmetic,
+    Expression,
+    FormulaError,
+    NoResult,
+    bind,
+    names,
+    numbers,
+    parse,
+)
 from publisher.reporting.charges.quantities import QUANTITIES, UNIT_S, TimeUnit, decimal_value, heappe_value
 
 DEFAULT_PLACES: Final = 6

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import hours_text, minutes_text, share_text
-from publisher.reporting.html.delivery import verdict
+from publisher.reporting.html.tables import verdict
 from publisher.reporting.report import Report, TargetReport
 from publisher.reporting.usage import all_waits
 

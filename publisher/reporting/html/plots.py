@@ -30,8 +30,7 @@ from publisher.reporting.html.columns import (
     size_text,
     spread,
 )
-from publisher.reporting.html.delivery import LAG_EDGES_MIN, LAG_NAMES
-from publisher.reporting.html.tables import WAIT_EDGES_MIN, WAIT_NAMES
+from publisher.reporting.html.tables import LAG_EDGES_MIN, LAG_NAMES, WAIT_EDGES_MIN, WAIT_NAMES
 from publisher.reporting.report import Report
 from publisher.reporting.usage import all_waits
 from publisher.sources.statistics import Used, by_weight

@@ -19,10 +19,10 @@ from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.importing.arc_jobs import ArcJobs
-from publisher.sources.importing.compressed import SUFFIXES
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import (
     ROTATION,
+    SUFFIXES,
     Cursors,
     FileCursor,
     FilePosition,
