@@ -147,6 +147,7 @@ LOADERS = {
     "formats/apel/__init__.py",
     "formats/sgas/__init__.py",
     "sources/__init__.py",
+    "sources/arex/__init__.py",  # statistics and usage, when a command asks for them
     "sources/importing/log_files.py",  # what unpacks files
     "transports/__init__.py",
     "transports/ams/__init__.py",  # options are read without what makes a transport of them

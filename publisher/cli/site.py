@@ -34,7 +34,7 @@ from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
-from publisher.sources import importer_plugin, source_plugin
+from publisher.sources import importer_plugin, offered, source_plugin
 from publisher.sources.base import Source, WritingOrder
 from publisher.transports import transport_plugin
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
@@ -153,15 +153,16 @@ class LiveSite:
 
     def usage(self) -> UsageReader:
         """The source, for who sums up what jobs used. Raises: ConfigError."""
-        from publisher.sources.statistics import usage_plugin
-
-        return usage_plugin(self.settings.source.type).create(self.settings.source.options, self.process.environment)
+        source = self.settings.source
+        usage: UsageReader = offered(source.type, "create_usage", "report")(source.options, self.environment)
+        return usage
 
     def accounts(self) -> Accounts:
         """The source, to look single jobs up. Raises: ConfigError."""
-        from publisher.sources.statistics import accounts_plugin
-
-        return accounts_plugin(self.settings.source.type).create(self.settings.source.options, self.environment)
+        source = self.settings.source
+        create = offered(source.type, "create_statistics", "stats, job, export and complete")
+        accounts: Accounts = create(source.options, self.environment)
+        return accounts
 
     def writing_order(self, source: Source) -> AbstractContextManager[Sequence[WritingOrder]] | None:
         opener = getattr(source_plugin(self.settings.source.type), "writing_order", None)

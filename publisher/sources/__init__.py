@@ -8,10 +8,9 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from publisher.model.errors import ConfigError
 from publisher.sources.base import SourcePlugin
@@ -36,7 +35,7 @@ def importer_plugin(name: str) -> ImporterPlugin:
 
 
 SOURCES: Final[Mapping[str, str]] = {
-    "arex": "publisher.sources.arex.source",
+    "arex": "publisher.sources.arex",
 }
 
 
@@ -46,11 +45,11 @@ def source_plugin(name: str) -> SourcePlugin:
     return plugin
 
 
-def offered(modules: Mapping[str, str], name: str, who: str) -> ModuleType:
-    """The module by which a source's type serves `who`. Raises: ConfigError where it serves publishing only."""
-    if name not in modules:
+def offered(name: str, factory: str, commands: str) -> Callable[[object, Mapping[str, str]], Any]:
+    """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these commands need."""
+    found: Callable[[object, Mapping[str, str]], Any] | None = getattr(source_plugin(name), factory, None)
+    if found is None:
         raise ConfigError(
-            f"source.type: jobs of a source of the type {name} are published, and not looked at by {who}; "
-            f"those of {', '.join(modules)} are"
+            f"source.type: {commands}: a source of the type {name} does not offer what is needed; the type arex does"
         )
-    return import_module(modules[name])
+    return found

@@ -123,11 +123,7 @@ class Importer(Protocol):
 
 
 class ImporterPlugin(Protocol):
-    """A module in this room: its options (a frozen dataclass) and a way to make it live.
-
-    It may also offer `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs
-    are known in the order in which their ends were written.
-    """
+    """A module in this room: its options (a frozen dataclass) and a way to make it live."""
 
     Options: type
     SUMMARY: str  # of `import NAME`, for its help

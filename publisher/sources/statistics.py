@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Transfer
 from publisher.model.time import Window
-from publisher.sources import offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,23 +372,6 @@ class Accounts(Protocol):
     def close(self) -> None: ...
 
 
-class AccountsPlugin(Protocol):
-    """A module in this room that makes a source's options live for statistics."""
-
-    def create(self, options: object, environment: Mapping[str, str]) -> Accounts: ...
-
-
-ACCOUNTS: Final[Mapping[str, str]] = {
-    "arex": "publisher.sources.arex.statistics",
-}
-
-
-def accounts_plugin(name: str) -> AccountsPlugin:
-    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
-    plugin: AccountsPlugin = offered(ACCOUNTS, name, "stats, job, export and complete")
-    return plugin
-
-
 class UsageReader(Protocol):
     """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts once."""
 
@@ -404,20 +386,3 @@ class UsageReader(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class UsagePlugin(Protocol):
-    """A module in this room that makes a source's options live for reports."""
-
-    def create(self, options: object, environment: Mapping[str, str]) -> UsageReader: ...
-
-
-USAGE: Final[Mapping[str, str]] = {
-    "arex": "publisher.sources.arex.counting.usage",
-}
-
-
-def usage_plugin(name: str) -> UsagePlugin:
-    """The plug-in module for a source's type. Raises: ConfigError for a source that publishes only."""
-    plugin: UsagePlugin = offered(USAGE, name, "report")
-    return plugin

@@ -23,7 +23,7 @@ PLUGINS = Path(__file__).parents[1] / "plugins"
 JOBS = list(generate(1, 90, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
 # The room, the file, the name that the line gives it, and the line that it comes behind.
 NEW = (
-    ("sources", "folder", "folder", '    "arex": "publisher.sources.arex.source",\n'),
+    ("sources", "folder", "folder", '    "arex": "publisher.sources.arex",\n'),
     *(
         ("formats", "terse", name, '    "car": "publisher.formats.apel",\n')
         for name in ("terse", "terse-added", "terse-replaced")
@@ -119,11 +119,35 @@ def test_doctor_asks_the_new_ones_too(tree: Path, site: ConfiguredSite) -> None:
     "words", [("stats",), ("job", "info", "X"), ("export",), ("complete", "jobs"), ("report", "--format", "terminal")]
 )
 def test_what_a_new_source_cannot_tell_is_said(tree: Path, site: ConfiguredSite, words: tuple[str, ...]) -> None:
-    """Statistics are a source's own offer, in a registry of their own; without it there is an error, and no bug."""
+    """Statistics and usage are a source's own offer; without it there is an error, and no bug."""
     done = run(tree, site, *words)
     assert done.returncode == 78
     assert "folder" in done.stderr
     assert "bug" not in done.stderr
+
+
+_COUNTED = """
+from publisher.sources import arex
+from publisher.sources.folder import Options, create
+
+def create_statistics(options, environment):
+    return arex.create_statistics(arex.Options(control_dir=options.folder), environment)
+"""
+
+
+def test_a_source_offers_statistics_in_its_one_module(tree: Path, site: ConfiguredSite) -> None:
+    (tree / "publisher" / "sources" / "counted.py").write_text(_COUNTED)
+    registry = tree / "publisher" / "sources" / "__init__.py"
+    first = '    "arex": "publisher.sources.arex",\n'
+    registry.write_text(registry.read_text().replace(first, f'{first}    "counted": "publisher.sources.counted",\n'))
+    site.config["source"]["type"] = "counted"
+    site.save()
+    counted = run(tree, site, "stats", "--json")
+    assert counted.returncode == 0, counted.stderr
+    assert str(len(JOBS)) in counted.stdout
+    refused = run(tree, site, "report", "--format", "terminal")
+    assert refused.returncode == 78
+    assert "report: a source of the type counted does not offer what is needed" in refused.stderr
 
 
 def test_a_mistyped_key_of_a_new_one_is_told(tree: Path, site: ConfiguredSite) -> None:
