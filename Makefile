@@ -9,13 +9,17 @@ FUZZ_RUNS ?= 300000
 
 .PHONY: demo test test-pythons test-long fuzz soak faults lint bench packages deb rpm check-packages clean
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "no venv module here; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/pip install --quiet --no-compile --editable .
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.installed
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.ready  ## the main job, start to end, on loopback
+demo: $(VENV)/.installed  ## the main job, start to end, on loopback
 	$(BIN)/python -m tests.demo --source $(SOURCE)
 
 test: $(VENV)/.ready  ## all tests but the long ones
