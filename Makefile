@@ -7,7 +7,7 @@ SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-pythons test-long fuzz soak faults lint bench packages deb rpm check-packages clean
+.PHONY: demo test test-pythons test-long fuzz soak faults lint bench docs packages deb rpm check-packages clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -40,7 +40,7 @@ fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreig
 soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itself, its status says whether all is there
 	$(BIN)/python -m tests.faults.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
 
-faults: $(VENV)/.ready  ## try all faults, and write the README's table of them
+faults: $(VENV)/.ready  ## try all faults again, and write docs/faults.md
 	$(BIN)/python -m tests.faults.faults_tried --write
 
 lint: $(VENV)/.ready  ## style, formatting, types, and who may import whom
@@ -52,6 +52,10 @@ lint: $(VENV)/.ready  ## style, formatting, types, and who may import whom
 bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine and what was asked for; ARC_SRC: beside ARC
 	$(BIN)/python -m benchmarks $(BENCH)
 	$(BIN)/python -m benchmarks.asked $(ASKED)
+
+docs: $(VENV)/.installed  ## the documents as a web site, in build/site; warnings are errors
+	$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 packages: $(VENV)/.ready  ## wheel and sdist, in dist/
 	$(BIN)/python -m build --outdir dist .

@@ -14,6 +14,10 @@ EXAMPLE = "publisher/config/example.yaml"
 sys.path.insert(0, str(HERE))  # builds in isolation do not have the source tree on their path
 
 
+def _files(folder: str) -> list[str]:
+    return [str(path.relative_to(HERE)) for path in sorted((HERE / folder).iterdir())]
+
+
 def _shared() -> list[tuple[str, list[str]]]:
     """Folder below the prefix to the files in it."""
     from package import completions, pages
@@ -28,10 +32,8 @@ def _shared() -> list[tuple[str, list[str]]]:
         ("share/bash-completion/completions", [str(made["publisher"])]),
         ("share/zsh/site-functions", [str(made["_publisher"])]),
         ("share/doc/accounting-publisher", ["README.md"]),  # which units and configuration refer to
-        (
-            "share/doc/accounting-publisher/conf",
-            [*(str(path.relative_to(HERE)) for path in sorted((HERE / "conf").iterdir())), EXAMPLE],
-        ),
+        ("share/doc/accounting-publisher/docs", _files("docs")),
+        ("share/doc/accounting-publisher/conf", [*_files("conf"), EXAMPLE]),
     ]
 
 

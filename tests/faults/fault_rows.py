@@ -1,4 +1,4 @@
-"""Words for the README's table of faults: what the random walks meet, and faults of the machine with the tests that make them.
+"""Words for docs/faults.md: what the random walks meet, and faults of the machine with the tests that make them.
 
 `WALKED` names groups by service and by the status that a round ends with when such a fault is the last that it meets.
 """

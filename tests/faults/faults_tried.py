@@ -1,7 +1,7 @@
-"""The README's table of the faults tried, from real runs: `make faults`, or `python -m tests.faults.faults_tried [--write]`.
+"""docs/faults.md, the faults that were tried, by real runs: `make faults`, or `python -m tests.faults.faults_tried`.
 
 Runs the tests that the rows name, and the ordinary random walks, and counts what happened by pytest's report. Without
-`--write` it prints the section.
+`--write` it prints the page.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from tests.faults.test_fault_table import AMS, SGAS
 from tests.faults.walk_dangers import DANGERS
 from tests.faults.walk_faults import MISFORTUNES
 
-README: Final = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- written by `make faults` -->\n", "<!-- end -->\n"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "faults.md"
+_HEAD: Final = """\
+# Faults that were tried
+
+Each of these is made to happen by the tests, against stand-ins for the services over real TLS. `make faults` tries all of them
+again and writes this page.
+"""
 WALKS, STEPS = 8, 250
 WALK: Final = "faults/test_random_walk::test_a_walk_ends_with_every_job_at_its_receivers_once"
 _SERVICES: Final[dict[str, Rows]] = {"The messaging service": AMS, "SGAS": SGAS, "The machine": MACHINE}
@@ -46,8 +51,8 @@ def kinds() -> list[str]:
 
 
 def render(tried: Tried) -> Iterator[str]:
-    """The section, line by line."""
-    yield f"As of {tried.on.isoformat()}. First one at a time:\n\n"
+    """The page, in pieces."""
+    yield f"{_HEAD}\nAs of {tried.on.isoformat()}. First one at a time:\n\n"
     for place, rows in _SERVICES.items():
         yield f"| {place} | What `publisher` does | Tried |\n|---|---|---|\n"
         yield from (f"| {fault} | {reaction} | {tried.rows[fault]} |\n" for fault, reaction, _ in rows)
@@ -74,7 +79,7 @@ def run_tests(pointers: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
         report = Path(folder) / "junit.xml"
         ids = [f"tests/{module}.py::{name}" for module, _, name in (pointer.partition("::") for pointer in pointers)]
         command = [sys.executable, "-m", "pytest", "-q", "--dist=load", f"--junit-xml={report}", *sorted(set(ids))]
-        if status := subprocess.run(command, check=False, cwd=README.parent).returncode:
+        if status := subprocess.run(command, check=False, cwd=PAGE.parents[1]).returncode:
             sys.exit(f"the tests ended with {status}: no table is written")
         return counted(etree.parse(report).getroot())
 
@@ -104,17 +109,11 @@ def try_all(today: date) -> Tried:
     return Tried(on=today, rows=rows, kinds={kind: met[kind] for kind in kinds()})
 
 
-def section(readme: str) -> str:
-    """What stands between the marks. Raises: ValueError."""
-    begin = readme.index(BEGIN) + len(BEGIN)
-    return readme[begin : readme.index(END, begin)]
-
-
-def told(text: str) -> Tried:
-    """The numbers of a section that `render` wrote; whatever it does not tell is 0. Raises: ValueError: no date."""
-    on = re.search(r"^As of (\S+)\. ", text)
+def read(text: str) -> Tried:
+    """The numbers of a page that `render` wrote; 0 for what is not in it. Raises: ValueError: no date."""
+    on = re.search(r"^As of (\S+)\. ", text, re.MULTILINE)
     if on is None:
-        raise ValueError("the section tells no date")
+        raise ValueError("the page has no date")
     rows = {fault: int(number) for fault, number in re.findall(r"^\| (.+?) \| .+ \| (\d+) \|$", text, re.MULTILINE)}
     words = [each for line in text.splitlines() if line.startswith("|") for each in re.split(r" ?\| ?|; ", line)]
     numbers = [found[1] for each in words if (found := re.fullmatch(r".+ \((\d+)\)", each))]
@@ -126,7 +125,7 @@ def told(text: str) -> Tried:
 
 
 def kinds_in_order() -> list[str]:
-    """As the section tells them: those of services grouped by what comes of them."""
+    """As in the page: those of services grouped by what comes of them."""
     grouped: dict[tuple[str, int], list[str]] = defaultdict(list)
     for each in MISFORTUNES:
         grouped[each.service, each.status].append(f"fault: {each}")
@@ -136,8 +135,7 @@ def kinds_in_order() -> list[str]:
 def main(arguments: list[str]) -> None:
     text = "".join(render(try_all(datetime.now(UTC).date())))
     if arguments == ["--write"]:
-        readme = README.read_text(encoding="utf-8")
-        README.write_text(readme.replace(section(readme), text), encoding="utf-8")
+        PAGE.write_text(text, encoding="utf-8")
     else:
         print(text)
 

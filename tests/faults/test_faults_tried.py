@@ -1,4 +1,4 @@
-"""README's table of faults: all that the tests know, no other, each tried, in the words of `make faults`."""
+"""docs/faults.md: all that the tests know, no other, each tried, in the words of `make faults`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from lxml import etree
 
 from tests.faults.fault_rows import EVENTS, REACTIONS
-from tests.faults.faults_tried import README, counted, kinds, render, section, told
+from tests.faults.faults_tried import PAGE, counted, kinds, read, render
 from tests.faults.walk import STEPS
 from tests.faults.walk_faults import MISFORTUNES
 
-TEXT = section(README.read_text(encoding="utf-8"))
+TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def test_readme_tells_the_faults_that_the_tests_know_and_no_other() -> None:
-    """Numbers and date aside, the section is what would be written today. If not: `make faults`."""
-    assert "".join(render(told(TEXT))) == TEXT
+def test_the_page_has_the_faults_that_the_tests_know_and_no_other() -> None:
+    """Numbers and date aside, the page is what would be written today. If not: `make faults`."""
+    assert "".join(render(read(TEXT))) == TEXT
 
 
 def test_every_fault_was_tried() -> None:
-    tried = told(TEXT)
+    tried = read(TEXT)
     assert not [kind for kind in kinds() if not tried.kinds[kind]]
     assert tried.rows
     assert not [fault for fault, number in tried.rows.items() if not number]

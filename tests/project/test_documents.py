@@ -1,4 +1,4 @@
-"""README, publisher(1), --help and code agree: each test names what one of them has and another lacks."""
+"""The documents, publisher(1), --help and code agree: each test names what one of them has and another lacks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,14 @@ from tests.support.sonar_files import envelope, record
 
 ROOT = Path(__file__).parents[2]
 PAGE = "publisher.1"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
+}
+README = DOCUMENTS["README.md"]
+CONTRIBUTING = DOCUMENTS["CONTRIBUTING.md"]
+ARCHITECTURE = DOCUMENTS["docs/architecture.md"]
+WRONG = DOCUMENTS["docs/when-something-is-wrong.md"]
 # Read before the fixtures make real paths unusable.
 DEFAULT_CONFIG = command_line.DEFAULT_CONFIG
 STATE = DEFAULT_STATE
@@ -94,17 +100,25 @@ ALIKE = {
 OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE", "gone": "MONTH"}
 
 
-def readme_section(heading: str) -> str:
-    found = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##? |\Z)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README has no section {heading!r}"
+def section(text: str, heading: str) -> str:
+    found = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {heading!r}"
     return found[1]
 
 
+def prose(text: str) -> str:
+    """Without the blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def shell_lines() -> list[str]:
-    """Every line of README's shell blocks, and every piece of code in its text that runs publisher with arguments."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()] + re.findall(r"`(publisher [^`]+)`", text)
+    """Every line of the documents' shell blocks, and every piece of code in their text that runs publisher with arguments."""
+    found: list[str] = []
+    for text in DOCUMENTS.values():
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            found += block.splitlines()
+        found += re.findall(r"`(publisher [^`\n]+)`", prose(text))
+    return found
 
 
 def manual_examples() -> list[str]:
@@ -137,17 +151,13 @@ def test_the_manual_explains_the_options_and_arguments_of_a_command(path: str) -
     assert {head for head in manual.entries(text) if not head.startswith("-")} == COMMANDS[path].arguments
 
 
-def test_readme_lists_every_command_and_no_other() -> None:
-    assert set(first_column(readme_section("Commands").partition("\n###")[0])) == {path.split()[0] for path in COMMANDS}
-
-
 @pytest.mark.parametrize(
     "line", [line for line in shell_lines() + manual_examples() if publisher_words(line) is not None]
 )
 def test_what_documents_show_is_a_command_line(line: str) -> None:
     words = publisher_words(line)
     assert words is not None
-    if words[:1] == ["COMMAND"]:
+    if words[0].startswith("-") or words[0] in ("COMMAND", "import"):
         return
     assert command_line.parser().parse_args(words).command in {one.name for one in REGISTERED}
 
@@ -158,11 +168,13 @@ def test_documents_show_most_commands() -> None:
     assert shown >= {"publish", "republish", "sync", "status", "trace", "quarantine", "config"}
 
 
-def test_make_has_what_readme_tells_to_make() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"^make (\w+)|`make (\w+)", README, re.MULTILINE))
-    named_targets = {first or second for first, second in named}
-    assert {"demo", "test", "lint"} <= named_targets <= targets
+def test_make_has_what_documents_tell_to_make() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named: set[str] = set()
+    for text in DOCUMENTS.values():
+        for both in re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)", text, re.MULTILINE):
+            named |= {*both}
+    assert {"demo", "test", "lint"} <= named - {""} <= targets
 
 
 # Exit statuses
@@ -172,11 +184,11 @@ def test_the_manual_explains_every_exit_status_and_no_other() -> None:
     assert {int(head) for head in manual.entries(manual.sections(PAGE)["EXIT STATUS"])} == EXIT_STATUSES
 
 
-def test_readme_explains_every_exit_status_and_no_other() -> None:
-    assert {int(cell) for cell in first_column(readme_section("When something is wrong"))} == EXIT_STATUSES
+def test_documents_explain_every_exit_status_and_no_other() -> None:
+    assert {int(cell) for cell in first_column(section(WRONG, "Exit statuses"))} == EXIT_STATUSES
 
 
-@pytest.mark.parametrize("text", [README, manual.sections(PAGE)["EXIT STATUS"]], ids=["README", "publisher(1)"])
+@pytest.mark.parametrize("text", [WRONG, manual.sections(PAGE)["EXIT STATUS"]], ids=["docs", "publisher(1)"])
 def test_documents_tell_the_order_of_gravity(text: str) -> None:
     order = re.search(r"in this order: ([\d, ]+)\.", text)
     assert order
@@ -301,8 +313,9 @@ def test_the_manual_names_the_paths_of_the_code() -> None:
     assert str(DEFAULT_CONFIG) in manual.sections(PAGE)["OPTIONS"]
 
 
-def test_the_configuration_in_readme_is_one(tmp_path: Path) -> None:
-    block = re.search(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("name", ["README.md", "docs/ten-minutes.md"])
+def test_the_configuration_in_a_document_is_one(name: str, tmp_path: Path) -> None:
+    block = re.search(r"^```yaml\n(.*?)^```", DOCUMENTS[name], re.MULTILINE | re.DOTALL)
     assert block
     path = tmp_path / "publisher.yaml"
     path.write_text(block[1], encoding="utf-8")
@@ -310,19 +323,19 @@ def test_the_configuration_in_readme_is_one(tmp_path: Path) -> None:
         settings = load(path, {}, host_name="ce.example.org")
     except ConfigError as error:
         pytest.fail(str(error))
-    assert [target.name for target in settings.targets] == ["egi"]
+    assert len(settings.targets) == 1
 
 
 def test_readme_tells_which_sources_formats_and_targets_there_are() -> None:
-    rows = dict(re.findall(r"^\| ([A-Z][^|]*?) \| (.*?) \|$", readme_section("Status"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([A-Z][^|]*?) \| (.*?) \|$", section(README, "Status"), re.MULTILINE))
     told = {heading: set(re.findall(r"`([a-z0-9.-]+)`", cells)) for heading, cells in rows.items()}
     assert told == {
         "Sources": set(SOURCES),
-        "Formats, one record a job": set(JOB_FORMATS),
+        "Formats, one record per job": set(JOB_FORMATS),
         "Formats, monthly totals": set(SUMMARY_FORMATS),
         "Targets": set(TRANSPORTS),
     }
-    assert all(f"`{name}`" in readme_section("Status") for name in SYNC_FORMATS)
+    assert all(f"`{name}`" in section(README, "Status") for name in SYNC_FORMATS)
 
 
 def test_the_architecture_lists_every_package() -> None:
@@ -348,29 +361,35 @@ def test_the_architecture_names_files_that_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_readme_leads_to_sections_that_there_are() -> None:
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
-    )
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    led = set(re.findall(r"\]\(#([\w-]+)\)", README))
-    assert len(led) > 8
-    assert led - anchors == set()
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_readme_names_files_that_exist() -> None:
-    named = set(re.findall(r"(?<![\w/])((?:publisher|tests|conf|man)/[\w./@-]+\w)", README))
-    named |= {".ci/run"} & set(re.findall(r"`(\.ci/run)`", README))
-    assert len(named) > 10
-    missing = sorted(name for name in named if not (ROOT / name).exists())
-    assert missing == []
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_to_files_and_sections(name: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", prose(DOCUMENTS[name])):
+        path = ((ROOT / name).parent / target).resolve() if target else ROOT / name
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
 
 
-def test_readme_tells_what_each_dependency_is_for() -> None:
+def test_readme_is_short_and_leads_to_all_documents() -> None:
+    assert len(README.encode()) <= 12_000
+    assert {name for name in DOCUMENTS if f"({name})" not in README} == {"README.md"}
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS.keys() - {"CONTRIBUTING.md"}))  # which has names of files to be made
+def test_files_that_documents_name_exist(name: str) -> None:
+    named = set(re.findall(r"(?<![\w/<])((?:publisher|tests|conf|man)/[\w./@-]+\w)", DOCUMENTS[name]))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_each_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    section = readme_section("Dependencies")
-    run_time, optional, development = re.split(r"^(?:Optional|For development).*:$", section, flags=re.MULTILINE)
+    reasons = section(CONTRIBUTING, "Dependencies")
+    run_time, optional, development = re.split(r"^(?:Optional|For development).*:$", reasons, flags=re.MULTILINE)
     assert told_dependencies(run_time) == names(project["dependencies"])
     assert told_dependencies(optional) == names(
         [one for extra, wanted in extras.items() if extra != "dev" for one in wanted]
@@ -388,13 +407,12 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=~! ;\[]", requirement)[0] for requirement in requirements}
 
 
-def test_ci_asks_for_the_schemas_that_readme_names() -> None:
-    assert "PUBLISHER_SCHEMAS" in readme_section("Running the tests")
-    assert "PUBLISHER_SAMPLES" in readme_section("Running the tests")
+def test_ci_asks_for_what_contributing_names() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
-    assert "PUBLISHER_SCHEMAS" in ci
-    assert "PUBLISHER_SAMPLES" in ci
-    assert set(re.findall(r"^make (\w+)", ci, re.MULTILINE)) == {"lint", "demo", "test"}
+    for variable in ("PUBLISHER_SCHEMAS", "PUBLISHER_SAMPLES"):
+        assert variable in section(CONTRIBUTING, "Set up")
+        assert variable in ci
+    assert set(re.findall(r"\bmake (\w+) VENV", ci)) >= {"lint", "docs", "demo", "test"}
 
 
 # The page itself

@@ -1,0 +1,211 @@
+"""What documents show as output, run again: `python -m tests.project.shown` writes what is printed today.
+
+A block of the kind `console` holds lines `$ publisher ...`, each with what it prints below; a line `...` stands for lines left
+out, and stderr belongs to it with `2>&1`. `<!-- site: NAME -->` before a block names a site of `SITES`; it and those
+that follow on the page run there, in order.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tests.arex_databases import generate
+from tests.demo.__main__ import fill_arex
+from tests.fake_ams.service import FakeAMS
+from tests.support.gridengine_files import CLUSTER, colon, entries
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+from tests.support.sonar_files import CLUSTER as SONAR_CLUSTER
+from tests.support.sonar_files import collections
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK: Final = re.compile(r"(?:^<!-- site: (\w+) -->\n+)?^```console\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+LEFT_OUT: Final = "..."
+# What differs from run to run.
+_VARYING: Final = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"), "TIME"),
+    (re.compile(r"\d{8}/\d{14}-[0-9a-f]{16}"), "MESSAGE-ID"),
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "DIGEST"),
+    (re.compile(r"_(?:age|oldest)'=\d+s"), "'=AGE"),
+    (re.compile(r" +"), " "),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A command in a document, with the output below it."""
+
+    command: str
+    output: str
+
+
+# Sites
+
+
+def demo(site: SiteUnderTest) -> None:
+    """3,000 jobs of October 2026, and nothing published."""
+    fill_arex(site)
+
+
+def small(site: SiteUnderTest) -> None:
+    """Two months of jobs that were delivered but for two, whose rows are damaged, and one that ended since."""
+    start, end = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+    *jobs, late = generate(1, 200, start, end)
+    site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    with site.arex() as arex:
+        for job in jobs:
+            arex.write(job)
+        damaged = [jobs[20].job_id, jobs[150].job_id]
+        arex.connection.execute("UPDATE AAR SET UsedWalltime = -1 WHERE JobID IN (?, ?)", damaged)
+    site.run("publish")
+    with site.arex() as arex:
+        arex.write(late)
+
+
+def rescaled(site: SiteUnderTest) -> None:
+    """Summaries of October were delivered; then another benchmark was configured."""
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.2"
+    with site.arex() as arex:
+        for job in generate(1, 12, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)):
+            arex.write(job)
+    site.run("publish")
+    site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 12.5, "override": True}
+
+
+def gridengine(site: SiteUnderTest) -> None:
+    """A cluster with Grid Engine, whose accounting file has a torn line."""
+    accounting = site.folder / "sge" / "common" / "accounting"
+    accounting.parent.mkdir(parents=True)
+    accounting.write_bytes(b"".join(map(colon, entries(1, 500))) + b"torn\n")
+    (site.folder / "groups.map").write_text("theory atlas\nastro icecube\n")
+    imported(site, "gridengine", {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"})
+
+
+def sonar(site: SiteUnderTest) -> None:
+    """A Slurm cluster that Sonar watches."""
+    folder = site.folder / "sonar" / "2026" / "09" / "21"
+    folder.mkdir(parents=True)
+    (folder / "0+job-slurm.json").write_bytes(b"".join(collections(1, 200)))
+    (site.folder / "accounts.map").write_text("theory atlas\nastro icecube\n")
+    importer = {"cluster": SONAR_CLUSTER, "time_zone": "Europe/Oslo", "account_vo_map": "accounts.map"}
+    imported(site, "sonar", importer)
+
+
+def imported(site: SiteUnderTest, name: str, importer: Mapping[str, object]) -> None:
+    site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
+    site.config["importers"] = {name: dict(importer)}
+
+
+def mistaken(site: SiteUnderTest) -> None:
+    """A configuration with mistakes."""
+    site.config["records"]["benchmark"] = {"type": "HEPscore", "value": 11.5}
+    site.config["targets"]["egi"] |= {"formt": "car", "every": "1 hour"}
+
+
+SITES: Final[dict[str, Callable[[SiteUnderTest], None]]] = {
+    each.__name__: each for each in (demo, small, rescaled, gridengine, sonar, mistaken)
+}
+
+
+# Running
+
+
+def examples(block: str) -> Iterator[Example]:
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield Example(command=command, output=output.strip("\n"))
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether the output in a document is this one, but for what varies and what it leaves out."""
+    lines = masked(shown).splitlines()
+    pattern = "".join(r"(?:.*\n)*?" if line == LEFT_OUT else f"{re.escape(line)}\n" for line in lines)
+    return re.fullmatch(pattern, f"{masked(printed)}\n" if printed else "") is not None
+
+
+def masked(text: str) -> str:
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def run(site: SiteUnderTest, command: str) -> str:
+    """What the command prints, with the paths and addresses of a real site."""
+    words = [at_site(site, word) for word in shlex.split(command)]
+    joined = words[-1] == "2>&1"
+    done = site.run(*words[1 : len(words) - joined])
+    text = done.err + done.out if joined else done.out
+    for path, name in paths(site):
+        text = text.replace(str(path), name)
+    return re.sub(r"https://localhost:\d+", "https://msg.argo.grnet.gr", text).strip("\n")
+
+
+def paths(site: SiteUnderTest) -> list[tuple[Path, str]]:
+    return [
+        (site.control, "/var/spool/arc/jobstatus"),
+        (site.state.parent, "/var/lib/publisher"),
+        (site.path, "/etc/publisher/publisher.yaml"),
+        (site.host.certificate, "/etc/grid-security/hostcert.pem"),
+        (site.host.key, "/etc/grid-security/hostkey.pem"),
+        (site.pki.ca_directory, "/etc/grid-security/certificates"),
+        (site.folder / "sge", "/opt/sge/default"),
+        (site.folder / "sonar", "/var/lib/sonar"),
+        (site.folder, "/etc/publisher"),
+    ]
+
+
+def at_site(site: SiteUnderTest, word: str) -> str:
+    for path, name in paths(site):
+        if word.startswith(name):
+            return word.replace(name, str(path), 1)
+    return word
+
+
+def page_again(text: str, folder: Path) -> Iterator[tuple[Example, str]]:
+    """Each example of a page with what is printed now."""
+    pki = PKI.create(folder / "pki")
+    with ExitStack() as stack:
+        site: SiteUnderTest | None = None
+        for at, (name, block) in enumerate(BLOCK.findall(text)):
+            if name:
+                place = folder / f"{at}-{name}"
+                place.mkdir()
+                site = SiteUnderTest(place, pki, stack.enter_context(FakeAMS(pki)))
+                SITES[name](site)
+                site.save()
+            for each in examples(block):
+                if site is None:
+                    raise ValueError(f"{each.command}: no site is named before it")
+                yield each, run(site, each.command)
+
+
+def rewritten(text: str, folder: Path) -> str:
+    """The page with what is printed now, where it differs."""
+    done, rest = "", text
+    for each, printed in page_again(text, folder):
+        before, command, rest = rest.partition(f"$ {each.command}\n")
+        done += before + command
+        if not alike(each.output, printed):
+            rest = rest.removeprefix(f"{each.output}\n")
+            done += f"{printed}\n"
+    return done + rest
+
+
+def main() -> None:
+    for page in PAGES:
+        with tempfile.TemporaryDirectory(prefix="publisher-shown-") as folder:
+            text = rewritten(page.read_text(encoding="utf-8"), Path(folder))
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

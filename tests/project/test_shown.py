@@ -1,0 +1,52 @@
+"""What documents show as output is what is printed. `python -m tests.project.shown` writes them again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.project.shown import BLOCK, PAGES, ROOT, alike, page_again
+
+SHOWING = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.name)
+def test_what_a_document_shows_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for each, printed in page_again(page.read_text(encoding="utf-8"), tmp_path):
+        assert alike(each.output, printed), f"{each.command}\n{printed}"
+
+
+def test_documents_show_output() -> None:
+    """And all of it in blocks that are tried: none shows a prompt elsewhere."""
+    assert {page.stem for page in SHOWING} >= {"ten-minutes", "operations", "numbers-stay-right", "without-arc"}
+    for page in PAGES:
+        assert not re.search(r"^\$ publisher", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE), page
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ("a  b\n1  2", "a b\n1 2", True),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...", "a\nb", True),
+        ("a\n...\nd", "a\nb\nc", False),
+        ("a", "a\nb", False),
+        ("at 2026-01-01T00:00:00Z", "at 2027-02-02T01:02:03Z", True),
+        ("3 jobs", "4 jobs", False),
+    ],
+)
+def test_output_is_compared(shown: str, printed: str, expected: bool) -> None:
+    assert alike(shown, printed) == expected
+
+
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
+    assert (tmp_path / "index.html").exists()
+    assert (tmp_path / "contributing.html").exists()
