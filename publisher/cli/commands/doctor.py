@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
     """What doctor finds; a configuration that does not load is a finding too."""
-    from publisher.doctor import examine  # the manual is built where there is no cryptography
+    from publisher.doctor.examination import examine  # the manual is built where there is no cryptography
 
     try:
         site = context.load()
