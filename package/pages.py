@@ -1,72 +1,181 @@
-"""publisher(1) taken apart: publisher-publish(1) and so on, a page for each command, from the sections that the whole has.
+"""The manual pages, made of the prose in man/*.rst and of the command line itself, by docutils.
 
-One text for both, so that they cannot disagree. The pages are man(7), like the whole.
+publisher(1) has a section for each command; publisher-publish(1) and so on are those sections as pages of their own. What an
+option is called and its help come from the parser; prose about it, an entry of its name, follows the help.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
-from publisher.cli import parser
-from publisher.cli.parser import usages
+from docutils import nodes
+from docutils.core import publish_doctree, publish_from_doctree
+from docutils.writers.manpage import Writer
+
+from publisher.cli.parser import Parser, parser, usages
 
 MAN: Final = Path(__file__).parent.parent / "man"
-_SECTION: Final = re.compile(r"^\.SH (.+)\n", re.MULTILINE)
-_PART: Final = re.compile(r"^\.SS (.+)\n", re.MULTILINE)
+_ALSO: Final = (
+    "publisher(1) for the options of every command, exit statuses and files, publisher.yaml(5), publisher-accounting(7)"
+)
+_SETTINGS: Final = {"halt_level": 2, "report_level": 2, "output_encoding": "unicode", "_disable_config": True}
 
 
 def write(folder: Path) -> list[Path]:
-    """All pages of the package: the written ones, and those of the commands. Returns their paths."""
+    """All pages of the package. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = [*((page.name, page.read_text(encoding="ascii")) for page in sorted(MAN.glob("*.[0-9]"))), *of_commands()]
-    for name, text in written:
-        (folder / name).write_text(text, encoding="ascii")
-    return [folder / name for name, _ in written]
+    written = {
+        "publisher.1": whole(),
+        "publisher.yaml.5": parse("publisher.yaml"),
+        "publisher-accounting.7": parse("publisher-accounting"),
+        **dict(of_commands()),
+    }
+    for name, document in written.items():
+        (folder / name).write_text(_as_man(document), encoding="utf-8")
+    return [folder / name for name in written]
 
 
-def of_commands() -> Iterator[tuple[str, str]]:
-    """The file name and the text of each command's page.
+def parse(name: str) -> nodes.document:
+    """The prose of a page. Raises: SystemMessage where it is not well formed."""
+    return _parse((MAN / f"{name}.rst").read_text(encoding="utf-8"))
 
-    Raises: KeyError when publisher(1) has no section for a command.
-    """
-    whole = _split(_SECTION, (MAN / "publisher.1").read_text(encoding="ascii"))
-    sections, objects = _split(_PART, whole["COMMANDS"]), _split(_PART, whole["JSON OUTPUT"])
-    actions: dict[str, list[str]] = {}
-    for path in sections:
-        actions.setdefault(path.split()[0], []).append(path)
-    said = usages(parser.parser())
-    for command, paths in actions.items():
-        text, summary = {path: sections[path] for path in paths}, said[command].summary
-        synopsis = [said[path].usage for path in paths]
+
+def whole() -> nodes.document:
+    """publisher(1), with the options of all commands. Raises: ValueError when commands or options and prose differ."""
+    document = parse("publisher")
+    top = parser()
+    known = dict(_commands(top))
+    described = sections(document)
+    _add_options(described["OPTIONS"], top)
+    texts = sections(described["COMMANDS"])
+    if different := sorted(texts.keys() ^ known.keys()):
+        raise ValueError(f"man/publisher.rst, COMMANDS: missing or unknown: {', '.join(different)}")
+    for path, command in known.items():
+        _add_options(texts[path], command)
+    return document
+
+
+def of_commands() -> Iterator[tuple[str, nodes.document]]:
+    """The file name and the page of each command."""
+    described = sections(whole())
+    texts, objects = sections(described["COMMANDS"]), sections(described["JSON OUTPUT"])
+    called = usages(parser())
+    for command in dict.fromkeys(path.split()[0] for path in texts):
+        mine = [path for path in texts if path.split()[0] == command]
+        page = _parse(_header(f"publisher-{command}", called[command].summary))
+        page += _section("SYNOPSIS", [nodes.literal_block("", "\n".join(called[path].usage for path in mine))])
+        page += _section("DESCRIPTION", _bodies({path: texts[path] for path in mine}, "publisher "))
         shown = {path: body for path, body in objects.items() if path.split()[0] == command}
-        yield f"publisher-{command}.1", "".join(_page(command, summary, synopsis, text, shown))
+        if shown:
+            intro = nodes.paragraph("", "With --json, one object:")
+            page += _section("JSON OUTPUT", [intro, *_bodies(shown, "")])
+        page += _section("SEE ALSO", [nodes.paragraph("", _ALSO)])
+        yield f"publisher-{command}.1", page
 
 
-def _page(
-    command: str, summary: str, synopsis: list[str], sections: dict[str, str], objects: dict[str, str]
-) -> Iterator[str]:
-    yield '.\\" Made of publisher(1) when the package was built.\n'
-    yield f'.TH PUBLISHER\\-{command.upper()} 1 "" "publisher" "publisher manual"\n'
-    yield f".SH NAME\npublisher\\-{command} \\- {_escaped(summary)}\n.SH SYNOPSIS\n.nf\n"
-    yield from (f"{_escaped(usage)}\n" for usage in synopsis)
-    yield ".fi\n.SH DESCRIPTION\n"
-    for path, body in sections.items():
-        yield (f".SS publisher {_escaped(path)}\n" if len(sections) > 1 else "") + body
-    if objects:
-        yield ".SH JSON OUTPUT\nWith\n.BR \\-\\-json ,\none object:\n"
-        for path, body in objects.items():
-            yield (f".SS {_escaped(path)}\n" if len(objects) > 1 else "") + body
-    yield ".SH SEE ALSO\n.BR publisher (1)\nfor the options of every command, exit statuses and files,\n"
-    yield ".BR publisher.yaml (5),\n.BR publisher\\-accounting (7)\n"
+def sections(parent: nodes.Element) -> dict[str, nodes.section]:
+    """Of a page or a section: those in it, by title."""
+    found = [child for child in parent.children if isinstance(child, nodes.section)]
+    return {cast(nodes.title, each[0]).astext(): each for each in found}
 
 
-def _split(heading: re.Pattern[str], text: str) -> dict[str, str]:
-    parts = heading.split(text)[1:]
-    return {name.replace("\\-", "-"): body for name, body in zip(parts[::2], parts[1::2], strict=True)}
+def entries(section: nodes.Element) -> dict[str, nodes.definition]:
+    """What definition lists directly in a section explain, by name; `a, b` in front of one text are two names."""
+    found: dict[str, nodes.definition] = {}
+    for each in section.children:
+        if isinstance(each, nodes.definition_list):
+            for item in each.children:
+                term, text = cast(nodes.definition_list_item, item).children
+                found |= dict.fromkeys(term.astext().split(", "), cast(nodes.definition, text))
+    return found
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\e").replace("-", "\\-")
+def _parse(text: str) -> nodes.document:
+    document = publish_doctree(text, settings_overrides=_SETTINGS)
+    for note in list(document.findall(nodes.system_message)):  # the same heading in two sections
+        note.parent.remove(note)
+    return document
+
+
+def _as_man(document: nodes.document) -> str:
+    page = cast(str, publish_from_doctree(document, writer=Writer(), settings_overrides=_SETTINGS))
+    page = re.sub(r"^\.ft [CP]\n", "", page, flags=re.MULTILINE)  # a font that is not everywhere; docutils before 0.21
+    return re.sub(r"^(\.S[HS] .*\n)\.sp\n", r"\1", page, flags=re.MULTILINE)  # space in the wrong place
+
+
+def _header(name: str, summary: str) -> str:
+    lines = "=" * len(name), name, "=" * len(name), "-" * len(summary), summary, "-" * len(summary), ""
+    return "\n".join((*lines, ":Manual section: 1", ":Manual group: publisher manual", ""))
+
+
+def _section(title: str, content: Sequence[nodes.Node]) -> nodes.section:
+    return nodes.section("", nodes.title("", title), *content)
+
+
+def _bodies(texts: dict[str, nodes.section], prefix: str) -> list[nodes.Node]:
+    """The content of the sections; of several, each with its title."""
+    if len(texts) == 1:
+        return [child.deepcopy() for each in texts.values() for child in each.children[1:]]
+    return [
+        _section(f"{prefix}{path}", [child.deepcopy() for child in each.children[1:]]) for path, each in texts.items()
+    ]
+
+
+# Options
+
+
+def _commands(above: Parser, *path: str) -> Iterator[tuple[str, Parser]]:
+    """Every command, of those with actions each action, by its path."""
+    below = above.below()
+    if path and not below:
+        yield " ".join(path), above
+    for name, each in below.items():
+        yield from _commands(each, *path, name)
+
+
+def _add_options(section: nodes.section, command: Parser) -> None:
+    """Put all options and arguments of the command at the end of its section, with the prose that it has about them."""
+    prose = entries(section)
+    for old in [child for child in section.children if isinstance(child, nodes.definition_list)]:
+        section.remove(old)
+    made = nodes.definition_list()
+    for action in command._actions:
+        if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+            continue
+        for names, head in _heads(action):
+            said = [prose.pop(name) for name in names if name in prose]
+            made += _entry(head, "" if action.choices and not action.option_strings else action.help or "", said)
+    if prose:
+        raise ValueError(f"man/publisher.rst, {section[0].astext()}: no such option: {', '.join(prose)}")
+    if made.children:
+        section += made
+
+
+def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node]]]:
+    """The names of an option or argument, and how its entry begins; one for each word that an argument may be."""
+    choices = [str(choice) for choice in action.choices or ()]
+    metavar = action.metavar or "|".join(choices) or action.dest.upper()
+    value = metavar if isinstance(metavar, str) else " ".join(metavar)
+    if action.option_strings:
+        head: list[nodes.Node] = [nodes.strong("", ", ".join(action.option_strings))]
+        if action.nargs != 0:
+            head += [nodes.Text(" "), nodes.emphasis("", value)]
+        yield list(action.option_strings), head
+        return
+    for word in choices or [value]:
+        yield [word], [nodes.strong("", word) if choices else nodes.emphasis("", word)]
+
+
+def _entry(head: list[nodes.Node], text: str, prose: list[nodes.definition]) -> nodes.definition_list_item:
+    paragraphs = [child.deepcopy() for each in prose for child in each.children]
+    if text:
+        text = f"{text[0].upper()}{text[1:]}."
+        if paragraphs:
+            paragraphs[0] = nodes.paragraph("", "", nodes.Text(f"{text} "), *paragraphs[0].children)
+        else:
+            paragraphs = [nodes.paragraph("", text)]
+    return nodes.definition_list_item("", nodes.term("", "", *head), nodes.definition("", *paragraphs))

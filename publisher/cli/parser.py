@@ -124,7 +124,13 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
         hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
         parser.add_argument(*words, **kind, **(hidden if repeated else {"default": default, "help": text}))
 
-    add("--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=f"default {DEFAULT_CONFIG}")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        default=DEFAULT_CONFIG,
+        text=f"configuration file (default {DEFAULT_CONFIG})",
+    )
     # Each place has a count of its own: argparse would forget the one before the command.
     place = f"verbose {parser.prog}"
     add("-v", "--verbose", dest=place, action="count", default=0, text="log more; -vv also prints tracebacks")

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from docutils import nodes
 
+from package import pages
 from publisher.config import Settings, example, load, show
 from publisher.config.charges import ChargeKeys, RoundingKeys
 from publisher.config.records import IdentitySettings, RecordSettings
@@ -41,13 +43,8 @@ def blocks() -> dict[str, set[str]]:
 
 def manual() -> dict[str, set[str]]:
     """The keys that the manual explains, by heading."""
-    text = (ROOT / "man" / "publisher.yaml.5").read_text(encoding="ascii")
-    the_file = text.partition("\n.SH THE FILE\n")[2].partition("\n.SH ")[0]
-    sections = re.split(r"^\.SS (.+)\n", the_file, flags=re.MULTILINE)[1:]
-    return {
-        heading: set(re.findall(r"^\.TP\n\.B (\w+)$", body, re.MULTILINE))
-        for heading, body in zip(sections[::2], sections[1::2], strict=True)
-    }
+    the_file = pages.sections(pages.parse("publisher.yaml"))["THE FILE"]
+    return {heading: set(pages.entries(section)) for heading, section in pages.sections(the_file).items()}
 
 
 def everything_switched_on() -> str:
@@ -67,8 +64,7 @@ def test_the_manual_explains_the_keys_that_are_read(heading: str) -> None:
 
 
 def test_the_manual_names_every_type_and_format() -> None:
-    text = (ROOT / "man" / "publisher.yaml.5").read_text(encoding="ascii")
-    named = set(re.findall(r"^\.BR? ([\w.-]+)", text, re.MULTILINE))
+    named = {word.astext() for word in pages.parse("publisher.yaml").findall(nodes.literal)}
     assert named >= {*PLUGINS.sources, *PLUGINS.transports, *PLUGINS.formats, *PLUGINS.importers}
 
 

@@ -21,7 +21,6 @@ import yaml
 from package import completions, pages
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
 from tests.arex_databases import generate
-from tests.support import manual
 from tests.support.command_line import commands
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
@@ -152,13 +151,13 @@ def test_hooks_before_a_commit_are_local() -> None:
 
 
 def test_every_command_has_a_page_with_all_that_the_whole_says_of_it() -> None:
-    whole = manual.subsections("publisher.1", "COMMANDS")
+    whole = pages.sections(pages.sections(pages.whole())["COMMANDS"])
     made = dict(pages.of_commands())
     assert set(made) == {f"publisher-{path.split()[0]}.1" for path in commands()}
-    for path, body in whole.items():
-        page = made[f"publisher-{path.split()[0]}.1"]
-        assert body in page
-        assert f"publisher {path}".replace("-", "\\-") in page, "how it is called"
+    for path, section in whole.items():
+        page = made[f"publisher-{path.split()[0]}.1"].astext()
+        assert all(child.astext() in page for child in section.children[1:])
+        assert f"publisher {path}" in page, "how it is called"
 
 
 def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
@@ -169,9 +168,18 @@ def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
         assert not complaints, complaints
 
 
+def test_pages_are_what_groff_can_read(tmp_path: Path) -> None:
+    groff = program("groff")
+    for page in pages.write(tmp_path):
+        done = subprocess.run(
+            [groff, "-man", "-Tutf8", "-ww", "-Wbreak", "-z", page], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), page.name
+
+
 def test_the_page_on_accounting_names_every_format_and_no_other() -> None:
-    text = manual.subsections("publisher-accounting.7", "DESCRIPTION")["Formats"]
-    assert set(manual.entries(text)) == {*JOB_FORMATS, *SUMMARY_FORMATS, *SYNC_FORMATS}
+    text = pages.sections(pages.sections(pages.parse("publisher-accounting"))["DESCRIPTION"])["Formats"]
+    assert set(pages.entries(text)) == {*JOB_FORMATS, *SUMMARY_FORMATS, *SYNC_FORMATS}
 
 
 # Completion

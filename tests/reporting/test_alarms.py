@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from package import pages
 from publisher.reporting.metrics.definitions import METRICS, MetricKind
-from tests.support import manual
 from tests.support.command_line import publisher_words
 from tests.support.patience import PATIENCE_S
 
@@ -89,7 +89,9 @@ def test_panels_do_not_lie_upon_each_other() -> None:
 
 
 def test_the_manual_explains_every_metric_and_no_other() -> None:
-    assert set(manual.entries(manual.sections("publisher.1")["METRICS"])) == {metric.name for metric in METRICS}
+    assert set(pages.entries(pages.sections(pages.parse("publisher"))["METRICS"])) == {
+        metric.name for metric in METRICS
+    }
 
 
 def test_every_rule_says_what_to_do() -> None:
