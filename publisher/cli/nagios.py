@@ -100,16 +100,23 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     looked = [one for status in found for one in _looked(status, now, limits)]
     messages = [(one.state, one.text) for one in looked if one.state is not OK]
-    messages += [
-        (CRITICAL, f"{one.target}: has never succeeded") for one in found if one.began and not one.last_success
-    ]
-    messages += [(WARNING, f"{one.target}: has not run yet") for one in found if not one.began]
-    messages += [(CRITICAL, f"{one.target}: {missing.reason}") for one in found for missing in one.missing]
+    messages += [message for status in found for message in _messages(status)]
     messages += [(UNKNOWN, trouble)] if trouble else []
-    state = next(state for state in _GRAVEST_FIRST if state is OK or any(one == state for one, _ in messages))
-    ranked = [text for state in _GRAVEST_FIRST for one, text in messages if one == state]
+    messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    state = messages[0][0] if messages else OK
     well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
-    return nagios_line(_WORDS[state], "; ".join(ranked or well), [one.performance for one in looked]), state
+    texts = [text for _, text in messages] or well
+    return nagios_line(_WORDS[state], "; ".join(texts), [one.performance for one in looked]), state
+
+
+def _messages(status: TargetStatus) -> Iterator[tuple[int, str]]:
+    """What no threshold is about."""
+    if not status.began:
+        yield WARNING, f"{status.target}: has not run yet"
+    elif not status.last_success:
+        yield CRITICAL, f"{status.target}: has never succeeded"
+    for missing in status.missing:
+        yield CRITICAL, f"{status.target}: {missing.reason}"
 
 
 def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_Looked]:

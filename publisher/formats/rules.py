@@ -70,13 +70,20 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
         and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * run.cpu_count
         and job.started_at > 0
         and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
-        and (job.where.queue.isalnum() and job.where.queue.isascii() and len(job.where.queue) <= QUEUE_CHARACTERS)
-        and job.where.queue.lower() not in NOT_GIVEN
-        and (len(job.local_user) <= LOCAL_USER_CHARACTERS and job.local_user.isascii())
+        and _has_plain_names(job)
     ):
         return ()  # nine of ten jobs, without asking the table
     left_out = _NOT_IN_TOTALS if summed else ()
     return tuple(rule.name for rule in WARNINGS if rule.name not in left_out and rule.check(job))
+
+
+def _has_plain_names(job: PublishedJob) -> bool:
+    queue, user = job.where.queue, job.local_user
+    return (
+        (queue.isalnum() and queue.isascii() and len(queue) <= QUEUE_CHARACTERS)
+        and queue.lower() not in NOT_GIVEN
+        and (len(user) <= LOCAL_USER_CHARACTERS and user.isascii())
+    )
 
 
 def shared_warnings(job: PublishedJob) -> tuple[str, ...]:

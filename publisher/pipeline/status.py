@@ -44,14 +44,7 @@ def count_pending(
     now = site.clock()
     start = state.start if state else _start(target, now)
     published = state.last_published_end if state else None
-    pending = state.prepared if state else 0
-    ends = list(_ends_on_their_way(target, ledger)) if pending or (state and state.in_doubt) else []
-    if is_summary_format(target.format):
-        # Jobs, not rows: those counted into months whose last content the receiver has not accepted.
-        months = [month for month in ledger.months(target.name) if month.digest != month.accepted_digest]
-        pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
-        # Which jobs these are is not known any more: most ended after what was published last, all of them in their month.
-        ends = [_within(month.month, published) for month in months]
+    pending, ends = _on_their_way(target, state, ledger)
     parts = list(_not_read(target, target.selection(Window(start=start)), published, source, ledger, now, looked_at))
     ends += [part.first_end for part in parts if part.first_end is not None]
     return WaitingJobs(
@@ -60,6 +53,20 @@ def count_pending(
         first_end=min(ends, default=None),
         exact=all(part.exact for part in parts),
     )
+
+
+def _on_their_way(target: Target, state: TargetState | None, ledger: Ledger) -> tuple[int, list[Epoch]]:
+    """Jobs that were read and are not delivered, and when they ended."""
+    if is_summary_format(target.format):
+        # Jobs, not rows: those counted into months whose last content the receiver has not accepted.
+        months = [month for month in ledger.months(target.name) if month.digest != month.accepted_digest]
+        pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
+        # Which jobs these are is not known any more: most ended after what was published last, all of them in their month.
+        published = state.last_published_end if state else None
+        return pending, [_within(month.month, published) for month in months]
+    if state is None:
+        return 0, []
+    return state.prepared, list(_ends_on_their_way(target, ledger)) if state.prepared or state.in_doubt else []
 
 
 def _not_read(
@@ -226,17 +233,17 @@ def trace(site: Site, job_id: JobId) -> Traced:
 
     Raises: UsageError for a job that is known nowhere, LedgerError.
     """
-    page, trouble = None, ""
+    page, trouble, is_known = None, "", True
     with closing(site.ledger_to_read()) as ledger:
         deliveries, held = ledger.trace(job_id), ledger.quarantined(job_id)
         try:
             with closing(site.source()) as source:
                 page = source.find(job_id, frozenset(), site.clock())
-                if not (deliveries or held or page.jobs or page.skipped or page.open):
-                    trouble = missing_text(missed(site.targets, source, ledger))
+                is_known = any((deliveries, held, page.jobs, page.skipped, page.open))
+                trouble = "" if is_known else missing_text(missed(site.targets, source, ledger))
         except SourceError as error:  # what was delivered can be proved all the same
             trouble = str(error)
-    if page is not None and not (deliveries or held or page.jobs or page.skipped or page.open or trouble):
+    if not is_known and not trouble:
         raise UsageError(
             f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID that the CE assigned, "
             "and `publisher stats -o jobids` lists those that are there"

@@ -359,25 +359,10 @@ def _fate(
     unfit: str,
 ) -> tuple[str, str]:
     """What the next round makes of a job, as `Decider` decides it, and why."""
-    target = bench.target
-    state = bench.ledger.target(target.name)
-    begin = target.start.begin(bench.now)
-    start = state.start if state else (None if begin is None else epoch(begin))
-    selection = target.selection(Window(start=start))
     if known is not None and known.fingerprint != REMOVED:
-        return _fate_of_known(target, job, known)
-    if job.status not in selection.statuses:
-        return (
-            "not wanted",
-            f"status {job.status} is not among records.statuses ({', '.join(sorted(selection.statuses))})",
-        )
-    if job.ended_at not in selection.window:
-        return (
-            "not wanted",
-            f"it ended outside of {selection.window}, since when the target takes jobs (start: {target.start})",
-        )
-    if published is not None and not selection.wants_vo(published.who.vo):
-        return "not wanted", f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
+        return _fate_of_known(bench.target, job, known)
+    if unwanted := _why_not_wanted(bench, job, published):
+        return "not wanted", unwanted
     if held is not None and held.hold is Hold.DROPPED:
         return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
     if unfit:
@@ -386,6 +371,21 @@ def _fate(
     if held is not None and held.hold is Hold.HELD and same_decision and is_unchanged(held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
     return "to be sent", _when_sent(bench, job, held)
+
+
+def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:
+    target = bench.target
+    state = bench.ledger.target(target.name)
+    begin = target.start.begin(bench.now)
+    start = state.start if state else (None if begin is None else epoch(begin))
+    selection = target.selection(Window(start=start))
+    if job.status not in selection.statuses:
+        return f"status {job.status} is not among records.statuses ({', '.join(sorted(selection.statuses))})"
+    if job.ended_at not in selection.window:
+        return f"it ended outside of {selection.window}, since when the target takes jobs (start: {target.start})"
+    if published is not None and not selection.wants_vo(published.who.vo):
+        return f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
+    return ""
 
 
 def _fate_of_known(target: Target, job: JobRecord, known: DeliveredRun) -> tuple[str, str]:

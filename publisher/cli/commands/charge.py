@@ -30,9 +30,10 @@ from publisher.model.text import plural
 from publisher.model.time import iso
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
-from publisher.reporting.charges.run import ChargeReport
+from publisher.reporting.charges.run import Change, ChargeReport
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
+_COUNTS: Final = ("jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed")
 _RUN_COLUMNS: Final = ("run", "state", "jobs that ended in", "project", "group", "asked", "jobs", "charged", "changed")
 
 
@@ -102,10 +103,7 @@ def _charge_json(report: ChargeReport) -> Json:
         "group": request.group,
         "jobs": bill.jobs,
         "charged": bill.charged,
-        "without_rule": None if run is None else run.counts.without_rule,
-        "unreadable": None if run is None else run.counts.unreadable,
-        "first": None if run is None else run.counts.first,
-        "changed": None if run is None else run.counts.changed,
+        **{name: run and getattr(run.counts, name) for name in ("without_rule", "unreadable", "first", "changed")},
         "totals": [
             {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
             for unit, total in sorted(bill.totals.items())
@@ -124,19 +122,20 @@ def _charge_json(report: ChargeReport) -> Json:
             {"reason": reason, "jobs": cause.jobs, "examples": cause.examples}
             for reason, cause in sorted(bill.causes.items())
         ],
-        "changes": [
-            {
-                "was_unit": was and was.unit,
-                "was_formula": was and was.formula,
-                "was_amount": amount_text(change.before),
-                "unit": now and now.unit,
-                "formula": now and now.formula,
-                "amount": amount_text(change.after),
-                "jobs": change.jobs,
-            }
-            for (was, now), change in bill.changes.items()
-        ],
+        "changes": [_change_json(*tariffs, change) for tariffs, change in bill.changes.items()],
         "overlaps": list(report.overlaps),
+    }
+
+
+def _change_json(was: Tariff | None, now: Tariff | None, change: Change) -> Json:
+    return {
+        "was_unit": was and was.unit,
+        "was_formula": was and was.formula,
+        "was_amount": amount_text(change.before),
+        "unit": now and now.unit,
+        "formula": now and now.formula,
+        "amount": amount_text(change.after),
+        "jobs": change.jobs,
     }
 
 
@@ -179,13 +178,7 @@ def _run_json(run: ChargeRun) -> Json:
         "began": None if run.began_at is None else iso(run.began_at),
         "noted": iso(run.noted_at),
         "ended": None if run.ended_at is None else iso(run.ended_at),
-        "jobs": run.counts.jobs,
-        "charged": run.counts.charged,
-        "without_result": run.counts.without_result,
-        "without_rule": run.counts.without_rule,
-        "unreadable": run.counts.unreadable,
-        "first": run.counts.first,
-        "changed": run.counts.changed,
+        **{name: getattr(run.counts, name) for name in _COUNTS},
         "reason": run.reason or None,
     }
 

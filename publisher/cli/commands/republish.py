@@ -61,9 +61,9 @@ def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
     for way in ways:
         parser.add_argument(way.option, metavar=way.once.key.upper(), help=way.once.help)
     parser.add_argument("--site", help="with a URL: another site name")
-    for key in _own_keys(ways):
+    for key in dict.fromkeys(key for way in ways for key in way.once.options):
         chosen = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
-        parser.add_argument(f"--{key.replace('_', '-')}", help=f"with {', with '.join(chosen)}")
+        parser.add_argument(_option(key), help=f"with {', with '.join(chosen)}")
     parser.add_argument(
         "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
     )
@@ -137,34 +137,39 @@ def _ways() -> list[_Way]:
     ]
 
 
-def _own_keys(ways: Sequence[_Way]) -> list[str]:
-    """What only some transports take, in order."""
-    return list(dict.fromkeys(key for way in ways for key in way.once.options))
+def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, object], *, named: bool) -> _Way:
+    """Raises: UsageError for options that do not go together."""
+    options = [way.option for way in ways]
+    if not given:
+        names = ", ".join(_option(key) for key in ("site", *own, "vo", "localid_prefix"))
+        raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
+    if len(given) > 1 or named:
+        raise UsageError(f"name one of {', '.join(options)} and --target")
+    for key, value in own.items():
+        if value and key not in given[0].once.options:
+            takers = " or ".join(way.option for way in ways if key in way.once.options)
+            raise UsageError(f"{_option(key)} goes with {takers}")
+    return given[0]
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
     ways = _ways()
     given = [way for way in ways if way.given(arguments)]
-    own = {key: getattr(arguments, key) for key in _own_keys(ways)}
+    # What only some transports take, in order.
+    own = {key: getattr(arguments, key) for way in ways for key in way.once.options}
     either = {
         "vos": arguments.vo,
         "localid_prefix": arguments.localid_prefix,
         "batch_records": arguments.batch_records and str(arguments.batch_records),
     }
-    options = [way.option for way in ways]
-    if not given:
-        if arguments.site or any(own.values()) or any(either.values()):
-            names = ", ".join(f"--{key.replace('_', '-')}" for key in ("site", *own, "vo", "localid_prefix"))
-            raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
+    if not given and not any((arguments.site, *own.values(), *either.values())):
         return []
-    if len(given) > 1 or arguments.target:
-        raise UsageError(f"name one of {', '.join(options)} and --target")
-    (way,) = given
-    for key, value in own.items():
-        if value and key not in way.once.options:
-            takers = " or ".join(other.option for other in ways if key in other.once.options)
-            raise UsageError(f"--{key.replace('_', '-')} goes with {takers}")
+    way = _chosen(ways, given, own, named=bool(arguments.target))
     place = way.given(arguments) or ""
     chosen = {key: value for key, value in (own | either).items() if value}
     keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format} | chosen

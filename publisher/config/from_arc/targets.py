@@ -7,7 +7,7 @@ site's name by a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -90,31 +90,37 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
     """Targets of another site, and those whose format would be counted twice beside another's."""
     live: list[Draft] = []
     for draft in drafted:
-        name = draft.gocdb_name
-        if draft.apel and name is not None and site and name.text != site:
-            draft.obstacles.append(
-                f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
-                f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
-            )
-        other = next((one for one in live if one.destination == draft.destination and one.format != draft.format), None)
-        if draft.destination and other is not None:
-            draft.obstacles.append(
-                f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
-                "keep one of them"
-            )
         same_destination = [one for one in live if draft.destination and one.destination == draft.destination]
-        if draft.summary and (
-            same := [
-                one for one in same_destination if not (one.vos and draft.vos and set(draft.vos).isdisjoint(one.vos))
-            ]
-        ):
-            draft.obstacles.append(
-                f"its totals would replace some of those that target {same[0].name} sends to the same topic; make them one, "
-                "with the vos of both"
-            )
+        draft.obstacles += _obstacles(draft, site, same_destination)
         if not draft.obstacles:
             _leave_counts_out(same_destination, draft)
             live.append(draft)
+
+
+def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> Iterator[str]:
+    name = draft.gocdb_name
+    if draft.apel and name is not None and site and name.text != site:
+        yield (
+            f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
+            f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
+        )
+    other = next((one for one in same_destination if one.format != draft.format), None)
+    if other is not None:
+        yield (
+            f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
+            "keep one of them"
+        )
+    replaced = next((one for one in same_destination if draft.summary and _share_vos(one, draft)), None)
+    if replaced is not None:
+        yield (
+            f"its totals would replace some of those that target {replaced.name} sends to the same topic; make them one, "
+            "with the vos of both"
+        )
+
+
+def _share_vos(one: Draft, other: Draft) -> bool:
+    """No list of VOs stands for all of them."""
+    return not (one.vos and other.vos and set(one.vos).isdisjoint(other.vos))
 
 
 def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:

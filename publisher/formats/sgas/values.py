@@ -165,12 +165,13 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
-    attributes = [parse_fqan(fqan) for fqan in who.fqans]
-    pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
+    fqans = [parse_fqan(fqan) for fqan in who.fqans]
+    named = [(fqan.vo, (fqan.group or "", fqan.role or "")) for fqan in fqans]
     vos = {who.vo}
-    if attributes and (who.group, who.role) == (attributes[0].group or "", attributes[0].role or ""):
-        vos.add(attributes[0].vo)  # a job's own VO may be another one than its FQANs name
-    pairs += [(fqan.group or "", fqan.role or "") for fqan in attributes if fqan.vo in vos]
+    if named and named[0][1] == (who.group, who.role):
+        vos.add(named[0][0])  # a job's own VO may be another one than its FQANs name
+    pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
+    pairs += [pair for vo, pair in named if vo in vos]
     pairs += [(group, "") for group in who.extra_groups]
     escaped = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
     return tuple(dict.fromkeys(pair for pair in escaped if pair[0]))

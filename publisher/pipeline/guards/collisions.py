@@ -56,23 +56,25 @@ class Collisions(NoCollisions):
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
         # A job that never reached the batch system has no LocalJobID, and is published under its JobID.
         asked = [job for job in jobs if job.local_id]
+        shared = self._sharing({job.ended_at for job in asked}) if asked else {}
+        self._others = {}
+        for job in asked if shared else ():
+            same_key_runs = shared.get((job.ended_at, _folded(job.local_id)), {})
+            if others := {key: job_id for key, job_id in same_key_runs.items() if job_id != job.job_id}:
+                self._others[job.key] = others
+        keys = dict.fromkeys(key for others in self._others.values() for key in others)
+        self._known = self._ledger.known(self._target, keys)
+
+    def _sharing(self, ends: set[Epoch]) -> Mapping[tuple[Epoch, str], dict[JobKey, JobId]]:
+        """The runs of each end and LocalJobID, where more than one run ended at that time."""
         by_end: defaultdict[Epoch, list[EndedRun]] = defaultdict(list)
-        for run in self._ended_in({job.ended_at for job in asked}) if asked else ():
+        for run in self._ended_in(ends):
             by_end[run[0]].append(run)
         shared: defaultdict[tuple[Epoch, str], dict[JobKey, JobId]] = defaultdict(dict)
         for end, runs in by_end.items():
             for _, job_id, local_id in runs if len(runs) > 1 else ():
                 shared[end, _folded(local_id)][job_key(job_id, local_id)] = job_id
-        self._others = {}
-        for job in asked:
-            if len(by_end[job.ended_at]) > 1:
-                same_key_runs = shared[job.ended_at, _folded(job.local_id)]
-                others = {key: job_id for key, job_id in same_key_runs.items() if job_id != job.job_id}
-                if others:
-                    self._others[job.key] = others
-        self._known = self._ledger.known(
-            self._target, {key: None for others in self._others.values() for key in others}
-        )
+        return shared
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """`is_waiting` reports on runs that were taken and are not yet written down. Raises: Unfit for the later of two."""

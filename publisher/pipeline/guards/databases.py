@@ -7,7 +7,7 @@ declares gone for good.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ from publisher.ledger.contract import KnownDatabase, Positions
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.target import Target
 from publisher.pipeline.site import Site
-from publisher.sources.base import Absent, Source
+from publisher.sources.base import Source
 
 _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
 
@@ -48,14 +48,9 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     lost = [one for one in known if one.retired is None and os.path.realpath(one.file) not in real]
     renamed = {one.file: name for one in lost if (name := _new_name(one, there, source, ledger))}
     missing = [_missing(one) for one in lost if one.file not in renamed]
-    missing += [
-        Missing(file=absent.patterns[0], reason=absent.reason)
-        for absent in source.absent()
-        if not _knows_of(known, absent)
-    ]
     return Databases(
         there=there,
-        missing=missing,
+        missing=[*missing, *_never_read(known, source)],
         renamed=renamed,
         returned=[one.file for one in known if one.retired is not None and one.file in there],
     )
@@ -68,9 +63,8 @@ def missing_databases(target: str, source: Source, ledger: Positions) -> Sequenc
 
 def missed(targets: Iterable[Target], source: Source, ledger: Positions) -> Sequence[Missing]:
     """Those that any of these targets misses. Raises: SourceError, LedgerError."""
-    return list(
-        {one.file: one for target in targets for one in missing_databases(target.name, source, ledger)}.values()
-    )
+    found = [one for target in targets for one in missing_databases(target.name, source, ledger)]
+    return list({one.file: one for one in found}.values())
 
 
 def missed_at(site: Site) -> Sequence[Missing]:
@@ -113,9 +107,11 @@ def _missing(lost: KnownDatabase) -> Missing:
     )
 
 
-def _knows_of(known: Sequence[KnownDatabase], absent: Absent) -> bool:
-    """Whether it stands for databases that were read once: these are missed by their own names, or retired."""
-    return any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns)
+def _never_read(known: Sequence[KnownDatabase], source: Source) -> Iterator[Missing]:
+    """What the configuration names in vain; databases that were read once are missed by their own names, or retired."""
+    for absent in source.absent():
+        if not any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns):
+            yield Missing(file=absent.patterns[0], reason=absent.reason)
 
 
 class SourceFile(NamedTuple):

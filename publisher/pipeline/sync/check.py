@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined, TargetState
+from publisher.ledger.contract import DeliveredRun, Hold, HostCounts, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob, job_keys
 from publisher.model.message import REMOVED
@@ -32,6 +32,7 @@ from publisher.sources.base import Page, Source
 
 _REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
+_SUMMED: Final = ("database", "delivered", "restarted", "before", "quarantined", "pending", "purged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,19 @@ class _Seen:
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
 
-    def set_aside(self, held: Quarantined) -> None:
+    def count(self, run: DeliveredRun | None, held: Quarantined | None, *, before_start: bool) -> None:
+        """A job of the database, by what the ledger has of it."""
+        if run is not None and run.fingerprint != REMOVED:
+            self.delivered += run.settled
+            self.pending += not run.settled
+        elif held is not None:
+            self.quarantine(held)
+        elif before_start:
+            self.before += 1
+        else:
+            self.pending += 1
+
+    def quarantine(self, held: Quarantined) -> None:
         self.quarantined += 1
         self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
 
@@ -124,73 +137,80 @@ def _check(
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
     by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
-    rows = []
     trouble = _of_months(target, state, ledger, first)
-    places = {
-        at
-        for at in {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
-        if _is_asked(at[0], first)
-    }
-    places |= {(month, "") for month in trouble if all(month != at[0] for at in places)}
-    start = (state.start or 0) if state else 0
-    for at in sorted(places):
-        found = seen.get(at, _Seen())
-        delivered = counts.delivered.get(at, 0)
-        before_us = at[0] != UNKNOWN_MONTH and (month_window(at[0]).end or 0) <= start
-        if delivered and before_us:  # by a republish: who else would deliver the rest of it?
-            found = replace(found, pending=found.pending + found.before, before=0)
-        compared = Compared(
-            target=target.name,
-            month=at[0],
-            submit_host=at[1],
-            database=found.database,
-            delivered=delivered,
-            restarted=found.restarted,
-            before=found.before,
-            quarantined=found.quarantined,
-            pending=found.pending,
-            reported=counts.reported.get(at) if target.sync else None,
-            portal=None if by_host is None else by_host.get(at, 0),
-            purged=0 if at[0] in trouble else max(delivered - found.delivered - found.restarted, 0),
-            repairs=(),
-        )
-        repairs = tuple(_repairs(target, compared, found, before_us=before_us, known_trouble=at[0] in trouble))
-        rows.append(replace(compared, repairs=(*trouble.get(at[0], ()), *repairs)))
+    places = {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
+    rows = [
+        _compare(target, at, seen.get(at, _Seen()), counts, by_host, _start(state), trouble.get(at[0], ()))
+        for at in _asked_for(places, first, trouble)
+    ]
     yield from rows
     if portal is not None and by_host is None:
         yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
 
 
-def _is_asked(month: int, first: int) -> bool:
-    return month >= first or month == UNKNOWN_MONTH
+def _asked_for(places: Iterable[HostMonth], first: int, trouble: Iterable[int]) -> list[HostMonth]:
+    """Those of the months, in order, and one of each month that has none and is in trouble."""
+    found = {at for at in places if at[0] >= first or at[0] == UNKNOWN_MONTH}
+    return sorted(found | {(month, "") for month in set(trouble) - {month for month, _ in found}})
+
+
+def _start(state: TargetState | None) -> Epoch:
+    return (state and state.start) or Epoch(0)
+
+
+def _compare(
+    target: Target,
+    at: HostMonth,
+    found: _Seen,
+    counts: HostCounts,
+    portal: Mapping[HostMonth, int] | None,
+    start: Epoch,
+    trouble: Sequence[str],
+) -> Compared:
+    month, submit_host = at
+    delivered = counts.delivered.get(at, 0)
+    before_us = month != UNKNOWN_MONTH and (month_window(month).end or 0) <= start
+    if delivered and before_us:  # by a republish: who else would deliver the rest of it?
+        found = replace(found, pending=found.pending + found.before, before=0)
+    compared = Compared(
+        target=target.name,
+        month=month,
+        submit_host=submit_host,
+        database=found.database,
+        delivered=delivered,
+        restarted=found.restarted,
+        before=found.before,
+        quarantined=found.quarantined,
+        pending=found.pending,
+        reported=counts.reported.get(at) if target.sync else None,
+        portal=None if portal is None else portal.get(at, 0),
+        purged=0 if trouble else max(delivered - found.delivered - found.restarted, 0),
+        repairs=(),
+    )
+    repairs = _repairs(target, compared, found, before_us=before_us, known_trouble=bool(trouble))
+    return replace(compared, repairs=(*trouble, *repairs))
 
 
 def _of_months(target: Target, state: TargetState | None, ledger: Ledger, first: int) -> dict[int, Sequence[str]]:
     """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
-    held = {month for month in (state.held if state else ()) if month >= first}
-    ours = column(target.policy.site)
-    found: dict[int, Sequence[str]] = {}
+    held = set(state.held if state else ())
     totals = {one.month for one in ledger.months(target.name) if one.accepted_digest}
-    for month in sorted({month for month, _ in ledger.counts(target.name).delivered} | totals | held):
-        if month < first:
-            continue
-        sites = {total.key.site for total, _ in ledger.summary_keys(target.name, month)}
-        sites |= {group.site for group in ledger.accepted(target.name, month)}
-        others = sorted(site for site in sites if column(site) != ours)
-        name = month_name(month)
-        again = f"republish --from {name} --to {name}"
-        if is_summary_format(target.format):
-            again = "publish --force"
-        troubles = []
-        if month in held:
-            troubles.append(f"held back: publisher {again} --target {target.name} says why, and what to do")
-        if others:
-            troubles.append(
-                f"rows exist under site {', '.join(others)}: publisher {again} --target {target.name} says what to do"
-            )
-        if troubles:
-            found[month] = troubles
-    return found
+    months = {month for month, _ in ledger.counts(target.name).delivered} | totals | held
+    found = {month: _of_month(target, ledger, month, month in held) for month in sorted(months) if month >= first}
+    return {month: troubles for month, troubles in found.items() if troubles}
+
+
+def _of_month(target: Target, ledger: Ledger, month: int, held: bool) -> list[str]:
+    sites = {total.key.site for total, _ in ledger.summary_keys(target.name, month)}
+    sites |= {group.site for group in ledger.accepted(target.name, month)}
+    others = sorted(site for site in sites if column(site) != column(target.policy.site))
+    name = month_name(month)
+    again = "publish --force" if is_summary_format(target.format) else f"republish --from {name} --to {name}"
+    command = f"publisher {again} --target {target.name}"
+    troubles = [f"held back: {command} says why, and what to do"] if held else []
+    if others:
+        troubles.append(f"rows exist under site {', '.join(others)}: {command} says what to do")
+    return troubles
 
 
 def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]) -> Iterable[Compared]:
@@ -201,16 +221,10 @@ def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[Host
             target=target.name,
             month=month,
             submit_host=EVERY_HOST,
-            database=sum(row.database for row in here),
-            delivered=sum(row.delivered for row in here),
-            restarted=sum(row.restarted for row in here),
-            before=sum(row.before for row in here),
-            quarantined=sum(row.quarantined for row in here),
-            pending=sum(row.pending for row in here),
             reported=None,
-            purged=sum(row.purged for row in here),
             portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
             repairs=(),
+            **{name: sum(getattr(row, name) for row in here) for name in _SUMMED},
         )
         yield replace(whole, repairs=tuple(_of_portal(target, whole)))
 
@@ -244,7 +258,7 @@ def _seen_in_the_database(
 ) -> dict[HostMonth, _Seen]:
     """Every wanted job of the months, and what the ledger says about each; rows that cannot be read have no submit host."""
     decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
-    start = state.start if state and state.start is not None else None
+    start = _start(state)
     seen = _without_end_time(target, ledger)
     alike = decider.policy.depends_on_row_only
     runs_of = _Runs(target, decider)
@@ -267,15 +281,7 @@ def _seen_in_the_database(
             at = (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
             here = seen.setdefault(at, _Seen())
             here.database += not unwanted
-            if key in known and known[key].fingerprint != REMOVED:
-                here.delivered += known[key].settled
-                here.pending += not known[key].settled
-            elif key in held:
-                here.set_aside(held[key])
-            elif start is not None and ended_at < start:
-                here.before += 1
-            else:
-                here.pending += 1
+            here.count(known.get(key), held.get(key), before_start=ended_at < start)
     return seen
 
 
@@ -287,14 +293,14 @@ def _without_end_time(target: Target, ledger: Ledger) -> dict[HostMonth, _Seen]:
         if held.job.ended_at is None and held.job.row.database:
             here = seen.setdefault((UNKNOWN_MONTH, ""), _Seen())
             here.database += 1
-            here.set_aside(held)
+            here.quarantine(held)
     return seen
 
 
 def _see_unreadable(
     target: Target,
     skipped: Sequence[SkippedJob],
-    start: Epoch | None,
+    start: Epoch,
     ledger: Ledger,
     seen: dict[HostMonth, _Seen],
 ) -> None:
@@ -303,15 +309,12 @@ def _see_unreadable(
     rows = dict(zip(keys, [row.row for row in skipped], strict=True))
     known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
     for row, key in zip(skipped, keys, strict=True):
-        is_ours = key not in known and (start is None or (row.ended_at or 0) >= start)
-        if row.ended_at is None or not (key in held or is_ours):
+        if row.ended_at is None:
             continue
-        here = seen.setdefault((_month(row.ended_at), ""), _Seen())
-        here.database += 1
-        if key in held:
-            here.set_aside(held[key])
-        else:
-            here.pending += 1
+        if key in held or (key not in known and row.ended_at >= start):
+            here = seen.setdefault((_month(row.ended_at), ""), _Seen())
+            here.database += 1
+            here.count(None, held.get(key), before_start=False)
 
 
 def _month(ended_at: Epoch) -> int:
@@ -385,9 +388,12 @@ def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, kn
         yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
     if found.delivered + found.restarted > row.delivered and not known_trouble:
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    theirs = before_us and not row.delivered
-    if target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs):
-        yield f"reported {'nothing' if row.reported is None else row.reported}: publisher sync --target {target.name}"
+    if target.sync and (row.reported or 0) != row.due:
+        theirs = before_us and not row.delivered
+        if row.reported is not None:
+            yield f"reported {row.reported}: publisher sync --target {target.name}"
+        elif not theirs:
+            yield f"reported nothing: publisher sync --target {target.name}"
     yield from _of_portal(target, row)
 
 

@@ -90,7 +90,7 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
     of_job: dict[JobNumber, list[GridEngineRecord]] = defaultdict(list)
     for record in records:
         of_job[record.job, record.task].append(record)
-    # Nearly every job is told of at once, or by one record: reading it back would take as long as all the rest.
+    # Nearly every job comes at once, or in one record: reading it back would take as long as all the rest.
     known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
     new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
     runs = [run for job in new for run in _runs(of_job[job])]
@@ -103,12 +103,19 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
     for stored in _stored(connection, sorted(of_job.keys() - set(new))):
         made = _runs([record for record, _ in stored])
         runs += made
-        found = {key_of(task) for run in made for task in run.tasks}
-        tasks = [(key_of(record), bool(was)) for record, was in stored if record.pe_task]
-        changed = [key for key, was_merged in tasks if (key in found) != was_merged]
-        connection.executemany(_MERGED, [(key in found, *key) for key in changed])
-        merged += sum(key in found for key in changed)
+        merged += _note_merged(connection, stored, made)
     return Merged(runs=runs, merged=merged, duplicates=duplicates)
+
+
+def _note_merged(
+    connection: sqlite3.Connection, stored: Sequence[tuple[GridEngineRecord, int]], runs: Sequence[ParallelRun]
+) -> int:
+    """Note of each task's record whether a run has it. Returns how many have one now and had none."""
+    found = {key_of(task) for run in runs for task in run.tasks}
+    tasks = [(key_of(record), bool(was)) for record, was in stored if record.pe_task]
+    changed = [key for key, was_merged in tasks if (key in found) != was_merged]
+    connection.executemany(_MERGED, [(key in found, *key) for key in changed])
+    return sum(key in found for key in changed)
 
 
 def held(connection: sqlite3.Connection, ended_before_s: int) -> tuple[int, int]:

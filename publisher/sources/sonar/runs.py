@@ -88,20 +88,23 @@ def _make_runs(
             for number in _candidates(layer, candidates, begun, starts):
                 extra[number].append(layer)
                 used.add(row.start)
+    offsets = {clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()}
     for number, row in enumerate(begun):
-        # What is said without a start fills in what is not said with it.
-        fields = merged(extra[number]) | merged(row.layers) if extra[number] else merged(row.layers)
-        if extra[number] and not _ended(merged(row.layers)):
-            fields = merged([*extra[number], *row.layers])
-        offsets = {clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()} | dict(
-            row.offsets
-        )
-        history.runs.append(_run(row, fields, starts[number], offsets, clock))
+        fields = _with_undated(row, extra[number])
+        history.runs.append(_run(row, fields, starts[number], {**offsets, **row.offsets}, clock))
     for run in history.runs[:-1]:
         run.followed = True
-    left = [row for row in not_started if row.start not in used]
-    if left:
-        history.waiting = merged(max(left, key=_newest).layers)
+    unused = [row for row in not_started if row.start not in used]
+    if unused:
+        history.waiting = merged(max(unused, key=_newest).layers)
+
+
+def _with_undated(row: StoredRecord, undated: Sequence[Layer]) -> Fields:
+    """A run's fields, with what is reported without a start filling in what is not reported with it."""
+    own = merged(row.layers)
+    if undated and not _ended(own):
+        return merged([*undated, *row.layers])
+    return merged(undated) | own
 
 
 def _candidates(

@@ -158,18 +158,21 @@ class DeliveredRuns:
         others = [number for number, _, has_pages in numberings if has_pages]
         if current is not None and self._shown.get((target, file)) == current and current not in self._refuted:
             for block, rows in blocks.items():
-                wanted = frozenset(rows.values())
-                for message, packed in list(pages.of_block(self._database, current, block)):
-                    if pages.contradicts(packed, block, rows):
-                        self._refuted.add(current)
-                    if not wanted.isdisjoint(pages.digests(packed)):
-                        yield from pages.unpack(message, packed, wanted)
+                yield from self._of_block(current, block, rows)
             if current not in self._refuted and current in others:
                 others.remove(current)
         if others:
             wanted = frozenset(digest for rows in blocks.values() for digest in rows.values())
             for number in others:
                 yield from self._by_key.find(number, wanted)
+
+    def _of_block(self, numbering: int, block: int, rows: Mapping[int, int]) -> Iterator[PagedRun]:
+        wanted = frozenset(rows.values())
+        for message, packed in list(pages.of_block(self._database, numbering, block)):
+            if pages.contradicts(packed, block, rows):
+                self._refuted.add(numbering)
+            if not wanted.isdisjoint(pages.digests(packed)):
+                yield from pages.unpack(message, packed, wanted)
 
     # Numberings
 
