@@ -81,7 +81,13 @@ class _CommandParser(Parser):
 
     def __init__(self, **wanted: Any) -> None:
         super().__init__(**{"epilog": "Options common to all commands: publisher --help"} | wanted)
-        _add_global_options(self, repeated=True)
+        self._has_global_options = False
+
+    def load(self) -> None:
+        if not self._has_global_options:
+            self._has_global_options = True
+            _add_global_options(self, repeated=True)
+        super().load()
 
 
 class _InGroups(argparse.HelpFormatter):

@@ -1,8 +1,7 @@
 """Makes NorduGrid ARC A-REX accounting databases, the same for the same seed: ordinary, hostile, large, damaged.
 
     with Writer(path, schema=2) as arex:
-        for job in generate(1, 100, start, end):
-            arex.write(job)
+        arex.write_all(generate(1, 100, start, end))
 
 By hand: `python -m tests.arex_databases --schema 2 --jobs 5000 --seed 1 --month 2026-10 [--hostile] FILE`.
 """

@@ -54,11 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
         create(asked.file, schema=asked.schema, journal=asked.journal, optimized=asked.optimized)
     with Writer(asked.file, zone=asked.zone) as writer:
         if asked.jobs < BULK_FROM:
-            for job in generate(asked.seed, asked.jobs, start, end):
-                writer.write(job)
+            writer.write_all(generate(asked.seed, asked.jobs, start, end))
         if asked.hostile:
-            for case in hostile(asked.seed, start=start, end=end):
-                writer.write(case)
+            writer.write_all(hostile(asked.seed, start=start, end=end))
     return 0
 
 

@@ -56,8 +56,7 @@ def bulk(
     with TemporaryDirectory() as directory:
         pattern = Path(directory) / "pattern.db"
         with Writer(pattern, schema=schema, zone=zone) as writer:
-            for job in templates:
-                writer.write(job)
+            writer.write_all(templates)
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             for pragma in (

@@ -67,8 +67,7 @@ def leave_wal(path: Path, cases: Iterable[SampleJob | RawRow], *, shm: bool = Tr
         kept = Path(directory)
         with Writer(path) as writer:
             writer.connection.execute("PRAGMA wal_autocheckpoint = 0")
-            for case in cases:
-                writer.write(case)
+            writer.write_all(cases)
             left = [path.with_name(path.name + suffix) for suffix in ("", "-wal", *(["-shm"] if shm else []))]
             if not left[1].exists() or left[1].stat().st_size == 0:
                 raise ValueError(f"{path}: nothing in a WAL; it needs journal mode WAL and at least one case")

@@ -6,6 +6,7 @@ Nothing here says what ought to become of a case; that is for the tests that use
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final, cast
 
 from tests.arex_databases.hostile_rows import bent_rows
@@ -176,6 +177,11 @@ def hostile(seed: int, *, start: datetime = _START, end: datetime = _END) -> lis
     `SampleJob`s are what users and batch systems can bring about through A-REX; `RawRow`s are what only another
     writer, a conversion or a hand could store. `Writer.write` takes both.
     """
+    return list(_cases(seed, start, end))
+
+
+@cache
+def _cases(seed: int, start: datetime, end: datetime) -> tuple[SampleJob | RawRow, ...]:
     # Another seed and other local ids than those of generate(seed, ...), so that both fit into one database.
     ordinary = (
         replace(job, local_job_id=f"9{job.local_job_id}")
@@ -186,7 +192,7 @@ def hostile(seed: int, *, start: datetime = _START, end: datetime = _END) -> lis
     for variants in (_texts, _keys, _numbers, _times):
         cases += variants(ordinary)
     cases += bent_rows(ordinary)
-    return cases
+    return tuple(cases)
 
 
 def _texts(jobs: Iterator[SampleJob]) -> Iterator[SampleJob]:

@@ -1,9 +1,10 @@
 """Writes jobs the way A-REX does: a row at acceptance, and one transaction after the other at the end."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 from zoneinfo import ZoneInfo
@@ -78,8 +79,7 @@ class Writer:
         row["SubmitTime"] = self._spelling.number(job.submit_time)
         row |= self._name_columns(job, status="in-progress", benchmark=None)
         with self._transaction():
-            self._insert("AAR", {column: row[column] for column in tables.aar_columns(self.schema)[1:]})
-        record_id = self.record_id(job)
+            record_id = self._insert("AAR", {column: row[column] for column in tables.aar_columns(self.schema)[1:]})
         self._insert_side("AuthTokenAttributes", record_id, self._spelling.token_attributes(job))
         accepted = [self._spelling.event(event) for event in job.events if event.key == "ACCEPTED"]
         self._insert_side("JobEvents", record_id, accepted)
@@ -88,14 +88,14 @@ class Writer:
     def finish(self, job: SampleJob, *, stop_after: Step | None = None) -> None:
         """The job is FINISHED; `stop_after` leaves the row torn after that transaction, see `complete`."""
         stop = len(_STEPS) if stop_after is None else _STEPS.index(stop_after) + 1
-        self._run_steps(job, 0, stop)
+        self._run_steps(job, self.record_id(job), 0, stop)
 
     def complete(self, job: SampleJob) -> None:
         """Write what a `finish(job, stop_after=...)` of this writer has left out.
 
         Raises: KeyError: the job is not torn.
         """
-        self._run_steps(job, self._torn.pop(job.job_id), len(_STEPS))
+        self._run_steps(job, self.record_id(job), self._torn.pop(job.job_id), len(_STEPS))
 
     def finish_again(
         self,
@@ -116,10 +116,16 @@ class Writer:
         """Write a finished job whole, or a raw row with all its bends. Gives the RecordID."""
         job = case.job if isinstance(case, RawRow) else case
         record_id = self.accept(job)
-        self.finish(job)
+        self._run_steps(job, record_id, 0, len(_STEPS))
         if isinstance(case, RawRow):
             self._bend(case, record_id)
         return record_id
+
+    def write_all(self, cases: Iterable[SampleJob | RawRow]) -> None:
+        """The same for many, in one transaction: for a database that nobody reads meanwhile."""
+        with self._transaction():
+            for case in cases:
+                self.write(case)
 
     def record_id(self, job: SampleJob) -> int:
         """RecordID of an accepted job.
@@ -132,8 +138,7 @@ class Writer:
             raise KeyError(f"job {job.job_id} was never accepted")
         return int(found[0])
 
-    def _run_steps(self, job: SampleJob, first: int, stop: int) -> None:
-        record_id = self.record_id(job)
+    def _run_steps(self, job: SampleJob, record_id: int, first: int, stop: int) -> None:
         for step in _STEPS[first:stop]:
             self._run_step(step, job, record_id)
         if stop < len(_STEPS):
@@ -210,13 +215,17 @@ class Writer:
                     self._insert(table, {"RecordID": record_id, **row})
 
     def _insert(self, table: str, row: Mapping[str, SqlValue]) -> int:
-        placeholders = ", ".join(_placeholder(value) for value in row.values())
-        statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({placeholders})"
-        cursor = self.connection.execute(statement, [_bound(value) for value in row.values()])
+        values = tuple(row.values())
+        statement = _insertion(table, tuple(row), tuple(map(type, values)))
+        cursor = self.connection.execute(statement, list(map(_bound, values)))
         return int(cursor.lastrowid or 0)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """One of its own, or a part of the one that is open."""
+        if self.connection.in_transaction:
+            yield
+            return
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -224,6 +233,12 @@ class Writer:
             self.connection.execute("ROLLBACK")
             raise
         self.connection.execute("COMMIT")
+
+
+@cache
+def _insertion(table: str, columns: tuple[str, ...], types: tuple[type, ...]) -> str:
+    placeholders = ("CAST(? AS TEXT)" if kind is str else "?" for kind in types)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(placeholders)})"
 
 
 # The sqlite3 module refuses text that is not valid UTF-8, SQLite and A-REX do not: text goes in as bytes and is

@@ -61,8 +61,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """Five jobs, one of which will be set aside."""
     made = SiteUnderTest(tmp_path, pki, fake_ams)
     with made.arex() as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
         arex.connection.execute("UPDATE AAR SET UsedWalltime = -1 WHERE JobID = ?", (JOBS[1].job_id,))
     return made
 

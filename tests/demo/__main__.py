@@ -30,8 +30,7 @@ def fill_arex(site: SiteUnderTest) -> int:
     """October 2026 on one CE, as A-REX writes it (schema 2)."""
     jobs = list(generate(1, JOBS, START, END))
     with Writer(site.database(), schema=2) as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
     return len(jobs)
 
 

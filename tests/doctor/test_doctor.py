@@ -102,8 +102,7 @@ class Clinic:
 
     def write(self, *jobs: SampleJob | RawRow) -> None:
         with self.site.arex() as arex:
-            for job in jobs:
-                arex.write(job)
+            arex.write_all(jobs)
 
     def messages(self) -> int:
         """Requests that would hand records over, ever."""
@@ -932,8 +931,7 @@ def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
 
     before = per_month()
     with clinic.site.arex(schema=1) as arex:
-        for job in recent_jobs():
-            arex.write(job)
+        arex.write_all(recent_jobs())
     assert per_month() == before
 
 

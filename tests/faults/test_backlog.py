@@ -149,8 +149,7 @@ def test_so_is_it_said(site: WatchedSite, many: Path, fake_ams: FakeAMS) -> None
 
 def test_few_jobs_are_counted_exactly(site: WatchedSite) -> None:
     with site.site.arex() as arex:
-        for job in generate(1, 40, START, END):
-            arex.write(job)
+        arex.write_all(generate(1, 40, START, END))
     site.site.config["targets"]["egi"]["vos"] = ["atlas"]
     counting = CountingSite(site)
     found = status(counting)
@@ -167,8 +166,7 @@ def test_jobs_that_run_cost_next_to_nothing_and_those_that_ended_since_are_count
     with site.site.arex() as arex:
         for job in jobs[:50]:
             arex.accept(job)
-        for job in jobs[50:]:
-            arex.write(job)
+        arex.write_all(jobs[50:])
         site.round(force=True)
         assert status(CountingSite(site)).pending == 0
         for job in jobs[:7]:
@@ -215,8 +213,7 @@ def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: 
 def test_rows_are_counted_as_the_index_on_ends_has_them(tmp_path: Path, columns: dict[str, object]) -> None:
     path = tmp_path / "a.db"
     with Writer(path) as arex:
-        for job in generate(3, 9, START, END):
-            arex.write(job)
+        arex.write_all(generate(3, 9, START, END))
         arex.connection.execute("UPDATE AAR SET EndTime = ? WHERE RecordID = 4", (columns["EndTime"],))
     with closing(create(Options(databases=(str(path),)), {})) as source:
         assert source.rows() == source.count(Window()) == 8

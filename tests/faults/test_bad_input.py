@@ -55,8 +55,7 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
 
 def fill(site: SiteUnderTest, batch: list[SampleJob], schema: Schema = 2) -> None:
     with site.arex(schema) as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
 
 
 def assert_received(site: SiteUnderTest, expected: list[SampleJob]) -> None:
@@ -420,8 +419,7 @@ def test_a_row_that_is_mended_leaves_quarantine_and_arrives(site: SiteUnderTest)
         "number: UsedWalltime -1": ("UsedWalltime", 5),
     }
     with site.arex() as arex:
-        for job in jobs(3):
-            arex.write(job)
+        arex.write_all(jobs(3))
         numbers = {arex.write(cases[name]): mended[name] for name in mended}
     assert_plain(site.publish(), 65)
     assert len(site.run("quarantine", "list", "--json").json["quarantined"]) == 4
@@ -438,8 +436,7 @@ def test_a_row_that_is_mended_in_what_does_not_count_leaves_quarantine_too(site:
     (bad, *rest) = jobs(4)
     with site.arex() as arex:
         arex.write(replace(bad, benchmark="fast"))
-        for job in rest:
-            arex.write(job)
+        arex.write_all(rest)
         assert_plain(site.publish(), 65)
         assert site.publish().json["targets"]["egi"]["records"] == 0
         arex.finish_again(bad)

@@ -24,8 +24,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 
 def add(path: Path, *jobs: SampleJob, schema: Schema = 2) -> None:
     with Writer(path, schema=schema) as writer:
-        for job in jobs:
-            writer.write(job)
+        writer.write_all(jobs)
 
 
 def delivered(site: SiteUnderTest) -> set[str]:

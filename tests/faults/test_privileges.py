@@ -34,8 +34,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 
 def fill(site: SiteUnderTest, count: int = 6) -> None:
     with site.arex() as arex:
-        for job in generate(1, count, START, END):
-            arex.write(job)
+        arex.write_all(generate(1, count, START, END))
 
 
 def mode(path: Path) -> int:
@@ -96,8 +95,7 @@ def test_a_copy_of_the_database_is_in_nobodys_reach_and_gone_at_once(
     """A killed writer leaves rows in its WAL: they are read from a copy, whose files nobody can open any more."""
     jobs = list(generate(1, 12, START, END))
     with Writer(site.database(), schema=2) as arex:
-        for job in jobs[:6]:
-            arex.write(job)
+        arex.write_all(jobs[:6])
     leave_wal(site.database(), jobs[6:], shm=False)
     copies = site.folder / "copies"
     copies.mkdir()

@@ -39,8 +39,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 
 def fill(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 def assert_received(site: SiteUnderTest, jobs: list[SampleJob]) -> None:

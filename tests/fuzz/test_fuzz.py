@@ -80,8 +80,7 @@ class Template:
         self.site.save()
         self.jobs = list(generate(1, 5, START, END))
         with self.site.arex(schema) as arex:
-            for job in self.jobs:
-                arex.write(job)
+            arex.write_all(self.jobs)
         with closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self.good = self.path.read_bytes()
@@ -236,11 +235,9 @@ def test_a_damaged_state_is_74_or_does_no_harm(
     jobs = list(generate(1, 60, START, END))
     site.config["targets"]["egi"] |= {"batch_records": 10}
     with site.arex() as arex:
-        for job in jobs[:40]:
-            arex.write(job)
+        arex.write_all(jobs[:40])
         assert site.publish().status == 0
-        for job in jobs[40:]:
-            arex.write(job)
+        arex.write_all(jobs[40:])
     whole = site.state.read_bytes()
     chance = random.Random(damage.__name__)
     for number in range(10):

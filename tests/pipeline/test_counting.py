@@ -199,8 +199,7 @@ class Twins:
 
     def write(self, cases: Sequence[SampleJob | RawRow], schema: Schema) -> None:
         with self.quick.arex(schema) as arex:
-            for case in cases:
-                arex.write(case)
+            arex.write_all(cases)
 
     def publish(self) -> Watching:
         """A round of both, and that nothing tells them apart afterwards."""
@@ -239,8 +238,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Schema, Path]:
         made[schema] = folder / f"{schema}.db"
         with Writer(made[schema], schema=schema) as arex:
             arex.connection.execute("PRAGMA synchronous = OFF")
-            for case in [*ordinary[:200], *hostile_cases(5), *ordinary[200:]]:
-                arex.write(case)
+            arex.write_all([*ordinary[:200], *hostile_cases(5), *ordinary[200:]])
     return made
 
 
@@ -385,8 +383,7 @@ def test_what_sync_checks_is_seen_alike_as_one_by_one(
         torn, *new = generate(9, 20, START, END)
         arex.accept(torn)
         arex.finish(torn, stop_after="aar")
-        for job in new:
-            arex.write(job)
+        arex.write_all(new)
     sites = [live_site(twins.quick, kind, twins.quick.control, twins.now) for kind in (LiveSite, SlowSite)]
     seen: list[list[int]] = [[], []]
     quick, slow = (

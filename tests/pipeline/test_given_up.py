@@ -95,8 +95,7 @@ def jobs_of(count: int, seed: int = 1, start: datetime = SEPTEMBER, end: datetim
 
 def fill(site: SiteUnderTest | SgasSite, jobs: list[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 def fails(site: SiteUnderTest, trouble: Trouble, *arguments: str) -> Callable[[], None]:
@@ -285,8 +284,7 @@ def test_records_that_every_one_was_refused_are_given_up(site: SiteUnderTest) ->
 def test_a_correction_that_did_not_arrive_is_a_correction_still(site: SiteUnderTest) -> None:
     jobs = [replace(job, local_job_id=str(at)) for at, job in enumerate(jobs_of(20))]
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
         assert site.publish().status == 0
         arex.finish_again(replace(jobs[3], wall_s=jobs[3].wall_s + 7), end_time=jobs[3].end_time)
     _a_day_passes(site)

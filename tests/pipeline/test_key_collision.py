@@ -91,8 +91,7 @@ def test_a_job_of_another_database_under_the_same_key(world: World) -> None:
 def test_a_job_that_stands_in_two_databases_is_one_job(world: World) -> None:
     """`migrate` leaves the old file behind."""
     with Writer(world.folder / "control" / "accounting" / "accounting.db", schema=1) as arex:
-        for job in JOBS[:12]:
-            arex.write(job)
+        arex.write_all(JOBS[:12])
     done(world.publish())
     world.finish(JOBS)
     assert (done(world.publish()).exit_status, set_aside(world)) == (0, [])

@@ -273,8 +273,7 @@ def test_a_second_database_does_not_stand_in_for_rows_that_are_gone(world: World
     assert done(world.publish()).exit_status == 0
     forget_rows(world, 3)
     with Writer(world.folder / "control" / "accounting" / "accounting.db", schema=1) as arex:
-        for job in sorted(jobs_of(FEBRUARY), key=lambda job: job.end_time)[3:]:
-            arex.write(job)
+        arex.write_all(sorted(jobs_of(FEBRUARY), key=lambda job: job.end_time)[3:])
     configure(world, format="apel-summary-0.2")
     world.pass_time(1)
     world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])

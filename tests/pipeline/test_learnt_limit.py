@@ -34,8 +34,7 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
 
 def fill(site: SiteUnderTest | SgasSite, batch: list[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
 
 
 def refused(site: SiteUnderTest) -> int:

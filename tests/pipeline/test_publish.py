@@ -46,8 +46,7 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
 
 def fill(site: SiteUnderTest, *batch: SampleJob, schema: int = 2) -> None:
     with site.arex(2 if schema == 2 else 1) as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
 
 
 def assert_received(site: SiteUnderTest, *expected: SampleJob) -> None:
@@ -220,8 +219,7 @@ def test_a_database_that_is_replaced_just_after_an_open_row_was_read(
     batch = jobs(12)
     with site.arex() as arex:
         arex.accept(batch[0])
-        for job in batch[1:]:
-            arex.write(job)
+        arex.write_all(batch[1:])
         assert site.publish().json["targets"]["egi"]["records"] == 11
         arex.finish(batch[0])
     real = ArexSource.reread
@@ -607,12 +605,10 @@ def forget_the_sweep(site: SiteUnderTest) -> None:
 def test_a_writer_on_the_accounting_database_is_not_disturbed(site: SiteUnderTest) -> None:
     batch = jobs(40)
     with Writer(site.database(), schema=2) as arex:
-        for job in batch[:20]:
-            arex.write(job)
+        arex.write_all(batch[:20])
         arex.connection.execute("BEGIN IMMEDIATE")
         assert site.publish().json["targets"]["egi"]["records"] == 20
         arex.connection.execute("COMMIT")
-        for job in batch[20:]:
-            arex.write(job)
+        arex.write_all(batch[20:])
     assert site.publish().json["targets"]["egi"]["records"] == 20
     assert_received(site, *batch)

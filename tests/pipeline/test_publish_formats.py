@@ -51,8 +51,7 @@ def topic(format_name: str) -> str:
 
 def fill(site: SiteUnderTest, batch: Iterable[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
 
 
 def ordinary(count: int = 120, seed: int = 5) -> list[SampleJob]:

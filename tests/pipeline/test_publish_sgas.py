@@ -663,8 +663,7 @@ def test_halves_of_a_refused_message_keep_their_rows(site: SgasSite) -> None:
 def test_a_changed_job_is_kept_as_it_was_sent_and_counted(site: SgasSite) -> None:
     first, second, third = (replace(job, local_job_id=str(1_000 + number)) for number, job in enumerate(jobs(3)))
     with site.arex() as arex:
-        for job in (first, second, third):
-            arex.write(job)
+        arex.write_all((first, second, third))
         assert site.outcome(site.publish())["kept"] == 0
         arex.finish_again(replace(second, wall_s=second.wall_s + 77), end_time=second.end_time + 4_000)
     a_day_passes(site)

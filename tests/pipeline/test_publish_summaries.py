@@ -41,8 +41,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 
 def fill(site: SiteUnderTest, jobs: Iterable[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 def messages(site: SiteUnderTest) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -114,8 +113,7 @@ def test_only_months_that_changed_go_again_and_always_whole(site: SiteUnderTest)
 def test_a_job_that_finished_again_is_counted_once_with_its_last_values(site: SiteUnderTest) -> None:
     jobs = [replace(job, local_job_id=str(at)) for at, job in enumerate(two_months(40))]
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
         assert site.publish().status == 0
         one = next(job for job in jobs if job.end_time < OCTOBER.timestamp() - 90_000)
         moved = replace(one, wall_s=one.wall_s + 5)
@@ -136,8 +134,7 @@ def test_what_is_odd_about_a_job_that_finished_again_is_told_once(site: SiteUnde
         return dict(site.publish().json["targets"]["egi"]["warnings"])
 
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
         assert warned() == {}
         arex.finish_again(replace(jobs[-1], cpus=0), end_time=jobs[-1].end_time + 60)
     forget_the_sweep(site)

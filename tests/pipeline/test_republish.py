@@ -49,8 +49,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 
 def fill(site: SiteUnderTest, *jobs: SampleJob) -> None:
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 def jobs_of(start: datetime, end: datetime, count: int, seed: int = 1) -> list[SampleJob]:
@@ -81,8 +80,7 @@ def test_a_job_in_two_databases_is_announced_once(site: SiteUnderTest) -> None:
     september = jobs_of(SEPTEMBER, OCTOBER, 40)
     for schema in (1, 2):
         with site.arex(schema=schema) as arex:
-            for job in september:
-                arex.write(job)
+            arex.write_all(september)
     run = site.run("republish", "--yes", "--from", "2026-09", "--to", "2026-09")
     assert run.status == 0, run.err
     assert re.search(r"\b40 jobs", run.out + run.err)
@@ -345,8 +343,7 @@ def test_a_window_that_dwarfs_what_was_delivered_stops_and_names_the_flag(site: 
 def test_to_sgas_it_fills_gaps_and_says_so(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:
     site = SgasSite(tmp_path, pki, fake_sgas)
     with site.arex() as arex:
-        for job in jobs_of(SEPTEMBER, OCTOBER, 20):
-            arex.write(job)
+        arex.write_all(jobs_of(SEPTEMBER, OCTOBER, 20))
     run = site.run("republish", "--yes", "--json", "--from", "2026-09-10", "--to", "2026-09-12")
     assert run.status == 0, run.err
     assert "SGAS keeps the row it has: this fills gaps and corrects nothing" in run.err

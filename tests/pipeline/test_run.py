@@ -75,8 +75,7 @@ def jobs(count: int = 5, seed: int = 1) -> list[SampleJob]:
 
 def write(site: SiteUnderTest, these: list[SampleJob]) -> None:
     with site.arex() as arex:
-        for job in these:
-            arex.write(job)
+        arex.write_all(these)
 
 
 def arrived(site: SiteUnderTest) -> list[Any]:
@@ -444,8 +443,7 @@ def spooling(tmp_path: Path, wall: Time) -> LiveSite:
     control = tmp_path / "control"
     (control / "accounting").mkdir(parents=True)
     with Writer(control / "accounting" / "accounting_v2.db", schema=2) as arex:
-        for job in jobs():
-            arex.write(job)
+        arex.write_all(jobs())
     path = tmp_path / "publisher.yaml"
     source = {"type": "arex", "control_dir": str(control), "time_zone": "UTC"}
     tree = {"site": "SITE", "source": source, "state": str(tmp_path / "state" / "publishing.db")}

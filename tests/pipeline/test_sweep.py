@@ -67,8 +67,7 @@ def test_a_sweep_looks_closely_at_what_changed_and_at_nothing_else(
     site.config["targets"]["egi"] |= {"format": form, "batch_records": 7}
     site.save()
     with site.arex() as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
         assert site.publish().status == 0
         watching, outcome = swept(site)
         assert (watching.looked_at, outcome.outcome) == ([], "nothing")
@@ -85,8 +84,7 @@ def test_rows_that_ended_before_the_start_are_not_looked_at(tmp_path: Path, pki:
     site.config["targets"]["egi"] |= {"start": "2026-10-20"}
     site.save()
     with site.arex() as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
     late = [job.job_id for job in JOBS if job.end_time >= datetime(2026, 10, 20, tzinfo=UTC).timestamp()]
     assert 0 < len(late) < len(JOBS)
     assert site.publish().json["targets"]["egi"]["records"] == len(late)
@@ -102,8 +100,7 @@ def test_force_looks_at_every_row(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, f
     site.save()
     restarted = replace(JOBS[3], wall_s=JOBS[3].wall_s + 60)
     with site.arex() as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
         assert site.publish().status == 0
         arex.finish_again(restarted)
     assert site.run("publish", "--json").json["targets"]["egi"]["records"] == 0

@@ -33,8 +33,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: Fak
 
 def fill(site: SiteUnderTest, jobs: Iterable[SampleJob], schema: Schema = 2) -> None:
     with site.arex(schema) as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 def told(site: SiteUnderTest) -> tuple[Counts, int]:

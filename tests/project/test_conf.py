@@ -254,8 +254,7 @@ def test_the_service_publishes_with_the_key_that_systemd_hands_it(
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(tmp_path, pki, fake)
         with site.arex() as arex:
-            for job in jobs:
-                arex.write(job)
+            arex.write_all(jobs)
         (credentials / name).write_bytes(site.host.key.read_bytes())
         (credentials / name).chmod(0o440)
         site.config["credentials"]["key"] = f"$CREDENTIALS_DIRECTORY/{name}"

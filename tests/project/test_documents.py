@@ -245,8 +245,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         ]
         jobs = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
         with site.arex() as arex:
-            for job in jobs:
-                arex.write(job)
+            arex.write_all(jobs)
             arex.connection.execute(
                 "UPDATE AAR SET UsedWalltime = -1 WHERE JobID IN (?, ?)", (jobs[1].job_id, jobs[2].job_id)
             )

@@ -155,8 +155,7 @@ def site(machine: Machine, pki: PKI, fake: FakeAMS, tmp_path_factory: pytest.Tem
     database = machine.path(f"{CONTROL}/accounting/accounting_v2.db")
     database.parent.mkdir(parents=True)
     with Writer(database, schema=2) as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
     machine.run("chown", "-R", "publisher:publisher", CONTROL)  # where a CE would give an ACL
     return made
 

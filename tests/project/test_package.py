@@ -190,8 +190,7 @@ def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car"}}
     made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
     with made.arex(2) as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
     made.save()
     return made
 

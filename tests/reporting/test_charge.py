@@ -45,8 +45,7 @@ def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     made.config["records"]["charges"] = [{"formula": "NumNodes * RunTime", "unit": "nodeh"}]
     made.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     with made.arex() as arex:
-        for job in JOBS:
-            arex.write(job)
+        arex.write_all(JOBS)
     return made
 
 

@@ -43,8 +43,7 @@ def one_job(**changes: Any) -> SampleJob:
 
 def fill(site: SiteUnderTest, *batch: SampleJob) -> None:
     with site.arex() as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
 
 
 def explain(site: SiteUnderTest, job: SampleJob, *words: str) -> dict[str, Any]:

@@ -43,8 +43,7 @@ def schema(request: pytest.FixtureRequest) -> Schema:
 
 def write(site: ConfiguredSite, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2) -> None:
     with site.arex(schema) as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
         for job in RUNNING:
             arex.accept(job)
 

@@ -64,14 +64,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteUnderTest]:
         }
         site.config["records"]["charges"] = [RULE]
         with site.arex() as arex:
-            for job in JOBS:
-                arex.write(job)
+            arex.write_all(JOBS)
             arex.write(replace(JOBS[0], job_id="strange", local_job_id="s1", wall_s=-5))
             arex.accept(replace(LATER[-1], status="in-progress"))
         assert site.run("publish", "--force").status == 65
         with site.arex() as arex:
-            for job in LATER[:-1]:
-                arex.write(job)
+            arex.write_all(LATER[:-1])
         assert site.run("charge", *WINDOW).status == 0
         yield site
 
@@ -98,8 +96,7 @@ def small(tmp_path: Path, pki: PKI) -> ConfiguredSite:
 
 def write(site: ConfiguredSite, jobs: list[SampleJob], schema: Any = 2) -> None:
     with site.arex(schema) as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
 
 
 # What jobs used

@@ -69,8 +69,7 @@ def write(
     site: ConfiguredSite, finished: Sequence[SampleJob | RawRow], running: Sequence[SampleJob] = (), schema: Schema = 2
 ) -> None:
     with site.arex(schema) as arex:
-        for job in finished:
-            arex.write(job)
+        arex.write_all(finished)
         for job in running:
             arex.accept(job)
 
@@ -448,8 +447,7 @@ def test_files_named_one_by_one_and_by_pattern(site: ConfiguredSite, tmp_path: P
 
 def test_a_job_that_finished_twice_counts_once_with_its_newest_values(site: ConfiguredSite, schema: Schema) -> None:
     with site.arex(schema) as arex:
-        for job in JOBS[:10]:
-            arex.write(job)
+        arex.write_all(JOBS[:10])
         again = arex.finish_again(JOBS[3], end_time=JOBS[3].end_time + 7200)
     expected = totals([*JOBS[:3], again, *JOBS[4:10]])
     assert told(stats(site, "--json")) == expected
@@ -559,8 +557,7 @@ def test_nothing_is_written_beside_the_databases_nor_the_state(site: ConfiguredS
 def test_rows_in_the_wal_of_a_living_writer_are_counted(site: ConfiguredSite) -> None:
     with site.arex() as arex:
         arex.connection.execute("PRAGMA wal_autocheckpoint = 0")
-        for job in JOBS[:40]:
-            arex.write(job)
+        arex.write_all(JOBS[:40])
         assert told(stats(site, "--json")) == totals(JOBS[:40])
 
 

@@ -90,8 +90,7 @@ def restarted(world: World) -> None:
         )
         arex.finish_again(with_other[1], local_job_id="999001")
         arex.finish_again(with_other[2], end_time=with_other[2].end_time + 90, local_job_id="999002")
-        for late in jobs(8, 3, month=9):
-            arex.write(late)
+        arex.write_all(jobs(8, 3, month=9))
     questions.look(world, [job.job_id for job in with_other[:3]])
     questions.send(world)
     with Writer(world.database()) as arex:

@@ -208,11 +208,9 @@ def test_a_job_in_two_databases_is_told_once(tmp_path: Path) -> None:
     jobs = [job_ending(ended, number) for number, ended in enumerate([at(11, 10), at(11, 5), at(12, 5), at(12, 2)])]
     only_old = job_ending(at(11, 7), 9)
     with Writer(tmp_path / "old.db", schema=1) as arex:
-        for job in (jobs[0], only_old, *jobs[1:]):
-            arex.write(job)
+        arex.write_all((jobs[0], only_old, *jobs[1:]))
     with Writer(tmp_path / "new.db", schema=2) as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
         arex.finish(_accepted(arex, job_ending(at(10, 2), 10)), stop_after="extra")
     found = search(tmp_path / "old.db", tmp_path / "new.db")
     assert found.looked_at == 5
@@ -224,8 +222,7 @@ def test_a_job_in_two_databases_is_told_once(tmp_path: Path) -> None:
 def test_an_ordinary_month_has_nothing_that_is_certainly_lost(tmp_path: Path) -> None:
     jobs = sorted(generate(7, 400, at(1, 0), LAST), key=lambda job: job.end_time)
     with Writer(tmp_path / "a.db") as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
     found = search(tmp_path / "a.db", page_rows=64)
     assert (found.looked_at, found.certain, found.perhaps, found.disordered) == (400, 0, 0, [])
 

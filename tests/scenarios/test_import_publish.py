@@ -127,8 +127,7 @@ def test_the_imported_database_stands_beside_that_of_arex(site: SiteUnderTest) -
     site.config["source"] |= {"control_dir": str(site.control), "time_zone": "Europe/Oslo"}
     batch: list[SampleJob] = list(generate(1, 20, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
     with site.arex() as arex:
-        for job in batch:
-            arex.write(job)
+        arex.write_all(batch)
     report = bring_in(site, write(site.folder / "accounting", map(colon, entries(5, 30))))
     assert site.publish().json["targets"]["egi"]["records"] == 20 + report["imported"]
     told = Counter((row["InfrastructureType"], row["InfrastructureDescription"]) for row in site.received())

@@ -116,8 +116,7 @@ class World:
 
     def fill(self, *jobs: SampleJob | RawRow, schema: Schema = 2) -> None:
         with Writer(self.database(schema), schema=schema) as arex:
-            for job in jobs:
-                arex.write(job)
+            arex.write_all(jobs)
 
     def add_ams(self, form: str, **keys: Any) -> str:
         """A target of its own topic; gives its name."""

@@ -56,8 +56,7 @@ def source_of(*databases: Path, **options: object) -> ArexSource:
 
 def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zone: str = OSLO) -> None:
     with Writer(path, schema=schema, zone=zone) as writer:
-        for job in jobs:
-            writer.write(job)
+        writer.write_all(jobs)
 
 
 def since(source: Source, now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> list[Page]:
@@ -390,8 +389,7 @@ def test_no_transaction_stays_open_between_pages(tmp_path: Path, schema: Schema)
     path = tmp_path / "a.db"
     jobs = samples(30)
     with Writer(path, schema=schema) as writer:
-        for job in jobs[:20]:
-            writer.write(job)
+        writer.write_all(jobs[:20])
         source = source_of(path)
         connection = writer.connection
         connection.execute("PRAGMA busy_timeout = 0")
@@ -410,8 +408,7 @@ def test_a_rollback_journal_database_can_be_written_between_pages(tmp_path: Path
     path = tmp_path / "a.db"
     jobs = samples(30)
     with Writer(path, journal="delete") as writer:
-        for job in jobs[:20]:
-            writer.write(job)
+        writer.write_all(jobs[:20])
         writer.connection.execute("PRAGMA busy_timeout = 0")
         source = source_of(path)
         for number, _ in enumerate(source.since(None, str(path), NOTHING, NOW)):

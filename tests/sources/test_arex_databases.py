@@ -83,8 +83,7 @@ def ordinary() -> SampleJob:
 
 def written(path: Path, jobs: Sequence[SampleJob | RawRow], *, schema: Schema = 2) -> Path:
     with Writer(path, schema=schema) as writer:
-        for job in jobs:
-            writer.write(job)
+        writer.write_all(jobs)
     return path
 
 

@@ -45,8 +45,7 @@ def read(tmp_path: Path, schema: Schema) -> Read:
     def write_and_read(*cases: SampleJob | RawRow, zone: str = "Europe/Oslo", **options: object) -> Page:
         path = tmp_path / "a.db"
         with Writer(path, schema=schema, zone=zone) as writer:
-            for case in cases:
-                writer.write(case)
+            writer.write_all(cases)
         known = {"time_zone": zone, **options}
         source = create(Options(databases=(str(path),), **known), {})  # type: ignore[arg-type]  # any option
         (page,) = source.since(None, str(path), frozenset(SideTable), NOW)

@@ -76,8 +76,7 @@ class WatchedSite:
         """Some end within the last hour."""
         self._hours += 1
         with self.site.arex() as arex:
-            for job in generate(self._hours, count, self.now() - timedelta(hours=1), self.now()):
-                arex.write(job)
+            arex.write_all(generate(self._hours, count, self.now() - timedelta(hours=1), self.now()))
 
     def round(self, targets: Iterable[str] = (), *, force: bool = False) -> list[Outcome]:
         report = ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True)

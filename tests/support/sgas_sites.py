@@ -49,8 +49,7 @@ class SgasSite(ConfiguredSite):
 
     def fill(self, *jobs: SampleJob) -> None:
         with self.arex() as arex:
-            for job in jobs:
-                arex.write(job)
+            arex.write_all(jobs)
 
     def publish_all(self, rounds: int = 200) -> Run:
         """Rounds until one has nothing more to send for later."""

@@ -271,10 +271,10 @@ class World:
     # What happens at the site
 
     def finish(self, jobs: Iterable[SampleJob]) -> None:
+        ended = list(jobs)
         with self.arex() as arex:
-            for job in jobs:
-                arex.write(job)
-                self.done[job.job_id] = job
+            arex.write_all(ended)
+        self.done |= {job.job_id: job for job in ended}
 
     def finish_again(self, job_id: str, **changes: Any) -> None:
         end_time = changes.pop("end_time", None)

@@ -283,8 +283,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
 def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
     jobs = list(generate(1, count, START, END))
     with site.arex() as arex:
-        for job in jobs:
-            arex.write(job)
+        arex.write_all(jobs)
     return jobs
 
 

@@ -48,8 +48,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     made = SiteUnderTest(tmp_path, pki, fake_ams)
     made.config["targets"]["egi"] |= {"attempts": 1, "read_timeout_s": "3s"}
     with made.arex() as arex:
-        for job in generate(1, 5, START, END):
-            arex.write(job)
+        arex.write_all(generate(1, 5, START, END))
     return made
 
 
