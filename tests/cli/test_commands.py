@@ -29,7 +29,7 @@ LINE = f'    Command("ports", "ports", _LOOK, "{SUMMARY}"),\n'
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with a file and a line more."""
     root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(Path(publisher.__file__).parent, root / "publisher", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(publisher.__file__).parent, root / "publisher")
     commands = root / "publisher" / "cli" / "commands"
     shutil.copy(ROOT / "tests" / "plugins" / "ports.py", commands)
     registry = commands / "__init__.py"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,7 +26,7 @@ from publisher.sources.base import Page
 from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
-from tests.support.patience import PATIENCE_S
+from tests.support.crash_walk import crash_walk
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 
@@ -572,25 +570,19 @@ def test_every_step_of_a_round_may_be_the_last(
             fake.bind(site.host, site.user)
             site.config["targets"]["egi"] |= {"url": fake.url, "auth_url": fake.auth_url}
             site.save()
-            child = subprocess.run(
-                [sys.executable, "-m", "tests.support.crash_walk", str(site.path), str(step)],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
-            )
-            if child.returncode == -signal.SIGKILL:
+            ended = crash_walk(site.path, step)
+            if ended == -signal.SIGKILL:
                 repaired = walked.publish()
                 assert repaired.status in (0, 65), (step, repaired.err)
             else:
-                assert child.returncode == 65, child.stderr
+                assert ended == 65
             ids = Counter(message.attributes["empaid"] for message in fake.messages(PROJECT, TOPIC))
             assert sum(count - 1 for count in ids.values()) <= 1, step
             assert {told(row) for row in walked.received(with_openssl=False)} == {truth(job) for job in batch}, step
             assert len(walked.table().rows("JobRecords")) == len(batch), step
             status = walked.run("status", "--json").json["targets"]["egi"]
             assert (status["delivered"], status["quarantined"], status["in_doubt"], status["pending"]) == (34, 1, 0, 0)
-        if child.returncode != -signal.SIGKILL:
+        if ended != -signal.SIGKILL:
             break
     assert step > 12, "the walk went through a whole round"
     record_property("tried", step - 1)

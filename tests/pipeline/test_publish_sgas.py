@@ -87,7 +87,13 @@ def test_a_round_that_only_rehearses_reaches_nobody(site: SgasSite) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "count"), [("Processing Failed", 10_000), ("a traceback", 1_000), ("PostgreSQL's words", 1_000)]
+    ("shape", "count"),
+    [
+        pytest.param("Processing Failed", 10_000, marks=pytest.mark.long),
+        ("Processing Failed", 1_000),
+        ("a traceback", 1_000),
+        ("PostgreSQL's words", 1_000),
+    ],
 )
 def test_one_poisonous_job_among_ten_thousand(tmp_path: Path, pki: PKI, shape: str, count: int) -> None:
     twisted, failure, words = SHAPES[shape]

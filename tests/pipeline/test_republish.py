@@ -24,6 +24,7 @@ from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas.service import FakeSGAS
+from tests.support.crash_walk import crash_walk
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sgas_sites import SgasSite
@@ -192,15 +193,9 @@ def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
     site.save()
     kills = 0
     for fatal in (9, 31, 17, 4, 1_000_000):
-        child = subprocess.run(
-            [sys.executable, "-m", "tests.support.crash_walk", str(site.path), str(fatal), "2026-09"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        kills += child.returncode == -signal.SIGKILL
-        assert child.returncode in (0, -signal.SIGKILL), child.stderr
+        ended = crash_walk(site.path, fatal, "2026-09")
+        kills += ended == -signal.SIGKILL
+        assert ended in (0, -signal.SIGKILL)
     assert kills >= 3
     assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in jobs}
     ids = Counter(message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC))

@@ -19,7 +19,7 @@ from benchmarks.report import Line, as_json, table
 from benchmarks.stages import STAGES, SUMMARY_STAGES
 from tests.support.patience import PATIENCE_S
 
-JOBS = 2_000
+JOBS = 800
 Lines = dict[tuple[str, str], dict[str, Any]]
 
 

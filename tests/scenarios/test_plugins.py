@@ -39,7 +39,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with a file for each, and a line for each name."""
     root = tmp_path_factory.mktemp("tree")
     package = Path(publisher.__file__).parent
-    shutil.copytree(package, root / "publisher", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, root / "publisher")  # with what is compiled, or each process would compile all of it
     for room, module, name, before in NEW:
         shutil.copy(PLUGINS / f"{module}.py", root / "publisher" / room)
         registry = root / "publisher" / room / "__init__.py"

@@ -8,6 +8,7 @@ number of steps of a whole round is printed when none was fatal.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +24,21 @@ from publisher.model import time as when
 from publisher.pipeline import publish
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.site import ProcessEnvironment
+from tests.support.patience import PATIENCE_S
+
+
+def crash_walk(path: Path, fatal: int, month: str = "") -> int:
+    """The same in a process that is forked where everything is loaded already. What it ends with; negative: the signal."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *_LOADED])
+    child = context.Process(target=main, args=(path, fatal, month))
+    child.start()
+    child.join(PATIENCE_S)
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+_LOADED = ("publisher.sources.arex.source", "publisher.formats.apel.car", "publisher.transports.ams.transport")
 
 
 class FatalObserver:
