@@ -23,7 +23,7 @@ _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 def print_outcomes(
     arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome], targets: Sequence[Target] | None = None
 ) -> int:
-    """Print what came of the rounds to targets, those of the site unless told. Returns the exit status of all of them."""
+    """Print what came of the rounds to targets, by default those of the site. Returns the exit status of all of them."""
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [

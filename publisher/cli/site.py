@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class LiveSite:
     """A configured site, ready to be made live piece by piece.
 
-    `after_round` are told what came of each round, by `publish` and the daemon, in the thread of the round.
+    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread of the round.
     """
 
     settings: Settings

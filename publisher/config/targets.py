@@ -224,7 +224,7 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
 def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
-        reading.wrong(block.keys["cron"].place, "stands beside every; take one of them out")
+        reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
     both = sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
     if both:
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")

@@ -225,7 +225,7 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
         host, foreign = foreign_machines(site.credentials(), machines)
         with closing(site.ledger_to_read()) as ledger:
             state = ledger.target(target.name)
-    except (CredentialError, LedgerError):  # told by those who look at them
+    except (CredentialError, LedgerError):  # reported by the checks of these
         return
     if not foreign:
         yield question.ok(f"{join(sorted(machines))}, of the domain of the certificate's CN {host}")

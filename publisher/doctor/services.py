@@ -112,7 +112,7 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
         with closing(site.transport(target)) as transport:
             for step in transport.preflight():
                 yield _finding(step, target.name)
-            # Those of the certificate were told above, in better words.
+            # Those of the certificate were reported above, in better words.
             for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")

@@ -60,7 +60,7 @@ def _holds_files(directory: Path) -> bool:
             continue
         except OSError:
             break
-    return True  # what is wrong with it will be told
+    return True  # what is wrong with it is reported later
 
 
 def _missing(question: Question, directory: Path) -> Finding:
@@ -87,7 +87,7 @@ def _directory(question: Question, directory: Path, found: os.stat_result) -> Fi
         )
         return question.warning(found_mode, f"`chmod 0700 {directory}`")
     if mode & 0o005:
-        found_mode = f"everybody may look into {directory} (mode {mode:04o}), where users' names stand"
+        found_mode = f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
         return question.warning(found_mode, f"`chmod 0700 {directory}`")
     return question.ok(f"{directory}, mode {mode:04o}")
 

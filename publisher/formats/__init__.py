@@ -69,7 +69,7 @@ def receiver_of(name: str) -> Receiver:
 
 
 def frame_of(name: str) -> Frame:
-    """What stands around the records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
+    """What is written around the records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
     frame: Frame = _plugin(FORMATS[name]).create(name).frame
     return frame
 

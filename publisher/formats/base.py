@@ -51,7 +51,7 @@ class Receiver(NamedTuple):
     values: Callable[[PublishedJob, bool], Iterator[tuple[str, str]]]
     row_keys: Callable[[], RowKeys] | None = None
     whole_months: bool = False
-    sync_format: str = ""  # in which counts of jobs are told; '' for a receiver that takes none
+    sync_format: str = ""  # of counts of jobs; '' for a receiver that takes none
     takes_charges: bool = False
     needs_benchmark: bool = False  # a job without one is set aside
     checks_machine_name: bool = False  # MachineName must be of the domain of the sender's certificate
@@ -91,7 +91,7 @@ class JobFormat(Protocol):
     frame: ClassVar[Frame]
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
-        """One record, ready to stand in the frame. Raises: Unfit when its receiver would refuse it."""
+        """One record, as it is put into the frame. Raises: Unfit when its receiver would refuse it."""
         ...
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
@@ -142,7 +142,7 @@ class SummaryFormat(Protocol):
         ...
 
     def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        """One record, ready to stand in the frame. Raises: Unfit when the receiver would refuse it, now or ever."""
+        """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it, now or ever."""
         ...
 
     def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
@@ -162,7 +162,7 @@ class SyncFormat(Protocol):
     frame: ClassVar[Frame]
 
     def render(self, count: SyncCount) -> bytes:
-        """One record, ready to stand in the frame. Raises: Unfit when the receiver would refuse it."""
+        """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it."""
         ...
 
     def receiver_key(self, count: SyncCount) -> tuple[object, ...]:

@@ -154,7 +154,7 @@ class Delivery(NamedTuple):
     made_at: datetime
     settled_at: datetime | None
     remote_id: str  # of the message
-    row_id: str  # of the job's row at the receiver; '' where it told none
+    row_id: str  # of the job's row at the receiver; '' where it reported none
     reason: str
 
 
@@ -185,7 +185,7 @@ class MonthMessage(NamedTuple):
 
 
 class HostCounts(NamedTuple):
-    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, told to the receiver.
+    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, reported to the receiver.
 
     `before_basis` is of what `before` was counted from; '' when it has to be counted anew.
     """
@@ -268,8 +268,8 @@ class Outbox(Protocol):
         """The first message in the queue without a receipt."""
         ...
 
-    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
-        """Settle a message after its receipt; `row_ids` by JobID. Asking twice changes nothing."""
+    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
+        """Settle a message after its receipt; `remote_ids` by JobID. Asking twice changes nothing."""
         ...
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
@@ -281,7 +281,7 @@ class Outbox(Protocol):
     def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
         """Undo what writing the prepared messages down did, besides these: they were not stored.
 
-        Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is an errand that
+        Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is a window that
         goes on from there (None: from its beginning). Only for messages that this process wrote down.
         """
         ...
@@ -307,7 +307,7 @@ class Delivered(Protocol):
     def known(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, DeliveredRun]:
         """Those of the runs that were delivered or are on their way.
 
-        They are given with the rows in which they stand now, None where that is not known. Quick for rows of databases that
+        They are given with their rows of today, None where that is not known. Quick for rows of databases that
         `check_numbering` was asked about after they were read; right for all.
         """
         ...
@@ -387,7 +387,7 @@ class Positions(Protocol):
 
 
 class Months(Protocol):
-    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or told to it."""
+    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or reported to it."""
 
     def months(self, target: str) -> Sequence[MonthState]: ...
 
@@ -458,7 +458,7 @@ class Months(Protocol):
         """
         ...
 
-    def adopt(self, target: str, left: InheritedMonth) -> None:
+    def adopt(self, target: str, inherited: InheritedMonth) -> None:
         """The receiver has these rows of a month from another publisher."""
         ...
 

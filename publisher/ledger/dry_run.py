@@ -81,12 +81,12 @@ class DryRunLedger(LedgerReader):
                 by_settings=by_settings and digest != before.accepted_digest,
                 on_its_way=False,
             )
-        for (name, month), left in self._adopted.items():
-            if name == target and left.groups:
-                jobs = sum(group.jobs for group in left.groups)
+        for (name, month), inherited in self._adopted.items():
+            if name == target and inherited.groups:
+                jobs = sum(group.jobs for group in inherited.groups)
                 state = states.get(month, _nothing_of(month))
                 states[month] = state._replace(
-                    accepted_jobs=jobs, accepted_digest="adopted", accepted_format=left.format
+                    accepted_jobs=jobs, accepted_digest="adopted", accepted_format=inherited.format
                 )
         return [
             states[month]._replace(dirty=True) if (target, month) in self._dirty else states[month]
@@ -106,18 +106,18 @@ class DryRunLedger(LedgerReader):
         return counted[month][0] if month in counted else super().counted(target, month)
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        left = self._adopted.get((target, month))
-        if left is not None:
-            return left.groups
+        inherited = self._adopted.get((target, month))
+        if inherited is not None:
+            return inherited.groups
         accepted = super().accepted(target, month)
         places = {record.group - 1 for record in self._arrived.get((target, month), ())}
         new = [group for place, group in enumerate(super().sending(target, month)) if place in places]
         return joined(accepted, new)
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        left = self._adopted.get((target, month))
-        if left is not None:
-            return [(total, "jura-ng") for total in left.singles]
+        inherited = self._adopted.get((target, month))
+        if inherited is not None:
+            return [(total, "jura-ng") for total in inherited.singles]
         return super().summary_keys(target, month)
 
     def count(
@@ -146,8 +146,8 @@ class DryRunLedger(LedgerReader):
         self._dirty |= {(target, month) for month in dirty}
         self._dirty -= {(target, month) for month in clean}
 
-    def adopt(self, target: str, left: InheritedMonth) -> None:
-        self._adopted[target, left.month] = left
+    def adopt(self, target: str, inherited: InheritedMonth) -> None:
+        self._adopted[target, inherited.month] = inherited
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         self._await(messages)
@@ -190,7 +190,7 @@ class DryRunLedger(LedgerReader):
             held=(),
         )
 
-    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
         first = super().outstanding(message.target, self._sent)
         if first is not None and first.message.id == message.id:
             for record in first.records:

@@ -27,10 +27,10 @@ class Fqan(NamedTuple):
 
 
 def parse_fqan(text: str) -> Fqan:
-    """What APEL 2.5.0 makes of an FQAN (measured): the first of several at `;`, the role wherever `role=` stands.
+    """What APEL 2.5.0 makes of an FQAN (measured): the first of several at `;`, the role wherever `role=` occurs.
 
     Without a leading slash the whole text is the VO. An FQAN that begins with a role names none (the server would take
-    the role for it): its `vo` is '', and it is never told.
+    the role for it): its `vo` is '', and it is never published.
     """
     first = text.split(";", 1)[0].strip()
     if not first.startswith("/"):
@@ -46,7 +46,7 @@ def parse_fqan(text: str) -> Fqan:
 
 
 class IdentityMode(StrEnum):
-    """Whether receivers are told who a user is."""
+    """Whether receivers learn who a user is."""
 
     PLAIN = "plain"
     WITHHELD = "withheld"
@@ -63,7 +63,7 @@ class Identity:
 
     @property
     def open(self) -> bool:
-        """Whether what names or betrays a person may be told."""
+        """Whether what identifies a person may be published."""
         return self.mode is IdentityMode.PLAIN
 
     def period_of(self, moment: Epoch) -> str:
@@ -147,7 +147,7 @@ def read_by_jura(fqan: str) -> tuple[str, str]:
 def jura_group_and_role(vo: str, group: str, role: str, fqan: str) -> tuple[str, str]:
     """VOGroup and VORole of a job: of its main FQAN, or of a rule of the site where that is ''.
 
-    Of a job without a VO neither is told, as its VO is not.
+    Of a job without a VO neither is published.
     """
     if not vo:
         return "", ""

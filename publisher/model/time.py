@@ -21,7 +21,7 @@ from publisher.model.text import plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A half-open stretch [start, end) of end times, epoch seconds UTC. None is unbounded."""
+    """A half-open interval [start, end) of end times, epoch seconds UTC. None is unbounded."""
 
     start: Epoch | None = None
     end: Epoch | None = None
@@ -46,7 +46,7 @@ _CLOCK: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2
 
 
 class Period(NamedTuple):
-    """A half-open stretch of time, aware UTC. A clock time has `start == end`."""
+    """A half-open interval of time, aware UTC. A clock time has `start == end`."""
 
     start: datetime
     end: datetime

@@ -1,4 +1,4 @@
-"""How targets stand: what was delivered, what is set aside, and what waits: jobs that are there and were not accepted yet.
+"""The state of targets: what was delivered, what is in quarantine, and what waits: jobs that were not accepted yet.
 
 People and monitoring ask when something is wrong, which is when most waits. So the first rows behind what was read are looked
 at as a round would, and of the others SQLite only counts those that ended: then the numbers say "at most".
@@ -229,7 +229,7 @@ def _status(
 
 
 def trace(site: Site, job_id: JobId) -> Traced:
-    """Every message that carried a job, and where it stands now.
+    """Every message that carried a job, and its state.
 
     Raises: UsageError for a job that is known nowhere, LedgerError.
     """

@@ -15,7 +15,7 @@ from publisher.model.target import Target
 from publisher.model.time import Window, epoch, month_of
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import month_number, month_number_of, year_and_month
-from publisher.pipeline import status as standing
+from publisher.pipeline import status as target_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 from publisher.reporting.usage import OWN_PROJECT, ExpectedJobs, HostMonth, Usage, UsageReport
@@ -46,7 +46,7 @@ class CountDrift:
 
     @property
     def unreported(self) -> bool:
-        """Whether the receiver was last told another number than it holds."""
+        """Whether the number last reported to the receiver differs from what it holds."""
         return self.reports_counts and self.reported != self.delivered + self.before
 
 
@@ -64,7 +64,7 @@ class TargetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A period in numbers. `partial` are months of which the period holds only a part: drift is not told of them."""
+    """A period in numbers. `partial` are months of which the period holds only a part: drift is not reported for them."""
 
     site: str
     window: Window
@@ -119,7 +119,7 @@ def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
 
 
 def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> Sequence[ChargedSum]:
-    """By project, group and unit; groups and projects of one user are told only where users are."""
+    """By project, group and unit; groups and projects of one user are named only where users are."""
     with closing(site.charge_book_to_read()) as book:
         kept = book.sums(window)
     if open_to_all:
@@ -147,7 +147,7 @@ def _targets(
 ) -> list[TargetReport]:
     # Of a target without a round everything would have to be read to say that all of it waits.
     begun = [name for name, state in states.items() if state is not None]
-    status = {one.target: one for one in standing.status(site, targets=begun)[0]} if begun else {}
+    status = {one.target: one for one in target_status.status(site, targets=begun)[0]} if begun else {}
     with closing(site.history()) as history:
         past = history.targets(begun, window)
     return [
@@ -187,7 +187,7 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
         # Some of those before our start may have been republished since.
         before = min(counts.before.get(at, wanted.before[at]), max(database - delivered, 0))
         reported = counts.reported.get(at) if target.sync else None
-        theirs = not delivered and not wanted.since[at]  # another publisher's month, whose count it told itself
+        theirs = not delivered and not wanted.since[at]  # another publisher's month, whose count it reported itself
         rows.append(
             CountDrift(
                 target=target.name,

@@ -34,7 +34,7 @@ _COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 
 
 def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> JobStatistics:
-    """Everything that is told of the jobs that a filter takes. Raises: SourceError."""
+    """All statistics of the jobs that a filter accepts. Raises: SourceError."""
     tally = JobStatistics(by=by)
     with closing(_accounts(site)) as accounts:
         for page in accounts.summed(wanted, by):

@@ -65,7 +65,7 @@ class _SiteValues:
 
 
 class UsageReport:
-    """Adds groups up. Policies are asked once for each example and each stretch of time in which they say the same."""
+    """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
 
     def __init__(self, window: Window, policy: RecordPolicy, targets: Sequence[tuple[Target, Epoch | None]]) -> None:
         """`targets` come with the end time that their first jobs have."""

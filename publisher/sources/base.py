@@ -69,7 +69,7 @@ class SourceFacts:
 
 
 class Absent(NamedTuple):
-    """Something that the configuration names and that is not there; `patterns` match the files that it would stand for."""
+    """Something that the configuration names and that is not there; `patterns` match the files that it would name."""
 
     patterns: tuple[str, ...]
     reason: str
@@ -167,7 +167,7 @@ class Source(Protocol):
         ...
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
-        """The job with this id, wherever it stands; an empty page when there is none."""
+        """The job with this id, in any database; an empty page when there is none."""
         ...
 
     def facts(self) -> tuple[SourceFacts, ...]:

@@ -64,7 +64,7 @@ def unwatched(more: int) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What one run did. `held`, `orphans` and `set_aside` are what the database holds after it, the rest is of this run."""
+    """What one run did. `held`, `orphans` and `bad_kept` are what the database holds after it, the rest is of this run."""
 
     importer: str
     database: Path
@@ -82,7 +82,7 @@ class ImportReport:
     held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
     orphans: int = 0  # those among them that wait for too long
     orphans_are: tuple[str, str] = ("record of a parallel task", "records of parallel tasks")
-    set_aside: int = 0
+    bad_kept: int = 0  # lines set aside, in the table ImportBadLine
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why
     watch: Watch = unwatched

@@ -170,7 +170,7 @@ def totals_of(job: CountedJob) -> Totals:
 
 @dataclass(slots=True, kw_only=True)
 class JobStatistics:
-    """Everything that is told of some jobs. Grows with the number of users, not of jobs.
+    """All statistics of some jobs. Grows with the number of users, not of jobs.
 
     `groups` are totals by `by`, one of `GROUPINGS`; without it there are none. Names that are '' are in no set.
     """
@@ -318,7 +318,7 @@ class NameKind(StrEnum):
 class CountedPage:
     """The jobs of a page that a filter takes, of so many rows that were read in one short transaction.
 
-    `rows` tell where each job stands, in the same order.
+    `rows` are the rows of the jobs, in the same order.
     """
 
     jobs: tuple[CountedJob, ...]

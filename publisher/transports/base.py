@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 class Receipt:
     """What a transport returns after delivering one message. `reason` is for people, at most 500 characters, no secrets.
 
-    `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `row_ids` are the receiver's own
+    `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `remote_ids` are the receiver's
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
     attempt may have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the
     message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
@@ -46,7 +46,7 @@ class Receipt:
     bytes_sent: int = 0
     attempts: int = 1
     doubt: bool = False
-    row_ids: Mapping[str, str] = field(default_factory=dict)
+    remote_ids: Mapping[str, str] = field(default_factory=dict)
     certain: bool = True
     refused_by: tuple[str, ...] = ()
 

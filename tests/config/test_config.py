@@ -257,7 +257,7 @@ def test_a_wrong_type_does_not_hide_the_other_mistakes(read: Write) -> None:
         (["every: 1.5"], "not a whole number of seconds"),
         (["cron: 0 25 * * *"], "cron: '0 25 * * *': '25' is not a valid hour"),
         (["cron: [0, 3]"], "cron: is a list; it must be five fields as in crontab"),
-        (["every: 1h", "cron: 0 3 * * *"], ":11: targets.egi.cron: stands beside every"),
+        (["every: 1h", "cron: 0 3 * * *"], ":11: targets.egi.cron: cannot be combined with every"),
         (["jitter: 2d"], "jitter: must be between 0 and 1d"),
         (["start: tomorrow"], "'tomorrow' is not a time"),
         (["start: 2026-02-30"], "is not in the calendar"),

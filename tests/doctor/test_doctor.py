@@ -446,7 +446,7 @@ def state_directory_open(clinic: Clinic) -> Planted:
 
 def state_directory_readable(clinic: Clinic) -> Planted:
     clinic.site.state.parent.chmod(0o755)
-    return warning("state directory", "everybody may look into", "chmod 0700")
+    return warning("state directory", "everybody can read", "chmod 0700")
 
 
 def state_of_two_owners(clinic: Clinic) -> Planted:

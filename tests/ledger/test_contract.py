@@ -195,8 +195,8 @@ def test_the_lock_of_a_target_is_let_go_of(ledger: Ledger) -> None:
 
 def test_a_message_that_was_sent_is_not_outstanding(ledger: Ledger) -> None:
     message = prepare(ledger, job(1))
-    ledger.sent(message, remote_id="17", row_ids={}, now=NOW)
-    ledger.sent(message, remote_id="17", row_ids={}, now=NOW)
+    ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
+    ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
     assert ledger.outstanding("egi") is None
 
 
@@ -222,7 +222,7 @@ def test_messages_of_months_go_out_in_their_order(ledger: Ledger) -> None:
         found = ledger.outstanding("egi")
         assert found is not None
         assert found.message.payload == message.payload
-        ledger.sent(found.message, remote_id="", row_ids={}, now=NOW)
+        ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert ledger.outstanding("egi") is None
 
 
@@ -278,7 +278,7 @@ def test_a_prepared_message_is_found_whole_by_the_next_process(kept: Kept) -> No
 def test_a_sent_message_is_counted_once_and_traced(kept: Kept) -> None:
     message = prepare(kept.ledger, job(1), job(2))
     for _ in range(2):
-        kept.ledger.sent(message, remote_id="17", row_ids={"job1": "71"}, now=NOW)
+        kept.ledger.sent(message, remote_id="17", remote_ids={"job1": "71"}, now=NOW)
     state = kept.again().target("egi")
     assert state is not None
     assert (state.delivered, state.last_published_end) == (2, END + 2)
@@ -320,7 +320,7 @@ def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
     queue = []
     while found := kept.again().outstanding("egi"):
         queue.append(found.message.id)
-        kept.ledger.sent(found.message, remote_id="", row_ids={}, now=NOW)
+        kept.ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert queue == [halves[0][0].id, halves[1][0].id, last.id]
     assert all(run.settled for run in kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
 
@@ -366,7 +366,7 @@ def test_months_that_arrived_whole_are_accepted(kept: Kept) -> None:
     count(kept.ledger, 3)
     message = message_of(b"month", "egi", "apel-summary", 1, NOW)
     kept.ledger.prepare_months("egi", [MonthMessage(message=message, months=(MONTH,), records=(outbox_record(1, 1),))])
-    kept.ledger.sent(message, remote_id="", row_ids={}, now=NOW)
+    kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
     (state,) = kept.again().months("egi")
     assert (state.accepted_jobs, state.accepted_digest, state.accepted_format) == (3, state.digest, "apel-summary")
     assert kept.ledger.counts("egi").delivered == {(MONTH, "ce"): 3}
@@ -377,6 +377,6 @@ def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
     counts = SyncMessage(message=message, counts=(((MONTH, "ce"), 3),), records=(outbox_record(1),))
     kept.ledger.prepare_sync("egi", [counts])
     assert not kept.ledger.counts("egi").reported
-    kept.ledger.sent(message, remote_id="", row_ids={}, now=NOW)
+    kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
     reported = kept.again().counts("egi")
     assert (reported.reported, reported.last_reported_at) == ({(MONTH, "ce"): 3}, NOW)

@@ -72,7 +72,7 @@ def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = Non
 
 
 def deliver(ledger: SqlLedger, *jobs: JobRecord, at: int = 0) -> None:
-    ledger.sent(prepare(ledger, *jobs, at=at), remote_id="", row_ids={}, now=NOW)
+    ledger.sent(prepare(ledger, *jobs, at=at), remote_id="", remote_ids={}, now=NOW)
 
 
 def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
@@ -150,7 +150,7 @@ def test_a_database_that_was_renumbered_is_looked_up_by_key(ledger: SqlLedger, c
     ledger.sent(
         prepare(ledger, *(job(number, number) for number in range(1, 50)), progress=read_to(job(49, 49))),
         remote_id="",
-        row_ids={},
+        remote_ids={},
         now=NOW,
     )
     begin(ledger)
@@ -176,7 +176,7 @@ def test_rows_read_before_a_renumbering_in_the_round_are_found_after_it(ledger: 
     ledger.check_numbering("egi", "a.db", lambda _: False, restarted=True)
     moved = [job(number, 7000 + number) for number in range(1, 10)]
     message = prepare(ledger, *waiting, progress=read_to(moved[-1]))
-    ledger.sent(message, remote_id="", row_ids={}, now=NOW)
+    ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
     begin(ledger)
     ledger.check_numbering("egi", "a.db", lambda _: True)
     assert ledger.known("egi", runs(*moved)).keys() == {one.key for one in moved}
@@ -196,7 +196,7 @@ def test_another_job_in_a_delivered_row_refutes_the_numbering(ledger: SqlLedger,
         halves = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
         ledger.split(whole, halves, narrowing=False)
     else:
-        ledger.sent(message, remote_id="", row_ids={}, now=NOW)
+        ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
     begin(ledger)
     ledger.check_numbering("egi", "a.db", lambda _: True)
     swapped = [job(2, 50_000), job(1, 100_000), job(4, 4)]
@@ -220,7 +220,7 @@ def test_halves_stay_where_their_whole_stood(ledger: SqlLedger) -> None:
     halves = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
     ledger.split(whole, halves, narrowing=False)
     moved = [job(number, 40_000 + number) for number in (1, 2)]
-    ledger.sent(halves[0][0], remote_id="", row_ids={}, now=NOW)
+    ledger.sent(halves[0][0], remote_id="", remote_ids={}, now=NOW)
     known = ledger.known("egi", runs(*moved))
     assert [known[one.key].settled for one in moved] == [True, False]
 
@@ -320,7 +320,7 @@ def test_whatever_happens_to_rows_the_ledger_knows_what_was_delivered(ledger: Sq
             going = [one for one in page if chance.random() < 0.7 and delivered.get(one.key) != one.fingerprint]
             if going:
                 ledger.sent(
-                    prepare(ledger, *going, progress=read_to(page[-1]), at=step), remote_id="", row_ids={}, now=NOW
+                    prepare(ledger, *going, progress=read_to(page[-1]), at=step), remote_id="", remote_ids={}, now=NOW
                 )
                 delivered |= {one.key: one.fingerprint for one in going}
 

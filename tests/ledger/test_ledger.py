@@ -99,7 +99,7 @@ def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi", first_time
     records = rendered(*jobs, first_time=first_time)
     sent = message(records, target)
     ledger.prepare(sent, records, Progress(), "p")
-    ledger.sent(sent, remote_id="17", row_ids={}, now=NOW)
+    ledger.sent(sent, remote_id="17", remote_ids={}, now=NOW)
     return sent
 
 
@@ -123,7 +123,7 @@ def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger
 
 def test_settling_counts_once_and_moves_the_last_end(ledger: SqlLedger) -> None:
     sent = deliver(ledger, job(1), job(2))
-    ledger.sent(sent, remote_id="18", row_ids={}, now=NOW)
+    ledger.sent(sent, remote_id="18", remote_ids={}, now=NOW)
     state = ledger.target("egi")
     assert state is not None
     assert (state.delivered, state.prepared, state.in_doubt) == (2, 0, 0)
@@ -158,7 +158,7 @@ def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
     order = []
     while outstanding := ledger.outstanding("egi"):
         order.append((outstanding.message.payload, outstanding.narrowing))
-        ledger.sent(outstanding.message, remote_id="", row_ids={}, now=NOW)
+        ledger.sent(outstanding.message, remote_id="", remote_ids={}, now=NOW)
     assert order == [(b"<job1>", True), (b"<job2>", True), (b"<job3>", False)]
     assert all(known.settled for known in ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
 
@@ -260,7 +260,7 @@ def test_every_delivery_of_many_messages_is_known(ledger: SqlLedger, path: Path)
     for at, batch in enumerate(batches):
         sent = message(rendered(*batch), made_at=NOW + timedelta(seconds=at))
         ledger.prepare(sent, rendered(*batch), Progress(), "p")
-        ledger.sent(sent, remote_id=str(at), row_ids={}, now=NOW)
+        ledger.sent(sent, remote_id=str(at), remote_ids={}, now=NOW)
     deliver(ledger, *(job(number) for number in range(0, 1000, 100)), first_time=False)
     with closing(open_to_read(path)) as reader:
         for opened in (ledger, reader):

@@ -25,7 +25,7 @@ FEW = frozenset(
         "month",
         "reading",
         "source_file",
-        "errand",
+        "window_progress",
         "sync_count",
         "delivered_count",
         "count_before",

@@ -228,7 +228,7 @@ def test_a_lost_count_is_found_and_told_again(site: SiteUnderTest) -> None:
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))
     assert site.publish().status == 0
     with closing(sqlite3.connect(site.state)) as connection, connection:
-        connection.execute("UPDATE sync_count SET told = told - 1")
+        connection.execute("UPDATE sync_count SET reported = reported - 1")
     run = check(site)
     assert run.status == 65
     assert all("publisher sync --target egi" in row["repairs"][0] for row in run.json["rows"])

@@ -208,7 +208,7 @@ def test_map_files_that_cannot_be_read_are_found_by_the_check(site: SiteUnderTes
     run = site.run("config", "check")
     assert run.status == 78
     assert f"importers.gridengine.user_map: {site.folder}/gone.map cannot be read: No such file or directory" in run.err
-    assert f"{site.folder}/wrong.map:1: write a word and what it stands for" in run.err
+    assert f"{site.folder}/wrong.map:1: write a word and its replacement" in run.err
     assert site.publish().json["targets"]["egi"]["records"] == 1  # what is there does not wait for a map
 
 

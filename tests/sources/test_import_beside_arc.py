@@ -62,7 +62,7 @@ def test_lines_of_grid_engine_wait_for_the_ce(tmp_path: Path, arc: Path) -> None
     now = datetime.fromtimestamp(BEGIN + 30 * 3600 + DAY_S, UTC)
     report = sge.run_import(database, path, arc_databases=(arc,), now=now)
     assert (report.lines, report.imported) == (30, 30)
-    assert report.notes[0].startswith(f"{path}: from byte {sum(map(len, lines[:30])):,} on it is left for later")
+    assert report.notes[0].startswith(f"{path}: from byte {sum(map(len, lines[:30])):,} on is for a later import")
     accept(arc, "35", BEGIN, 0)
     again = sge.run_import(database, path, arc_databases=(arc,), now=now + timedelta(hours=1))
     assert (again.lines, again.imported) == (1, 1)

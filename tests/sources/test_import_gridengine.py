@@ -582,7 +582,7 @@ def test_maps_give_names_and_vos(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ada\n", "m:1: write a word and what it stands for"),
+        ("ada\n", "m:1: write a word and its replacement"),
         ("ada x\n\nada y\n", "m:3: 'ada' stands for something else"),
         ("ada x\x07y\n", "m:1: holds a character that cannot be seen"),
         (None, "cannot be read: No such file"),
@@ -765,7 +765,7 @@ def test_a_bad_line_is_set_aside_once(tmp_path: Path) -> None:
     database = tmp_path / "imported.db"
     run_import(database, write(tmp_path / "accounting", [b"torn\n", colon(ANY)]))
     report = run_import(database, write(tmp_path / "copy", [b"torn\n", b"torn\n", colon(ANY), b"also\n"]))
-    assert (report.bad, report.set_aside, report.exit_status) == (1, 2, 65)
+    assert (report.bad, report.bad_kept, report.exit_status) == (1, 2, 65)
     assert run_import(database, tmp_path / "copy").exit_status == 0
 
 
@@ -774,7 +774,7 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path) -> None:
     reporting = write(tmp_path / "reporting", lines)
     good = write(tmp_path / "accounting", [colon(ANY)])
     report = run_import(tmp_path / "imported.db", reporting, good)
-    assert (report.bad, report.imported, report.set_aside, report.exit_status) == (0, 1, 0, 66)
+    assert (report.bad, report.imported, report.bad_kept, report.exit_status) == (0, 1, 0, 66)
     assert report.troubles == [
         f"{reporting}: is not an accounting file of Grid Engine, or not in a form that is known; its first line: "
         "a line of the reporting file, which holds other records too: name the accounting file"

@@ -349,7 +349,7 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
 def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path, database: Path) -> None:
     strange = write(tmp_path / "slurm.csv", [b"v=0.9.0,job=%d\n" % n for n in range(50)])
     report = run_import(database, strange, write(tmp_path / "good", numbered(1)))
-    assert (report.bad, report.imported, report.set_aside, report.exit_status) == (0, 1, 0, 66)
+    assert (report.bad, report.imported, report.bad_kept, report.exit_status) == (0, 1, 0, 66)
     assert report.troubles == [
         f"{strange}: is not a file of Sonar, or not in a form that is known; its first line: not an envelope of Sonar"
     ]

@@ -148,7 +148,7 @@ def test_a_request_is_what_sgas_expects(world: SgasWorld) -> None:
     payload = numbered([1, 2])
     receipt = world.send(payload)
     assert (receipt.verdict, receipt.bytes_sent) == (Verdict.DELIVERED, len(payload))
-    assert receipt.row_ids == {global_id(1): "1", global_id(2): "2"} == world.ids()
+    assert receipt.remote_ids == {global_id(1): "1", global_id(2): "2"} == world.ids()
     (request,) = world.fake.requests
     assert (request.method, request.target, request.body) == ("POST", "/sgas/ur", payload)
     assert request.header("content-type") == "text/xml; charset=utf-8"
@@ -210,22 +210,22 @@ def test_everything_sent_twice_is_there_once(world: SgasWorld) -> None:
     batches = [numbered(range(start, start + 50)) for start in (0, 50)]
     first = [world.send(batch) for batch in batches]
     again = [world.send(batch) for batch in batches]
-    assert [receipt.row_ids for receipt in again] == [receipt.row_ids for receipt in first]
+    assert [receipt.remote_ids for receipt in again] == [receipt.remote_ids for receipt in first]
     assert set(world.fake.rows) == {record_id(number) for number in range(100)}
 
 
 def test_copies_in_a_batch_collapse(world: SgasWorld) -> None:
     receipt = world.send(document([record(1), record(1), record(2)]))
     assert receipt.verdict is Verdict.DELIVERED
-    assert receipt.row_ids == world.ids()
-    assert len(receipt.row_ids) == 2
+    assert receipt.remote_ids == world.ids()
+    assert len(receipt.remote_ids) == 2
 
 
 def test_a_rewritten_record_is_known_under_its_job(world: SgasWorld) -> None:
     receipt = world.send(document([record(1, local_id="/a"), record(2), record(3, local_id="x" * 121)]))
     assert receipt.verdict is Verdict.DELIVERED
     assert set(world.fake.rows) == {global_id(1), record_id(2), global_id(3)}
-    assert receipt.row_ids == world.ids()
+    assert receipt.remote_ids == world.ids()
     assert "2 of 3 records under other ids" in receipt.reason
 
 
@@ -261,7 +261,7 @@ def test_a_passing_fault_leaves_every_row_once(world: SgasWorld, fault: Fault, w
     receipt = world.send(numbered(range(1, 51)))
     assert receipt.verdict is Verdict.DELIVERED
     assert set(world.fake.rows) - {record_id(0)} == {record_id(number) for number in range(1, 51)}
-    assert dict(receipt.row_ids) == {name: row for name, row in world.ids().items() if name != global_id(0)}
+    assert dict(receipt.remote_ids) == {name: row for name, row in world.ids().items() if name != global_id(0)}
     bodies = [request.body for request in world.fake.requests.inserts if len(request.body) > 10_000]
     assert set(bodies) == {numbered(range(1, 51))}, "the same bytes each time"
     assert world.fake.faults.pending == 0
@@ -289,7 +289,7 @@ def test_a_lasting_fault_ends_patience_and_the_next_round_mends_it(
     assert len(world.waits) == 4
     assert bool(world.fake.rows) is stored
     world.fake.faults.clear()
-    assert world.send(numbered([1])).row_ids == world.ids()
+    assert world.send(numbered([1])).remote_ids == world.ids()
     assert len(world.fake.rows) == 1
 
 
@@ -348,9 +348,9 @@ def test_a_restart_of_the_database(world: SgasWorld, generation: Generation) -> 
     receipt = world.send(numbered([2, 3]))
     assert receipt.verdict is Verdict.DELIVERED
     if generation == "H":  # stored, but the answer is null
-        assert (receipt.attempts, dict(receipt.row_ids)) == (1, {})
+        assert (receipt.attempts, dict(receipt.remote_ids)) == (1, {})
     else:  # not stored, and the next POST works
-        assert (receipt.attempts, set(receipt.row_ids)) == (2, {global_id(2), global_id(3)})
+        assert (receipt.attempts, set(receipt.remote_ids)) == (2, {global_id(2), global_id(3)})
     assert set(world.fake.rows) == {record_id(1), record_id(2), record_id(3)}
 
 

@@ -209,7 +209,7 @@ def test_an_answer_means(case: Case) -> None:
     assert receipt.doubt is (case.verdict is DOUBT)
     assert str(case.status) in receipt.reason
     assert case.says in receipt.reason
-    assert receipt.row_ids == {}
+    assert receipt.remote_ids == {}
 
 
 def test_every_row_has_a_case() -> None:
@@ -270,12 +270,12 @@ def test_a_redirect_is_not_followed_and_named() -> None:
 def test_the_reply_gives_the_row_ids() -> None:
     receipt = interpret(answer(200, json.dumps({record_id(1): "17", record_id(2): 18}).encode()), SENT)
     assert (receipt.verdict, receipt.reason, receipt.exit_status) == (DELIVERED, "", 0)
-    assert receipt.row_ids == {global_id(1): "17", global_id(2): "18"}
+    assert receipt.remote_ids == {global_id(1): "17", global_id(2): "18"}
 
 
 def test_null_is_a_success() -> None:
     receipt = interpret(answer(200, b"null"), SENT)
-    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {})
+    assert (receipt.verdict, dict(receipt.remote_ids)) == (DELIVERED, {})
 
 
 def test_nothing_stored_is_a_success_for_nothing_sent() -> None:
@@ -287,20 +287,20 @@ def test_nothing_stored_is_a_success_for_nothing_sent() -> None:
 
 def test_rewritten_ids_are_found_again() -> None:
     receipt = interpret(answer(200, json.dumps({record_id(1): "1", global_id(2): "2"}).encode()), SENT)
-    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1", global_id(2): "2"})
+    assert (receipt.verdict, dict(receipt.remote_ids)) == (DELIVERED, {global_id(1): "1", global_id(2): "2"})
     assert "1 of 2 records under other ids" in receipt.reason
 
 
 def test_ids_that_nobody_sent_are_of_no_job() -> None:
     receipt = interpret(answer(200, json.dumps({record_id(1): "1", "ce:2026-11-20": "2"}).encode()), SENT)
-    assert (receipt.verdict, dict(receipt.row_ids)) == (DELIVERED, {global_id(1): "1"})
+    assert (receipt.verdict, dict(receipt.remote_ids)) == (DELIVERED, {global_id(1): "1"})
     assert "1 of 2 records under other ids" in receipt.reason
 
 
 def test_copies_share_a_key() -> None:
     twice = Sent(payload=document([record(1), record(1)]), subject=SUBJECT)
     receipt = interpret(answer(200, json.dumps({record_id(1): "1"}).encode()), twice)
-    assert (receipt.verdict, dict(receipt.row_ids), receipt.reason) == (DELIVERED, {global_id(1): "1"}, "")
+    assert (receipt.verdict, dict(receipt.remote_ids), receipt.reason) == (DELIVERED, {global_id(1): "1"}, "")
 
 
 @pytest.mark.parametrize("body", [b"", BALANCER, b"[]", b"17", b'"null"', b"\xff", b"[" * 100_000, b'{"a": "1"'])

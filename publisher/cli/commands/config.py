@@ -106,7 +106,7 @@ def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now
         )
         return ConfigError.exit_status
     if page.by_hand:
-        error_line(f"what needs a hand stands at the end ({len(page.by_hand)})")
+        error_line(f"what needs to be completed by hand is listed at the end ({len(page.by_hand)})")
     return 0
 
 

@@ -81,7 +81,7 @@ def _as_json(report: ImportReport) -> Json:
         ],
         "held": report.held,
         "orphans": report.orphans,
-        "set_aside": report.set_aside,
+        "set_aside": report.bad_kept,
         "notes": list(report.notes),
         "troubles": list(report.troubles),
         "exit": report.exit_status,
@@ -104,9 +104,9 @@ def _notes(report: ImportReport) -> list[str]:
     notes += [f"set aside: {_place(line)}: {line.reason}" for line in report.bad_lines[:_SHOWN]]
     if report.bad > _SHOWN:
         notes.append(f"and {plural(report.bad - _SHOWN, 'more line')} set aside")
-    if report.set_aside:
+    if report.bad_kept:
         notes.append(
-            f"{plural(report.set_aside, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
+            f"{plural(report.bad_kept, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
         )
     if report.orphans:
         notes.append(

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 lambda each: _transfers_text(each, full_urls=full),
                 in_json=arguments.json,
             )
-    incomplete(site)  # a later run of the job may stand there; what was found is told in full
+    incomplete(site)  # a later run of the job may be there; what was found is shown in full
     return 0
 
 
@@ -175,7 +175,7 @@ def _transfer_rows(sheet: JobDetails, *, full_urls: bool) -> list[tuple[str, ...
 
 
 def _heading(sheet: JobDetails) -> list[str]:
-    """The job, where it stands, and whether it continues."""
+    """The job, its state, and whether it continues."""
     lines = [f"job {sheet.job_id}"]
     if sheet.in_progress:
         lines.append("it is in progress: its usage is recorded when it ends")

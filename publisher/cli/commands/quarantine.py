@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = add_action(
             actions, name, text, usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
         )
-        # Not nargs="*", which takes nothing as soon as an option stands first.
+        # Not nargs="*", which takes nothing as soon as an option comes first.
         jobs = action.add_argument("jobs", nargs="+", default=[], metavar="JOB", help="numbers or ids of jobs")
         jobs.required = False
         action.add_argument("--all", action="store_true", dest="every", help="all of them")

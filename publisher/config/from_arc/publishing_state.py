@@ -9,15 +9,15 @@ ARC keeps one row a target in `publishing.db`: the latest end time of what it pu
 
 Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
 because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by
-record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are told as jura-ng sent them. A second later
-would lose what the second lost.
+record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are counted as jura-ng sent them. A second
+later would lose what that second lost.
 
 Summary formats start with the first of the month of LastEndTime: a month is always sent whole, replaces the row of the same
 key, and so fixes what was lost of that month. Earlier months are as jura-ng left them; it sent the month before again each
 time.
 
 A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was published, and when that was can be
-read off LastReport only, which is local time taken for UTC: a day before it is early enough in every zone.
+read off LastReport only, which is local time written as UTC: a day before it is early enough in every zone.
 """
 
 from __future__ import annotations

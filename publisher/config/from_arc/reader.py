@@ -233,7 +233,7 @@ _MAX_DEPTH: Final = 32  # of references that lead on to others
 _MAX_TEXT: Final = 4096
 
 
-class ByHand(Exception):  # not an error of the program: the value stays open, and the reason is told
+class ByHand(Exception):  # not an error of the program: the value is left open, and the reason reported
     """A person has to settle this value."""
 
 

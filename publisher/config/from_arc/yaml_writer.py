@@ -13,7 +13,7 @@ from typing import Final
 from publisher.config.from_arc.reader import ArcValue, ByHand
 from publisher.model.text import shown
 
-# Plain in YAML wherever it stands; everything else is quoted.
+# Plain in YAML everywhere; everything else is quoted.
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
 _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 

@@ -90,7 +90,7 @@ def _compose(text: str, problems: Problems) -> yaml.Node | None:
 
 
 class _Refused(yaml.YAMLError):
-    """YAML that is valid and still not taken."""
+    """Valid YAML that is still refused."""
 
     def __init__(self, what: str, event: yaml.Event) -> None:
         self.line = event.start_mark.line + 1 if event.start_mark else 0

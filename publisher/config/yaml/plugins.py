@@ -50,7 +50,7 @@ def plugin_options(
     """The block's `type` and its `Options`.
 
     For a type that is not known the name is None, and the options are those of the nearest one, so that the other keys
-    can be checked as well. A missing `type` is told elsewhere.
+    can be checked as well. A missing `type` is reported elsewhere.
     """
     node = block.keys.get("type")
     if not isinstance(node, Text) or node.null:

@@ -216,7 +216,7 @@ def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> DeliveredR
             _check(name, value, entry)
             known[entry.name] = value
         except Wrong as wrong:
-            if str(wrong):  # an empty one was told where it happened
+            if str(wrong):  # an empty one was reported where it happened
                 reading.wrong(node.place, str(wrong))
     return known
 

@@ -157,7 +157,7 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
     """(group, role) of the effective FQAN, then of the others of its VO, then the configured groups; '' is no role.
 
     Spelt as jura-ng does, `/atlas/no` and `/Role=production`. One with a part of over 100 characters is left out: no
-    report asks for it, and its VO stands. Attributes without a VO would be dropped there.
+    report asks for it, and its VO is sent all the same. Attributes without a VO would be dropped there.
     """
     if not xml_text(who.vo):
         return ()

@@ -183,7 +183,7 @@ class SqlChargeBook:
         return number
 
     def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
-        """Runs without a process have failed. Their news are told by the next run that comes across them."""
+        """Runs without a process have failed. The next run that finds them reports what they changed."""
         for (other,) in self._database.execute(_UNFINISHED_RUNS).fetchall():
             if other != number and not self._locks.is_alive(other):
                 self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
@@ -208,7 +208,7 @@ class SqlChargeBook:
             return None if job.tariff is None else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
         if job.tariff is None:
             job = job._replace(reason=NO_RULE)
-        # What a run brought that failed later was told to nobody: it is this one's news.
+        # What a run changed that failed later was reported to nobody: this one reports it.
         never_reported = before.news_of in self._failed
         if _charge_values(job) == _charge_values(before.job):
             return replace(before, job=job, news_of=number if never_reported else before.news_of)

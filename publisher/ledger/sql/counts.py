@@ -1,4 +1,4 @@
-"""How many jobs each target's records carry, by submit host and month, and what the receiver was last told of it."""
+"""How many jobs each target's records carry, by submit host and month, and what was last reported to the receiver."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest 
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
 _ACCEPTED = "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
-_REPORTED = "SELECT month, host, told FROM sync_count WHERE target = :target AND told IS NOT NULL"
+_REPORTED = "SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"
 _SENDING = """
-INSERT INTO sync_count (target, month, host, telling, message) VALUES (:target, :month, :host, :jobs, :message)
-ON CONFLICT (target, month, host) DO UPDATE SET telling = excluded.telling, message = excluded.message"""
-_ACCEPTED_COUNTS = "UPDATE sync_count SET told = telling, told_at = :now WHERE message = :message"
+INSERT INTO sync_count (target, month, host, reporting, message) VALUES (:target, :month, :host, :jobs, :message)
+ON CONFLICT (target, month, host) DO UPDATE SET reporting = excluded.reporting, message = excluded.message"""
+_ACCEPTED_COUNTS = "UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"
 _ADOPT = """
-INSERT INTO sync_count (target, month, host, told) VALUES (:target, :month, :host, :jobs)
-ON CONFLICT (target, month, host) DO UPDATE SET told = excluded.told"""
+INSERT INTO sync_count (target, month, host, reported) VALUES (:target, :month, :host, :jobs)
+ON CONFLICT (target, month, host) DO UPDATE SET reported = excluded.reported"""
 _SET_BASIS = "UPDATE target SET before_basis = :basis WHERE id = :target"
 _SET_BEFORE = "INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"
 _FORGET_BEFORE = "DELETE FROM count_before WHERE target = :target"
 _FORGET_MONTH = "DELETE FROM delivered_count WHERE target = :target AND month = :month"
-_DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND told IS NULL"
-_TAKE_BACK = "UPDATE sync_count SET telling = NULL, message = NULL WHERE message = :message"
+_DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND reported IS NULL"
+_TAKE_BACK = "UPDATE sync_count SET reporting = NULL, message = NULL WHERE message = :message"
 _MOVE = "UPDATE sync_count SET message = :half WHERE message = :whole AND month = :month AND host = :host"
 _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
@@ -101,7 +101,7 @@ def record_sending(database: Database, target: int, message: int, counts: Sequen
 
 
 def adopt(database: Database, target: int, hosts: Mapping[HostMonth, int]) -> None:
-    """Another publisher told these counts: under hosts that we spell otherwise they are to be told as 0."""
+    """Another publisher reported these counts: those under hosts that we spell otherwise are to be reported as 0."""
     database.execute_many(
         _ADOPT,
         [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in hosts.items()],

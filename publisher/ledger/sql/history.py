@@ -119,7 +119,7 @@ class SqlHistory:
                 yield from runs.values()
 
     def _join(self, target: int, numbering: int, runs: dict[JobKey, list[_MessageAndEnd]]) -> None:
-        """Add what else was delivered of some runs; those that an earlier numbering has were told with it."""
+        """Add what else was delivered of some runs; those of an earlier numbering were counted with it."""
         wanted = frozenset(map(pages.digest_of, runs))
         for other, one in self._delivered.elsewhere(target, numbering, wanted):
             if one.key not in runs:

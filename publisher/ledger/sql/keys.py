@@ -130,7 +130,7 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
 
 
 def forget(database: Database, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
-    """Keys under which nothing of ours stands any more."""
+    """Keys under which we have nothing any more."""
     database.execute_many(_FORGET, [{"target": target, "month": month, "digest": total.key.digest} for total in totals])
 
 

@@ -199,13 +199,13 @@ class SqlLedger(LedgerReader):
                 },
             )
 
-    def adopt(self, target: str, left: InheritedMonth) -> None:
+    def adopt(self, target: str, inherited: InheritedMonth) -> None:
         number = self._known_number(target)
         with self._database.atomic():
-            if left.groups:
-                months.adopt(self._database, number, left)
-            keys.replace(self._database, number, {left.month: left.singles}, "jura-ng")
-            counts.adopt(self._database, number, left.hosts)
+            if inherited.groups:
+                months.adopt(self._database, number, inherited)
+            keys.replace(self._database, number, {inherited.month: inherited.singles}, "jura-ng")
+            counts.adopt(self._database, number, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
         with self._database.atomic():
@@ -219,7 +219,7 @@ class SqlLedger(LedgerReader):
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
                 counts.record_sending(self._database, number, entered, one.counts)
 
-    def sent(self, message: Message, *, remote_id: str, row_ids: Mapping[str, str], now: datetime) -> None:
+    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
         with self._database.atomic():
             found = self._database.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
@@ -230,7 +230,7 @@ class SqlLedger(LedgerReader):
                 self._months_sent(target, number, remote_id, now)
                 return
             arrival = self._arrival(number, message.id)
-            rows.accept(self._database, number, now, remote_id=remote_id, row_ids=arrival.rows_blob(row_ids))
+            rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=arrival.rows_blob(remote_ids))
             rows.leave_quarantine(self._database, target, arrival.keys)
             if counts.accept(self._database, number, rows.epoch(now)):
                 self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(now)})
@@ -244,7 +244,7 @@ class SqlLedger(LedgerReader):
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
-        rows.accept(self._database, number, now, remote_id=remote_id, row_ids=None)
+        rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=None)
         whole = months.arrived(self._database, target, number, records, now)
         # What was sent of them as single records before is part of the totals now.
         keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
@@ -329,7 +329,7 @@ class SqlLedger(LedgerReader):
             pages.forget(self._database, whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
-            rows.set_aside(
+            rows.quarantine(
                 self._database,
                 target,
                 [

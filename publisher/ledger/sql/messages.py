@@ -1,8 +1,8 @@
-"""The records of an outstanding message as text: what stands in `outbox.records`.
+"""The records of an outstanding message as text: the column `outbox.records`.
 
 The receiver's own ids of a message's rows, packed, and found again by the run's key. Pure functions over bytes.
 
-Entries do not keep a job's place in its message, so each id stands under a tag: as few leading bytes of the run's key as tell
+Entries do not keep a job's place in its message, so each id has a tag: as few leading bytes of the run's key as tell
 the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in order, so that the ids beside the tags
 are a few stretches: 2.2 bytes a job in messages of 50 (measured), where the reply itself has 85.
 
@@ -109,7 +109,7 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     known = {key: text for key, text in by_key.items() if text}
     if not known:
         return None
-    # Also told apart from the runs without an id: those must not be found under another's tag.
+    # Also distinguished from the runs without an id: those must not be found under another's tag.
     width = next(width for width in count(1) if len({key[:width] for key in by_key}) == len(by_key))
     head = _varint(len(known)) + b"".join(key[:width] for key in known)
     if all(_is_number(text) for text in known.values()):
@@ -118,7 +118,7 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
 
 
 def find(packed: bytes | None, key: JobKey) -> str:
-    """The id of the row of a run that the message carried; '' when the receiver told none."""
+    """The id of the row of a run that the message carried; '' when the receiver reported none."""
     if not packed:
         return ""
     width = packed[0] & ~_TEXTS
@@ -199,11 +199,11 @@ class Arrival:
     first: Sequence[tuple[Epoch, str]] = ()
     last_end: int = 0
 
-    def rows_blob(self, row_ids: Mapping[str, str]) -> bytes | None:
-        """Ids by JobID as `message.row_ids` keeps them; of the months of a summary there are none."""
-        if not row_ids:
+    def rows_blob(self, remote_ids: Mapping[str, str]) -> bytes | None:
+        """Ids by JobID as `message.remote_ids` keeps them; of the months of a summary there are none."""
+        if not remote_ids:
             return None
-        return pack([(key, row_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
+        return pack([(key, remote_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
 
 
 def arrival_of_rendered(records: Sequence[Rendered]) -> Arrival:
@@ -237,7 +237,7 @@ _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
 VALUES (:message, :place, :narrowing, :payload, :records)"""
 _SETTLE = """
-UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, row_ids = :row_ids, reason = :reason
+UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id, remote_ids = :remote_ids, reason = :reason
 WHERE id = :id"""
 _ACCEPTED = """
 UPDATE target SET accepted_messages = accepted_messages + 1,
@@ -261,7 +261,7 @@ _OPEN = """
 INSERT INTO open_row (target, file, record_id, finished_at) VALUES (:target, :file, :record_id, :finished_at)
 ON CONFLICT (target, file, record_id) DO UPDATE SET finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
 _WINDOW_PROGRESS = """
-INSERT INTO errand (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
+INSERT INTO window_progress (target, name, ended_at, file, record_id) VALUES (:target, :name, :ended_at, :file, :record_id)
 ON CONFLICT (target, name) DO UPDATE SET
     ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
 _OPEN_AGAIN = """
@@ -270,7 +270,7 @@ SELECT target, file, CAST(:record_id AS BIGINT) FROM reading WHERE target = :tar
 ON CONFLICT (target, file, record_id) DO NOTHING"""
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
-FINISH_WINDOW = "DELETE FROM errand WHERE target = :target AND name = :name"
+FINISH_WINDOW = "DELETE FROM window_progress WHERE target = :target AND name = :name"
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
@@ -347,7 +347,7 @@ def advance(database: Database, target: int, progress: Progress, policy_digest: 
     if mark := progress.window_mark:
         _go_on_from(database, target, mark)
     leave_quarantine(database, target, progress.left_quarantine)
-    set_aside(database, target, progress.skipped, policy_digest, now)
+    quarantine(database, target, progress.skipped, policy_digest, now)
 
 
 def _go_on_from(database: Database, target: int, mark: WindowMark) -> None:
@@ -380,7 +380,7 @@ def open_again(database: Database, target: int, records: Iterable[OutboxRecord])
     )
 
 
-def set_aside(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
+def quarantine(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
     database.execute_many(
         _SET_ASIDE,
         [
@@ -410,7 +410,7 @@ def settle(
     now: datetime,
     *,
     remote_id: str = "",
-    row_ids: bytes | None = None,
+    remote_ids: bytes | None = None,
     reason: str = "",
 ) -> None:
     database.execute(
@@ -420,16 +420,16 @@ def settle(
             "state": state,
             "now": epoch(now),
             "remote_id": remote_id or None,
-            "row_ids": row_ids,
+            "remote_ids": remote_ids,
             "reason": reason or None,
         },
     )
     leave_outbox(database, number)
 
 
-def accept(database: Database, number: int, now: datetime, *, remote_id: str, row_ids: bytes | None) -> None:
+def accept(database: Database, number: int, now: datetime, *, remote_id: str, remote_ids: bytes | None) -> None:
     """A message was accepted. Its target counts it, so that nobody has to go through all messages to know how many."""
-    settle(database, number, _SENT, now, remote_id=remote_id, row_ids=row_ids)
+    settle(database, number, _SENT, now, remote_id=remote_id, remote_ids=remote_ids)
     database.execute(_ACCEPTED, {"id": number})
 
 

@@ -88,7 +88,7 @@ SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN targe
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
 
 
-_WINDOW_PROGRESS = "SELECT ended_at, file, record_id FROM errand WHERE target = :target AND name = :name"
+_WINDOW_PROGRESS = "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
 
 
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
@@ -129,7 +129,7 @@ _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 
 
 _CARRIER = """
-SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, row_ids
+SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, remote_ids
 FROM message WHERE id = :id"""
 
 

@@ -7,7 +7,7 @@ Schema of the publishing database, and its history.
 version 1: the first.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
-until it is settled. Delivered runs stand in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each.
+until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ CREATE TABLE message (
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
-    row_ids    BLOB,                        -- the receiver's ids of its rows, where it tells them (sql/messages.py)
+    remote_ids    BLOB,                        -- the receiver's ids of its rows, where it reports them (sql/messages.py)
     reason     TEXT                         -- of doubt or rejection, in the other side's words
 );
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
@@ -117,7 +117,7 @@ CREATE TABLE outbox (
     place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
     narrowing BOOLEAN NOT NULL,             -- a half of a refused message
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
-    records   TEXT NOT NULL                 -- JSON, a list a record: where it stands, whose it is, how long it is
+    records   TEXT NOT NULL                 -- JSON, a list for each record: its place, its job, its length
 );
 CREATE TABLE numbering (                    -- a database as long as its rows keep their RecordIDs; its last one is in force
     id     INTEGER PRIMARY KEY,
@@ -149,7 +149,7 @@ CREATE TABLE source_file (                  -- accounting databases that a round
     retired_at INTEGER,                     -- an administrator said that it is gone for good
     PRIMARY KEY (target, file)
 );
-CREATE TABLE errand (
+CREATE TABLE window_progress (
     target    INTEGER NOT NULL REFERENCES target (id),
     name      TEXT NOT NULL,                -- window and format of a republish that is under way
     ended_at  INTEGER NOT NULL,             -- how far it has come
@@ -184,7 +184,7 @@ CREATE TABLE month (
     accepted_hosts  TEXT,
     accepted_at     INTEGER,
     accepted_format TEXT,
-    -- Groups (sql/months.py). Behind all others, because SQLite reads through whatever stands before a column:
+    -- Groups (sql/months.py). Behind all others, because SQLite reads through whatever comes before a column:
     counted         BLOB NOT NULL,          -- of all jobs counted so far
     sending         BLOB,                   -- what the outstanding messages say
     accepted        BLOB,                   -- what the receiver has
@@ -236,10 +236,10 @@ CREATE TABLE sync_count (
     target  INTEGER NOT NULL REFERENCES target (id),
     month   INTEGER NOT NULL,
     host    TEXT NOT NULL,
-    telling INTEGER,                        -- what the last message said
+    reporting INTEGER,                        -- what the last message reported
     message INTEGER,                        -- that message
-    told    INTEGER,                        -- what the receiver accepted
-    told_at INTEGER,
+    reported    INTEGER,                        -- what the receiver accepted
+    reported_at INTEGER,
     PRIMARY KEY (target, month, host)
 );
 CREATE INDEX sync_of_message ON sync_count (message);

@@ -85,7 +85,7 @@ class RoundScheduler:
 
 
 class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 has no types
-    """A scheduler that looks for due jobs when it is told to."""
+    """A scheduler that looks for due jobs only when it is asked to."""
 
     def process(self) -> None:
         self._process_jobs()
@@ -147,7 +147,7 @@ class Daemon:
     """Publishes a site's targets on their timetables.
 
     `load` reads the configuration again and raises ConfigError; `wish(seconds)` waits that long at most for what is asked;
-    `stop` is what rounds look at between two messages; `report` is told what came of each round.
+    `stop` is what rounds look at between two messages; `report` is called with each round's outcome.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Daemon:
         self._scheduler = RoundScheduler(self._round)
         self._targets = {target.name: target for target in site.targets}
         self._tried: set[str] = set()  # targets that their last round left due
-        self._refused: tuple[str, ...] = ()  # what there is to say of a configuration that was not taken over
+        self._refused: tuple[str, ...] = ()  # why a new configuration was not adopted
         self._offset = self._clock_offset()
         self._watchdog_sent_at = site.monotonic()
 
@@ -242,7 +242,7 @@ class Daemon:
     def _plan(self, name: str) -> None:
         """Raises: LedgerError."""
         target = self._targets.get(name)
-        if target is None:  # taken out of the configuration while its round ran
+        if target is None:  # removed from the configuration while its round ran
             self._tried.discard(name)
             return
         with closing(self._site.ledger_to_read()) as ledger:

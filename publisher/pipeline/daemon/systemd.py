@@ -37,7 +37,7 @@ class ServiceManager:
         self._notify("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """What it does now, in one line; told when it changed."""
+        """What it does now, in one line; sent when it changed."""
         line = " ".join(text.split())[:_LONGEST_STATUS]
         if line != self._status:
             self._status = line

@@ -25,7 +25,7 @@ _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
 
 
 class Missing(NamedTuple):
-    """A database, or a name or pattern of the configuration that stands for none, and what to do about it."""
+    """A database, or a name or pattern of the configuration that matches none, and what to do about it."""
 
     file: str
     reason: str

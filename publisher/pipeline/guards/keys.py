@@ -213,7 +213,7 @@ def lost(
 ) -> dict[int, int]:
     """Delivered jobs of these months that would not go out again: a receiver that purged its records would lose them.
 
-    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not stand in for them, so all rows of a
+    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not take their place, so all rows of a
     month are only counted where not each was examined, or `totals` are there, for which a ticket is written anyway.
     """
     delivered: Counter[int] = Counter()

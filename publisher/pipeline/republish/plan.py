@@ -119,13 +119,13 @@ class RepublishPlan:
     exact: bool
     rounded: bool
     months: tuple[str, ...]
-    rows: int  # to be read, of those that an errand which was broken off has not dealt with
+    rows: int  # to be read: those that an interrupted run has not dealt with
     jobs: int
     counted: bool  # every job was examined; else `jobs`, messages and bytes are upper bounds
     records: int  # of a summary, its rows
     messages: int
     bytes: int
-    resume_from: WindowMark | None  # how far an errand has come that was broken off
+    resume_from: WindowMark | None  # how far an interrupted run has come
     held: tuple[BlockedMonth, ...]  # months that would leave rows behind at the receiver
     gone: Mapping[str, int]  # by month's name, delivered jobs whose totals stay although their rows are gone
     made: key_guard.WindowTotals | None  # what its months make at the receiver, where something was sent of them before
@@ -168,7 +168,7 @@ def as_requested(target: Target, request: RepublishRequest) -> Target:
 def plan(site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
-        # What stands only in a database that is missing is not gone: months without it would be too small.
+        # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
         for target in targets:
@@ -221,13 +221,13 @@ def _outline(site: Site, target: Target, request: RepublishRequest, source: Sour
 
 
 def _as_sent(target: Target, request: RepublishRequest) -> Window:
-    """Rounded out to whole months: of totals always, of single records as the receiver needs it, unless told otherwise."""
+    """Rounded out to whole months: of totals always, of single records as the receiver needs it, unless `exact`."""
     whole = is_summary_format(target.format) or (receiver_of(target.format).whole_months and not request.exact)
     return whole_months(request.window) if whole else request.window
 
 
 def _rows_left(outline: RepublishPlan, source: Source) -> int:
-    """Of an errand that was broken off, what is behind its mark. Of two databases the end times do not tell that."""
+    """What an interrupted run has not read yet. With two databases, end times cannot tell."""
     if outline.resume_from is None or len(source.databases()) > 1:
         return outline.rows
     return source.count(replace(outline.window, start=outline.resume_from.ended_at))
@@ -248,7 +248,7 @@ def _sized(site: Site, target: Target, planned: RepublishPlan, source: Source) -
     try:
         with closing(site.transport(target)) as transport:
             by_size = -(-size // transport.payload_limit())
-    except PublisherError:  # the certificate's trouble is told when it is to be sent
+    except PublisherError:  # trouble with the certificate is reported when something is sent
         by_size = 0
     return replace(planned, records=planned.jobs, messages=max(by_count, by_size, min(planned.jobs, 1)), bytes=size)
 
@@ -290,7 +290,7 @@ def _rehearsed(
     accept = request.accept_key_change
     try:
         done = estimate(site, target, left, source, ledger, looking.seen, accept_key_change=accept)
-    except CredentialError:  # told when it is to be sent: other targets may be better off
+    except CredentialError:  # reported when something is sent: other targets may be better off
         return outline
     jobs = sum(state.jobs for state in ledger.months(target.name) if state.month in left)
     return replace(

@@ -54,7 +54,7 @@ def carry_out(
             live = site.live(
                 as_requested(target, request), dry_run=dry_run, accept_key_change=request.accept_key_change
             )
-            # Two runs of one errand would each send what the other did: the second one leaves it alone.
+            # Two runs of the same republish would each send everything: the second one does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
                 if not planned.summary and planned.stays_held(request):
                     return _held_back(_round(site, live, source, ledger, observer), planned, ledger)
@@ -67,7 +67,7 @@ def carry_out(
 
 
 def _held_back(round_: Round, planned: RepublishPlan, ledger: Ledger) -> Outcome:
-    """Nothing of the errand is sent. What was written down before is: the rows that a ticket names must be there."""
+    """Nothing new is sent. What was recorded before is: the rows that a ticket names must be there."""
     done = Outcome(target=planned.target, outcome="nothing")
     if ledger.outstanding(planned.target) is not None:
         done = round_.send_outstanding()

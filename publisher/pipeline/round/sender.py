@@ -349,7 +349,9 @@ class MessageSender:
             self._handed_over.discard(message.id)
         match receipt.verdict:
             case Verdict.DELIVERED:
-                self._ledger.sent(message, remote_id=receipt.remote_id, row_ids=receipt.row_ids, now=self._clock())
+                self._ledger.sent(
+                    message, remote_id=receipt.remote_id, remote_ids=receipt.remote_ids, now=self._clock()
+                )
                 self._handed_over.discard(message.id)
                 self.tally.messages += 1
                 self.tally.records += message.records

@@ -377,7 +377,7 @@ def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
 def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:
     """The command that fixes each difference of a row. `before_us`: the month ended before the target's start.
 
-    Of such a month, what we have nothing of is another publisher's, who told the count too. `known_trouble`: why its counts
+    Of such a month, what we have nothing of is another publisher's, who reported the count too. `known_trouble`: why its counts
     differ is said about the whole month.
     """
     window = f"--from {row.month_name} --to {row.month_name}"

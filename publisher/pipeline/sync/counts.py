@@ -42,7 +42,7 @@ from publisher.sources.base import Source
 from publisher.transports.base import Receipt
 
 MONTHS: Final = 12
-_SEND_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last told
+_SEND_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last sent
 _MESSAGE_COUNTS: Final = 5_000
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
@@ -125,7 +125,7 @@ def send_counts(
 
 
 def counts_to_send(counts: HostCounts) -> dict[HostMonth, int]:
-    """What the receiver ought to hold: a host that was told before and is no longer counted is told as 0 once."""
+    """What the receiver ought to hold: a host that was reported before and is no longer counted is reported as 0 once."""
     wanted = dict(Counter(counts.delivered) + Counter(counts.before))
     vanished = {at: 0 for at, jobs in counts.reported.items() if at not in wanted and jobs}
     return wanted | vanished

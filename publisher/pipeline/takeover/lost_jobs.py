@@ -114,7 +114,7 @@ class _Pass:
     """One target's way through one database."""
 
     def __init__(self, watermark: Watermark, disordered: Collection[str]) -> None:
-        """`disordered`: databases of which nothing could be told."""
+        """`disordered`: databases of which nothing can be said."""
         self._watermark = watermark
         self._disordered = disordered
         self._latest = Epoch(0)
@@ -188,7 +188,7 @@ class _Pass:
 
 _WHOLE_MONTHS: Final = ("  (months are sent whole: only if the database still holds all of them)",)
 _SENT_AGAIN: Final = (
-    "  (jobs that ARC sent since then are sent again, as it told them: receivers keep one record of a job)",
+    "  (jobs that ARC sent since then are sent again, as it sent them: receivers keep one record of a job)",
 )
 
 

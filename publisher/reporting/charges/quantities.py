@@ -1,4 +1,4 @@
-"""What the names in a formula stand for, and how each is taken from a job.
+"""What the names in a formula mean, and how each value is read from a job.
 
 Names are those of `scontrol show job` and of Slurm's TRES, as in the formulas of HEAppE. Spec: other-sources facts, 3.2.
 """
@@ -94,23 +94,23 @@ QUANTITIES: Final[Mapping[str, Named]] = {
 }
 
 
-def decimal_value(measure: QuantityKind, taken: int, unit_s: int) -> Decimal:
+def decimal_value(measure: QuantityKind, value: int, unit_s: int) -> Decimal:
     """As formulas of ours have it."""
     match measure:
         case QuantityKind.DURATION | QuantityKind.MOMENT:
-            return formula.quotient(taken, unit_s)
+            return formula.quotient(value, unit_s)
         case QuantityKind.MEMORY:
-            return formula.quotient(taken, KIB_PER_GIB)
+            return formula.quotient(value, KIB_PER_GIB)
         case _:
-            return Decimal(taken)
+            return Decimal(value)
 
 
-def heappe_value(measure: QuantityKind, taken: int, unit_s: int) -> heappe.Value:
+def heappe_value(measure: QuantityKind, value: int, unit_s: int) -> heappe.Value:
     """As formulas of HEAppE have it: times of day and sizes with a letter are not numbers there, and become 0."""
     match measure:
         case QuantityKind.DURATION:
-            return heappe.duration(taken, unit_s)
+            return heappe.duration(value, unit_s)
         case QuantityKind.MOMENT | QuantityKind.MEMORY:
             return 0
         case _:
-            return heappe.literal(taken)
+            return heappe.literal(value)

@@ -159,10 +159,10 @@ class ChargeRule:
         read = heappe_value if self.compat is Compatibility.HEAPPE else decimal_value
 
         def taking(job: JobRecord) -> Any:
-            taken = take(job)
-            if taken is None:
+            value = take(job)
+            if value is None:
                 raise NoResult(f"{name} is not known")
-            return read(measure, taken, unit_s)
+            return read(measure, value, unit_s)
 
         return taking
 
@@ -258,7 +258,7 @@ def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a name matches both of two patterns, given in pieces; of two sets of characters it is taken for granted."""
+    """Whether a name matches both of two patterns, given in pieces; of two sets of characters that is assumed."""
     seen = {(0, 0)}
     places = [(0, 0)]
     for at, there in places:

@@ -40,7 +40,7 @@ OTHERS: Final = SERIES - 1
 _WIDTH_IN, _HEIGHT_IN = 6.0, 3.1
 _ROW_IN: Final = 0.27
 _LABEL: Final = 30  # letters of a name beside a bar
-_LEGEND: Final = 16  # and above a plot, where four stand side by side
+_LEGEND: Final = 16  # and above a plot, where there are four side by side
 # matplotlib draws in colours that nobody else uses; the page's take their place.
 _INK: Final = "#0a0a01"
 _GRID: Final = "#0a0a02"
@@ -133,7 +133,7 @@ def spread_plot(
     series: Sequence[tuple[str, int, Sequence[int]]],
     grey: str = "",
 ) -> Plot:
-    """How many took how long: bars beside one another for each stretch of time. The one called `grey` is none."""
+    """How many took how long: bars beside one another for each interval of time; the series `grey` is not a time."""
     figure, axes = _figure(_HEIGHT_IN)
     width = 0.84 / max(len(series), 1)
     for number, (label, colour, counts) in enumerate(series):
@@ -243,7 +243,7 @@ def report_plots(report: Report) -> Mapping[str, Plot]:
 
 
 def _steps(report: Report) -> tuple[list[str], dict[int, int]]:
-    """Stretches of time from left to right, and the place of each day among them; nothing that is still to come."""
+    """Intervals of time from left to right, and the place of each day among them; nothing in the future."""
     first = (report.window.start or 0) // _DAY_S
     end = min((report.window.end or 0) - 1, int(report.made_at.timestamp()))
     last = max([end // _DAY_S, first, *report.usage.days])

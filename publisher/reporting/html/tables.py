@@ -62,7 +62,7 @@ USED: Final = (
 
 
 def tables(report: Report) -> list[Table]:
-    """All of them, in the order in which they are told."""
+    """All of them, in the order in which they are shown."""
     usage, total = report.usage, report.usage.total
     kinds = sorted(total.scaled)
     identity = {
@@ -219,7 +219,7 @@ def _charges(report: Report) -> Table:
         title="Charges",
         columns=(
             text("project", "Project", "Who pays: the first project of the job."),
-            text("group", "Group", "Local group of the job; empty where users are not told."),
+            text("group", "Group", "Local group of the job; empty where users are not named."),
             text("unit", "Unit", "Unit of the amount, as the rule of records.charges has it."),
             count("jobs", "Jobs", "Jobs that ended in the period and have a charge that is kept."),
             TableColumn(key="amount", title="Amount", kind=CellKind.AMOUNT, means="Sum of their charges, exact."),
@@ -272,7 +272,7 @@ TARGET: Final = text("target", "Target", "Name of the target in the configuratio
 
 
 def delivery_tables(report: Report) -> list[Table]:
-    """All of them, in the order in which they are told."""
+    """All of them, in the order in which they are shown."""
     return [_delivery(report), _lags(report), _messages(report), _set_aside(report), _drift(report)]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
-from publisher.pipeline import status as standing
+from publisher.pipeline import status as target_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S
@@ -45,7 +45,7 @@ class Measured:
 def after_round(site: Site, outcome: Outcome) -> None:
     """Measure a target after its round, and tell of it. Raises: LedgerError, ConfigError when the file cannot be written."""
     if outcome.target not in {target.name for target in site.targets}:
-        return  # taken out of the configuration meanwhile
+        return  # removed from the configuration meanwhile
     measured: Sequence[Measured]
     try:
         if site.wait(0):  # a stop was asked for, and locked accounting data would be waited for
@@ -56,7 +56,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
     except LedgerError:
-        # What is kept is not true any more, and cannot be put right: only that is told, and what came of the round.
+        # The stored values are outdated and cannot be corrected: only that, and the round's outcome, is reported.
         write_file(site, lost_measures(site, outcome))
         raise
     _write_what_is_kept(site)
@@ -113,7 +113,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 
 def _of_target(site: Site, name: str) -> Measured:
     """What `status` tells. Raises: LedgerError."""
-    ((status,), trouble) = standing.status(site, targets=[name])
+    ((status,), trouble) = target_status.status(site, targets=[name])
     with closing(site.measure_book_to_read()) as book:
         messages, records = book.delivered(name)
     return Measured(
@@ -139,7 +139,7 @@ def _of_target(site: Site, name: str) -> Measured:
 
 
 def _drift(site: Site, name: str) -> float | None:
-    """Jobs by which what the receiver was told differs from what was delivered; None where no counts are told.
+    """Jobs by which what was reported to the receiver differs from what was delivered; None where no counts are reported.
 
     Both are in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
     """

@@ -85,7 +85,7 @@ METRICS: Final = (
     Metric(
         name=DRIFT,
         kind=MetricKind.GAUGE,
-        help="Jobs by which the counts that were told last differ from the delivered.",
+        help="Jobs by which the counts that were reported last differ from the delivered.",
     ),
     Metric(name=MESSAGES, kind=MetricKind.COUNTER, help="Messages that were accepted."),
     Metric(name=RECORDS, kind=MetricKind.COUNTER, help="Records in messages that were accepted."),

@@ -73,7 +73,7 @@ def _of_configuration(site: Site) -> Iterator[StoredMetric]:
 def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str]) -> Family:
     further = metric.label.split(", ") if metric.label else []
     labels = further if metric.site else ["target", *further]
-    # A target that was taken out of the configuration is no one's trouble any more.
+    # A target that was removed from the configuration concerns nobody any more.
     mine = [one for one in measures if metric.site or one.target in targets]
     if metric.kind is MetricKind.SUMMARY:
         return _summary(metric, mine, labels)

@@ -16,7 +16,7 @@ from typing import Final
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
-from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, held, is_parallel, merge
+from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, count_waiting, is_parallel, merge
 from publisher.sources.gridengine.records import GridEngineRecord, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, ImportRule, Watch, unwatched
@@ -50,7 +50,7 @@ _FILES: Final = ("accounting", "accounting.jsonl")
 _BATCH_LINES: Final = 500
 _SECOND: Final = 1_000_000  # µs
 _SHOWN_BAD: Final = 100
-# A file whose first lines are all bad is not what it was taken for, and is left alone.
+# A file whose first lines are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
 
 
@@ -71,7 +71,7 @@ class _ParsedLines:
     skipped: list[str] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
     records: int = 0
-    left: bool = False  # what follows is for a later import
+    stopped: bool = False  # what follows is for a later import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +125,8 @@ class GridEngineImporter:
             self._report_missing(run)
             overdue = run.now - options.orphans_after_s
             with accounting.transaction():
-                report.held, report.orphans = held(accounting.connection, overdue)
-            report.set_aside = accounting.bad_lines(_NAME)
+                report.held, report.orphans = count_waiting(accounting.connection, overdue)
+            report.bad_kept = accounting.bad_lines(_NAME)
             report.aborted = accounting.aborted()
         if report.incomplete:
             report.notes.append(
@@ -202,7 +202,7 @@ class GridEngineImporter:
         with opened(path) as file:
             gone = [cursor for cursor in before if not file.fits(cursor.mark)]
         # So few bytes may be those with which the qmaster begins every file.
-        unsure = [cursor for cursor in before if cursor.mark.taken < MARK_BYTES]
+        unsure = [cursor for cursor in before if cursor.mark.consumed < MARK_BYTES]
         if not gone and not unsure:
             return
         troubles = len(run.report.troubles)
@@ -228,8 +228,8 @@ class GridEngineImporter:
         for each in fitting:
             run.found[each.number].add(file.path)
         cursor = fitting[0] if fitting else run.cursors.beginning(file)
-        lines = file.lines(cursor.mark.taken)
-        first = cursor.mark.taken == 0
+        lines = file.lines(cursor.mark.consumed)
+        first = cursor.mark.consumed == 0
         while chunk := list(islice(lines, _BATCH_LINES)):
             batch = self._read(run, file.path, chunk)
             if first and len(batch.bad) >= _SURELY_FOREIGN and len(batch.bad) == batch.records:
@@ -238,12 +238,12 @@ class GridEngineImporter:
                     f"{batch.bad[0].reason}"
                 )
             first = False
-            if batch.end > cursor.mark.taken:
+            if batch.end > cursor.mark.consumed:
                 cursor = self._write(run, cursor, file, batch)
                 run.found[cursor.number].add(file.path)
-            if batch.left:
+            if batch.stopped:
                 run.report.notes.append(
-                    f"{file.path}: from byte {batch.end:,} on it is left for later: the job there ended not long ago, and "
+                    f"{file.path}: from byte {batch.end:,} on is for a later import: the job there ended not long ago, and "
                     "an ARC CE may still claim it (arc_wait_s)"
                 )
                 return
@@ -262,7 +262,7 @@ class GridEngineImporter:
             records, wrong = read_line(content, unit)
             if watching and any(run.arc.may_still_come(record.ended_us // _SECOND, run.now) for record in records):
                 batch.records -= 1
-                batch.end, batch.left = line.offset, True
+                batch.end, batch.stopped = line.offset, True
                 break
             if wrong:
                 batch.bad.append(_bad(path, line, wrong))
@@ -279,14 +279,14 @@ class GridEngineImporter:
         """What was read and how far, in one transaction. Raises: Overtaken, SourceError when a CE's database is unreadable."""
         accounting, report = run.accounting, run.report
         with accounting.transaction():
-            mark = file.mark_before(batch.end) if batch.left else file.mark(batch.end)
+            mark = file.mark_before(batch.end) if batch.stopped else file.mark(batch.end)
             moved = run.cursors.move(cursor, file, mark)
             own = run.unclaimed([self._site.job(ParallelRun(master=record, tasks=())) for record in batch.serial])
             serial = accounting.put(own, file=moved.number)
             merged = merge(accounting.connection, batch.parallel)
             tight = run.unclaimed([self._site.job(each) for each in merged.runs])
             parallel = accounting.put(tight, replace=True, file=moved.number)
-            bad = accounting.set_aside(_NAME, batch.bad)
+            bad = accounting.keep_bad_lines(_NAME, batch.bad)
         claimed = len(batch.serial) - len(own) + len(merged.runs) - len(tight)
         if claimed:
             report.skipped[PUBLISHED] += claimed

@@ -118,7 +118,7 @@ def _note_merged(
     return sum(key in found for key in changed)
 
 
-def held(connection: sqlite3.Connection, ended_before_s: int) -> tuple[int, int]:
+def count_waiting(connection: sqlite3.Connection, ended_before_s: int) -> tuple[int, int]:
     """Records of tasks whose run is not there, and those among them that ended before."""
     count, orphans = connection.execute(_HELD, (ended_before_s,)).fetchone()
     return int(count), int(orphans)

@@ -34,7 +34,7 @@ _LRMS: Final = "sge"
 _LIMIT: Final = re.compile(r"(?:([0-9]{0,6}):([0-9]{0,6}):)?([0-9]{0,9})", re.ASCII)
 # For whom a request is: the whole job, its first task, or each of the others.
 _SCOPES: Final = ("global", "master", "slave")
-# What stands where nobody chose anything.
+# What Grid Engine writes where nobody chose anything.
 _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
 # fmt: off
 _FAILED: Final = {

@@ -80,7 +80,7 @@ TABLES: Final = f"""
         Importer TEXT NOT NULL,
         Path TEXT NOT NULL,         -- where it was last seen
         Modified REAL NOT NULL,     -- and its time of modification then
-        Bytes INTEGER NOT NULL,     -- of content that were taken, up to the end of a line
+        Bytes INTEGER NOT NULL,     -- of content that were read, up to the end of a line
         HeadBytes INTEGER NOT NULL, -- so many from the beginning,
         Head BLOB NOT NULL,         -- and their digest
         TailBytes INTEGER NOT NULL, -- so many before the place where reading goes on,
@@ -206,7 +206,7 @@ class ImportDatabase:
                 self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
 
     def _former_rows(self, jobs: Sequence[ImportedJob]) -> dict[str, int]:
-        """RecordIDs of those of the jobs that were taken back, which are forgotten with this."""
+        """RecordIDs of those of the jobs that were withdrawn; their withdrawal is forgotten with this."""
         if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)").fetchone()[0]:
             return {}
         ask = "SELECT JobID, RecordID FROM ImportTakenBack WHERE JobID = ?"
@@ -214,7 +214,7 @@ class ImportDatabase:
         self.connection.executemany("DELETE FROM ImportTakenBack WHERE JobID = ?", [(job_id,) for job_id in found])
         return found
 
-    def set_aside(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
+    def keep_bad_lines(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
         """Keep bad lines for people, inside a transaction; returns those that are new."""
         new = []
         for line in lines:

@@ -3,7 +3,7 @@ from where reading stopped.
 
 A file is recognised by its content: a digest of its beginning and one of the bytes before the
 position. So it is recognised as `X.0`, as `X.0.gz` and on another disk, and a file that was
-truncated and rewritten is not taken for the old one. Positions are stored in the imported database,
+truncated and rewritten is not consumed for the old one. Positions are stored in the imported database,
 in the transaction of the jobs that were read. Text may be in any encoding.
 """
 
@@ -118,9 +118,9 @@ _ROTATED: Final = re.compile(ROTATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePosition:
-    """A place in a content: so many bytes were taken, and the digests by which that content is known again."""
+    """A place in a content: how many bytes were read, and digests that identify the content."""
 
-    taken: int
+    consumed: int
     head_bytes: int
     head: bytes
     tail_bytes: int
@@ -157,18 +157,18 @@ class LogFile:
         """Whether the mark is a place in this content."""
         if len(self._head) < mark.head_bytes or _digest(self._head[: mark.head_bytes]) != mark.head:
             return False
-        self._stream.seek(mark.taken - mark.tail_bytes)
+        self._stream.seek(mark.consumed - mark.tail_bytes)
         tail = self._stream.read(mark.tail_bytes)
         return len(tail) == mark.tail_bytes and _digest(tail) == mark.tail
 
-    def mark(self, taken: int) -> FilePosition:
+    def mark(self, consumed: int) -> FilePosition:
         """The mark of the place where the line ends that `lines` gave last."""
         head = self._window if self._window_at == 0 else self._head
-        head = head[: min(taken, MARK_BYTES)]
-        end = taken - self._window_at
+        head = head[: min(consumed, MARK_BYTES)]
+        end = consumed - self._window_at
         tail = self._window[max(0, end - MARK_BYTES) : end]
         return FilePosition(
-            taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+            consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
         )
 
     def lines(self, start: int) -> Iterator[LogLine]:
@@ -204,21 +204,21 @@ class LogFile:
             at += len(chunk)
             yield chunk
 
-    def mark_after(self, taken: int, tail: bytes) -> FilePosition:
+    def mark_after(self, consumed: int, tail: bytes) -> FilePosition:
         """The mark of any place; `tail` is what is before it, `MARK_BYTES` of it where there are so many."""
-        head = tail if taken <= MARK_BYTES else self._head
-        if len(head) < min(taken, MARK_BYTES):  # the file was shorter when it was opened
+        head = tail if consumed <= MARK_BYTES else self._head
+        if len(head) < min(consumed, MARK_BYTES):  # the file was shorter when it was opened
             self._stream.seek(0)
             head = self._stream.read(MARK_BYTES)
         return FilePosition(
-            taken=taken, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+            consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
         )
 
-    def mark_before(self, taken: int) -> FilePosition:
+    def mark_before(self, consumed: int) -> FilePosition:
         """The mark of a place that was passed. No line can be read after it."""
-        start = max(0, taken - MARK_BYTES)
+        start = max(0, consumed - MARK_BYTES)
         self._stream.seek(start)
-        return self.mark_after(taken, self._stream.read(taken - start))
+        return self.mark_after(consumed, self._stream.read(consumed - start))
 
     def _long_line(self, beginning: bytes, at: int) -> LogLine | None:
         """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
@@ -321,7 +321,7 @@ def _digest(content: bytes) -> bytes:
 _COLUMNS: Final = "FileID, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail"
 _AT_PATH: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID DESC LIMIT 1"
 _ALL: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? ORDER BY FileID"
-_TAKEN: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
+_BYTES_READ: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
 _INSERT: Final = (
     "INSERT INTO ImportFile (Importer, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -368,8 +368,8 @@ class Cursors:
 
     def fitting(self, file: LogFile) -> list[FileCursor]:
         """Every place up to which this content was read, the farthest first."""
-        found = [cursor for cursor in self.all() if cursor.mark.taken and file.fits(cursor.mark)]
-        return sorted(found, key=lambda cursor: cursor.mark.taken, reverse=True)
+        found = [cursor for cursor in self.all() if cursor.mark.consumed and file.fits(cursor.mark)]
+        return sorted(found, key=lambda cursor: cursor.mark.consumed, reverse=True)
 
     def beginning(self, file: LogFile) -> FileCursor:
         """Of a content that is new."""
@@ -382,14 +382,14 @@ class Cursors:
     def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
         """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: Overtaken."""
         execute = self._database.connection.execute
-        place = (mark.taken, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
+        place = (mark.consumed, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
         modified = 0.0 if more else file.modified
         if cursor.number is None:
             number = execute(_INSERT, (self._importer, str(file.path), modified, *place)).lastrowid
         else:
             number = cursor.number
-            held = execute(_TAKEN, (number,)).fetchone()
-            if held is None or held[0] != cursor.mark.taken:
+            stored = execute(_BYTES_READ, (number,)).fetchone()
+            if stored is None or stored[0] != cursor.mark.consumed:
                 raise ReadElsewhere
             execute(_UPDATE, (str(file.path), modified, *place, number))
         return replace(cursor, number=number, path=str(file.path), modified=modified, mark=mark)
@@ -400,9 +400,9 @@ class Cursors:
 
 
 def _cursor(
-    number: int, path: str, modified: float, taken: int, head_bytes: int, head: bytes, tail_bytes: int, tail: bytes
+    number: int, path: str, modified: float, consumed: int, head_bytes: int, head: bytes, tail_bytes: int, tail: bytes
 ) -> FileCursor:
-    mark = FilePosition(taken=taken, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail)
+    mark = FilePosition(consumed=consumed, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail)
     return FileCursor(number=number, path=path, modified=modified, mark=mark)
 
 

@@ -48,17 +48,17 @@ def read_map(path: Path, key: str) -> dict[str, str]:
             continue
         word, _, value = (part.strip() for part in " ".join(line.split()).partition(" "))
         if not value:
-            problems.append(f"{path}:{number}: write a word and what it stands for, with a blank between them")
+            problems.append(f"{path}:{number}: write a word and its replacement, with a blank between them")
         elif not value.isprintable():
             problems.append(f"{path}:{number}: holds a character that cannot be seen; type the line again")
         elif found.setdefault(word, value) != value:
-            problems.append(f"{path}:{number}: {word!r} stands for something else on a line above")
+            problems.append(f"{path}:{number}: {word!r} has another replacement on a line above")
     if problems:
         raise ConfigError(problems)
     return found
 
 
-# What decides when something is read or told, but not what a row says.
+# What decides when something is read or reported, but not what a row contains.
 _NO_RULES: Final = frozenset(
     {
         *("cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),

@@ -28,7 +28,7 @@ from publisher.sources.sonar.site_mapping import Options
 # In one transaction.
 _BATCH_RECORDS: Final = 1000
 _BATCH_PIECES: Final = 200
-# A file whose first pieces are all bad is not what it was taken for, and is left alone.
+# A file whose first pieces are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
 _MOST_CLUSTERS: Final = 20
 _MOST_ERRORS: Final = 1000

@@ -102,7 +102,7 @@ def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[i
 
 
 def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
-    """Of a run, where any sample of it is there. Each sample stands for the time since the one before.
+    """Of a run, where any sample of it is there. Each sample covers the time since the one before.
 
     With fewer samples than nine in ten of those that fit into the run, its GPU time is unknown.
     """
@@ -152,7 +152,7 @@ def _number(value: object) -> float:
 
 
 SYSTEM_TABLES: Final = """
-    -- The newest that sysinfo told of each node.
+    -- The newest that sysinfo reported of each node.
     CREATE TABLE IF NOT EXISTS SonarNode (
         Node TEXT PRIMARY KEY,
         Taken INTEGER NOT NULL,

@@ -52,7 +52,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """`at` is when it was taken, epoch seconds; `attributes` is what it holds, or nothing for errors."""
+    """`at` is when it was measured, epoch seconds; `attributes` is what it holds, or nothing for errors."""
 
     kind: EnvelopeKind
     at: int
@@ -156,7 +156,7 @@ def _word(value: object) -> str:
 
 # Sonar writes at most 500 records into an envelope, some 300 kB; before it did so, the largest had some megabytes.
 MOST_ENVELOPE_BYTES: Final = 8 * 1024 * 1024
-# How every envelope begins. Inside of one it cannot stand: there a quote would have a backslash before it.
+# How every envelope begins. It cannot occur inside one: there a quote would have a backslash before it.
 _BEGINNING: Final = re.compile(rb'\{\s{0,64}"meta"\s{0,64}:')
 _MOST_BEGINNING: Final = 256  # bytes, generously
 _LOOKED_AT: Final = 2 * KEPT_BYTES  # for a token, in what is set aside
@@ -200,16 +200,16 @@ class EnvelopeReader:
 
     @property
     def unfinished(self) -> int:
-        """Bytes at the end that wait for their rest, when all pieces were taken."""
+        """Bytes at the end that wait for their rest, when all pieces were read."""
         return self._base + len(self._buffer) - self._at
 
-    def tail(self, taken: int) -> bytes:
+    def tail(self, consumed: int) -> bytes:
         """What is before the place where the piece ends that was given last: for its mark, which takes longer to make."""
-        end = taken - self._base
+        end = consumed - self._base
         return self._buffer[max(0, end - MARK_BYTES) : end]
 
-    def mark(self, taken: int, tail: bytes) -> FilePosition:
-        return self._file.mark_after(taken, tail)
+    def mark(self, consumed: int, tail: bytes) -> FilePosition:
+        return self._file.mark_after(consumed, tail)
 
     def pieces(self) -> Iterator[Piece]:
         """Until the end, or to where the last object is not whole: its writer is not done. A compressed file has no writer."""

@@ -201,7 +201,7 @@ class SonarImporter:
     def _content(self, run: _ImportRun, cursor: FileCursor | None, file: LogFile) -> None:
         if cursor is None:
             cursor = FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
-        start = cursor.mark.taken if file.fits(cursor.mark) else 0
+        start = cursor.mark.consumed if file.fits(cursor.mark) else 0
         reader = EnvelopeReader(file, start)
         first = start == 0
         for batch, mark in self._batches.read(file.path, reader):
@@ -231,7 +231,7 @@ class SonarImporter:
                 keep_node(connection, node)
             for partitions in batch.partitions:
                 keep_partitions(connection, partitions)
-            bad: list[BadLine] = run.accounting.set_aside(NAME, batch.bad)
+            bad: list[BadLine] = run.accounting.keep_bad_lines(NAME, batch.bad)
         report = run.report
         report.count_lines(batch.lines)
         report.duplicates += duplicates
@@ -266,14 +266,14 @@ class SonarImporter:
         """What the database holds in the end, and what to report."""
         report, accounting = run.report, run.accounting
         with accounting.transaction():
-            left = waiting(accounting.connection, run.now - self._options.overdue_after_s)
+            unfinished = waiting(accounting.connection, run.now - self._options.overdue_after_s)
             report.notes += doubts.notes(accounting.connection, self._options)
-        report.held, report.orphans = left.jobs + left.steps, left.overdue_steps
-        report.set_aside = accounting.bad_lines(NAME)
+        report.held, report.orphans = unfinished.jobs + unfinished.steps, unfinished.overdue_steps
+        report.bad_kept = accounting.bad_lines(NAME)
         report.aborted = accounting.aborted()
-        if left.overdue_jobs:
+        if unfinished.overdue_jobs:
             report.notes.append(
-                f"{plural(left.overdue_jobs, 'job was', 'jobs were')} seen waiting or running long ago, and never since: "
+                f"{plural(unfinished.overdue_jobs, 'job was', 'jobs were')} seen waiting or running long ago, and never since: "
                 "Sonar collects no "
                 "jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
             )
@@ -308,5 +308,5 @@ def _untouched(path: Path, cursor: FileCursor) -> bool:
         found = path.stat()
     except OSError:
         return False  # opening it tells the trouble
-    whole = found.st_size == cursor.mark.taken or path.suffix in SUFFIXES
-    return whole and found.st_mtime == cursor.modified and cursor.mark.taken > 0
+    whole = found.st_size == cursor.mark.consumed or path.suffix in SUFFIXES
+    return whole and found.st_mtime == cursor.modified and cursor.mark.consumed > 0

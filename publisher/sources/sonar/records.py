@@ -54,7 +54,7 @@ def _read(text: str) -> tuple[str, int | None]:
 
 
 def read_moment(text: object) -> int:
-    """Epoch seconds of a time that was taken when it was written, so that its offset is right. Raises: BadTime."""
+    """Epoch seconds of a time that was measured when it was written, so that its offset is right. Raises: BadTime."""
     clock, offset = read_time(text)
     if offset is None:
         raise BadTime(f"{clock} has no offset from UTC")

@@ -30,7 +30,7 @@ from publisher.sources.sonar.runs import SlurmRun
 NAME: Final = "sonar"
 _LRMS: Final = "slurm"
 _MOST_S: Final = 2**53
-# What formulas of charges may ask for, and where it stands among what is said about a job.
+# What formulas of charges may use, and the field of the job that has it.
 _QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing"}
 _MOST_THREADS: Final = 64
 

@@ -139,7 +139,7 @@ class AmsTransport:
     def preflight(self) -> tuple[Step, ...]:
         """Token, then the right to publish as the user's profile tells it, up to the first trouble.
 
-        The token is asked for again each time, so that a binding that was taken back shows.
+        The token is asked for again each time, so that a withdrawn binding shows.
         """
         self._token = ""
         decision = self._ensure_token()

@@ -211,7 +211,7 @@ def _try_out(path: Path, key: SigningKey) -> None:
 
 
 def _is_pss(content: bytes) -> bool:
-    """Whether a key is bound to PSS. The library does not tell; the object id stands within the first line of its PKCS#8."""
+    """Whether a key is bound to PSS. The library does not say; the object id is within the first line of its PKCS#8."""
     _, found, rest = content.partition(b"-----BEGIN PRIVATE KEY-----")
     return bool(found) and _RSA_PSS in b64decode(b"".join(rest.split(maxsplit=1)[:1]))
 

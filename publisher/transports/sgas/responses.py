@@ -409,7 +409,7 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
     Copies of one record share a key. A record that is missing while no key is left over was not stored. Keys that are left
     over are of records whose names nobody here can tell: stored, but which is which is not known.
     """
-    row_ids: dict[str, str] = {}
+    remote_ids: dict[str, str] = {}
     renamed = missing = 0
     left = set(reply)
     for record_id, job_id in records:
@@ -418,11 +418,11 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
             missing += 1
             continue
         left.discard(name)
-        row_ids[job_id or record_id] = reply[name]
+        remote_ids[job_id or record_id] = reply[name]
         renamed += name != record_id
     if missing and not left:
         rule = ResponseRule(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
         return _receipt(rule, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
     strange = renamed + missing
     note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
-    return Receipt(verdict=Verdict.DELIVERED, row_ids=row_ids, reason=note)
+    return Receipt(verdict=Verdict.DELIVERED, remote_ids=remote_ids, reason=note)

@@ -1,6 +1,6 @@
 """Which runs were delivered: by place where the rows of a database still have their numbers, by key everywhere else.
 
-JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a job of it stands in the
+JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a job of it is in the
 block of its row, and a run that is not there was not delivered from there. That the numbering holds is *shown*, never assumed:
 the row that was read last is still the same job (`holds`, asked after a page was read), and no row from which a job was
 delivered has another one (a database that was made anew may end with the same job). Otherwise another numbering begins.
@@ -102,7 +102,7 @@ class DeliveredRuns:
         self._by_key = RunIndex(database)
 
     def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
-        """The latest delivery of each of the runs. A row is where the run stands now, None where that is not known."""
+        """The latest delivery of each of the runs. A row is where the run is now, None where that is not known."""
         found: dict[JobKey, PagedRun] = {}
         for file, blocks in _by_block(runs).items():
             _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in runs))
@@ -152,7 +152,7 @@ class DeliveredRuns:
         return [number for number, _, has_pages in self._numberings(target) if has_pages]
 
     def _deliveries(self, target: int, file: str, blocks: Mapping[int, Mapping[int, int]]) -> Iterator[PagedRun]:
-        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they stand now, and their digests."""
+        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they are now, and their digests."""
         numberings = self._numberings(target)
         current = _current(numberings, file)
         others = [number for number, _, has_pages in numberings if has_pages]

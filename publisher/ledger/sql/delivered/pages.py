@@ -13,7 +13,7 @@ run's, four of each end time, three of each fingerprint, two of its row's place 
       91c2d4 | 0e2b77     fingerprints of the values that were sent
         0000 | 0107       rows, counted from the first of the block
 
-A run that went out again stands in the pages of both messages; the later message tells what the receiver has.
+A run that was sent again is in the pages of both messages; the later message is what the receiver has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SELECT numbering, block, runs FROM delivered_page WHERE message = :message ORDER
 _NEWEST = "SELECT coalesce(max(id), 0) FROM delivered_page"
 _BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering = :numbering"
 
-# A run where its row stands: database ('' where that is not known), RecordID, key, end time, fingerprint.
+# A run and its row: database ('' where that is not known), RecordID, key, end time, fingerprint.
 PlacedRun = tuple[str, int, JobKey, Epoch, int]
 # Key, end time, fingerprint, row in the block.
 _PackedRun = tuple[JobKey, Epoch, int, int]

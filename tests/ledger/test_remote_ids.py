@@ -81,7 +81,7 @@ def deliver(ledger: SqlLedger, jobs: list[JobRecord], ids: dict[str, str], at: i
     records = rendered(*jobs)
     sent = message(records, made_at=NOW + timedelta(seconds=at))
     ledger.prepare(sent, records, Progress(), "p")
-    ledger.sent(sent, remote_id="", row_ids=ids, now=NOW)
+    ledger.sent(sent, remote_id="", remote_ids=ids, now=NOW)
 
 
 @pytest.fixture
