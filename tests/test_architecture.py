@@ -152,7 +152,6 @@ LOADERS = {
     "transports/__init__.py",
     "transports/ams/__init__.py",  # options are read without what makes a transport of them
     "transports/http/lazy_session.py",  # requests, with the first message
-    "transports/http/retry.py",  # email.utils, for a date that is hardly ever sent
     "transports/sgas/__init__.py",
     "transports/spool/__init__.py",
 }

@@ -5,6 +5,7 @@ Pure arithmetic; chance and time come in as arguments, and waiting is somebody e
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -12,6 +13,8 @@ FIRST_S: Final = 2.0
 LONGEST_S: Final = 60.0
 # A balancer that asks for an hour gets the next round instead.
 LONGEST_ASKED_S: Final = 300.0
+# The form of today and the two obsolete ones. Not `email.utils`, which takes long to load for answers that are few.
+_HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 
 class RetrySchedule(NamedTuple):
@@ -43,12 +46,7 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
     text = retry_after.strip()
     if text.isascii() and text.isdecimal():
         return float(text[:9])
-    from email.utils import parsedate_to_datetime  # slow to load, for answers that are few
-
-    try:
-        moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - now).total_seconds())
+    for form in _HTTP_DATES:
+        with suppress(ValueError):
+            return max(0.0, (datetime.strptime(text, form).replace(tzinfo=UTC) - now).total_seconds())
+    return None
