@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
@@ -54,8 +54,10 @@ class BadLine(NamedTuple):
     digest: bytes  # of the whole line: the same line is set aside once, wherever it is met again
 
 
+_SHOWN_BAD: Final = 100
+
 Watch = Callable[[int], None]
-"""Told how many records more have been read, after each step."""
+"""Called with how many records more have been read, after each step."""
 
 
 def unwatched(more: int) -> None:
@@ -91,6 +93,11 @@ class ImportReport:
         """So many records were written down with what they are."""
         self.lines += more
         self.watch(more)
+
+    def count_bad(self, lines: Sequence[BadLine]) -> None:
+        """These lines were set aside for the first time."""
+        self.bad += len(lines)
+        self.bad_lines += lines[: _SHOWN_BAD - len(self.bad_lines)]
 
     @property
     def exit_status(self) -> int:

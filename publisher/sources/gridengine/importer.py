@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, count_waiting, is_parallel, merge
@@ -35,7 +35,7 @@ from publisher.sources.importing.log_files import (
     opened,
     rotated_siblings,
 )
-from publisher.sources.importing.site_mapping import note_of_change
+from publisher.sources.importing.site_mapping import begin_import
 
 __all__ = ["GridEngineImporter", "Options", "create"]
 
@@ -49,7 +49,6 @@ _FILES: Final = ("accounting", "accounting.jsonl")
 # cores busy: 34,300 to 35,500 in a second of processor time; 66 MiB, also with 1,000,000. 4,000 at once are a tenth slower.
 _BATCH_LINES: Final = 500
 _SECOND: Final = 1_000_000  # µs
-_SHOWN_BAD: Final = 100
 # A file whose first lines are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
 
@@ -109,10 +108,7 @@ class GridEngineImporter:
             closing(ImportDatabase(database, TABLES)) as accounting,
             closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
         ):
-            self._check_cluster(accounting)
-            with accounting.transaction():
-                note = note_of_change(accounting, _NAME, self._site.rules)
-            report.notes += [note] if note else []
+            report.notes += begin_import(accounting, _NAME, options.cluster, self._site.rules)
             run = _Import(
                 accounting=accounting,
                 cursors=Cursors(accounting, _NAME),
@@ -137,15 +133,6 @@ class GridEngineImporter:
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
-
-    def _check_cluster(self, accounting: ImportDatabase) -> None:
-        with accounting.transaction():
-            cluster = accounting.settle("GRIDENGINE_CLUSTER", self._options.cluster)
-            if cluster != self._options.cluster:
-                raise UsageError(
-                    f"{accounting.path}: holds jobs of the cluster {cluster}; under the name {self._options.cluster} "
-                    "they would count twice: correct importers.gridengine.cluster, or name another file with --database"
-                )
 
     def _path(self, run: _Import, path: Path) -> None:
         """A file, after what rotation made of it since the last time; or the files of a directory."""
@@ -297,8 +284,7 @@ class GridEngineImporter:
         report.merged += merged.merged
         report.duplicates += len(own) - serial.inserted - serial.updated + merged.duplicates
         report.skipped.update(batch.skipped)
-        report.bad += len(bad)
-        report.bad_lines += bad[: _SHOWN_BAD - len(report.bad_lines)]
+        report.count_bad(bad)
         return moved
 
 

@@ -1,4 +1,4 @@
-"""What a site says about its Grid Engine, and records of it as rows of AAR."""
+"""What a site configures for its Grid Engine, and records of it as rows of AAR."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from publisher.sources.gridengine.parallel_jobs import ParallelRun
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.arc_jobs import WAIT_S
-from publisher.sources.importing.site_mapping import (
-    UnmappedVo,
-    check_submit_host,
-    is_host_name,
-    left_out,
-    rule_of,
-    rules_of,
-    site_map,
-)
+from publisher.sources.importing.site_mapping import SiteMapping, UnmappedVo, check_submit_host, is_host_name
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -111,7 +103,7 @@ class Options:
     orphans_after_s: int = 30 * 86_400
 
 
-class GridEngineMapping:
+class GridEngineMapping(SiteMapping):
     """Makes rows of records. Reads the map files once."""
 
     def __init__(self, options: Options) -> None:
@@ -119,25 +111,17 @@ class GridEngineMapping:
         self._options = options
         self._by_clock = options.wall_from is GridEngineWall.TIMES
         self._endpoint = ("gridengine", options.submit_host or f"gridengine://{options.cluster}")
-        self._users = site_map(options.user_map, _NAME, "user_map")
-        self._vo_maps = (
-            site_map(options.project_vo_map, _NAME, "project_vo_map"),
-            site_map(options.group_vo_map, _NAME, "group_vo_map"),
-            site_map(options.user_vo_map, _NAME, "user_vo_map"),
-        )
-        maps = dict(zip(("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, strict=True))
-        self.rules = rules_of(options, maps | {"user_map": self._users})
-        self._maps_vos = any(self._vo_maps) or options.unmapped_vo is UnmappedVo.LOCAL
-        self._excludes = bool(options.exclude_users or options.exclude_groups or options.exclude_queues)
+        vo_maps, excludes = ("project_vo_map", "group_vo_map", "user_vo_map"), ("users", "groups", "queues")
+        super().__init__(_NAME, options, vo_maps=vo_maps, excludes=[f"exclude_{name}" for name in excludes])
+        self._is_exclusive = any(self._excludes.values())
         self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
         self._limit = lru_cache(maxsize=10_000)(_requested_limit)
-        self._left_out = lru_cache(maxsize=10_000)(self._excluded)
         self._single = lru_cache(maxsize=1_000)(self._on_single_host)
 
     def skips(self, record: GridEngineRecord) -> str:
         """Why a record is not usage, or ''."""
         if record.ran:
-            return self._left_out(record.owner, record.unix_group, record.queue) if self._excludes else ""
+            return self._left_out(record.owner, record.unix_group, record.queue) if self._is_exclusive else ""
         meaning = f"failed {record.failed}, {_FAILED[record.failed]}" if record.failed in _FAILED else "unknown code"
         if record.started_us:
             return f"ended before it started ({meaning})"
@@ -170,7 +154,7 @@ class GridEngineMapping:
             self._endpoint,
             record.queue,
             self._users.get(record.owner, ""),
-            self._vo(record),
+            self._vo((record.project, record.unix_group, record.owner), record.unix_group),
             _status(record),
             record.exit_status,
             record.submitted_us // _SECOND or started,
@@ -191,19 +175,11 @@ class GridEngineMapping:
 
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
-        options, user, group = self._options, job.local_user, job.local_group
+        options = self._options
         project = job.projects[0] if job.projects else ""
-        words = zip(
-            ("project_vo_map", "group_vo_map", "user_vo_map"), self._vo_maps, (project, group, user), strict=True
-        )
-        vo = f"importers.gridengine.unmapped_vo: {options.unmapped_vo}"
-        local = bool(group) and job.vo == f"local-{group}"
         columns = ", ".join(options.project_from)
         return [
-            ImportRule(
-                "user", rule_of(job.user, _NAME, [("user_map", self._users, user)], "no line of user_map names it")
-            ),
-            ImportRule("vo", vo if local else rule_of(job.vo, _NAME, list(words), vo)),
+            *self._identity_rules(job, (project, job.local_group, job.local_user)),
             ImportRule("projects", f"importers.gridengine.project_from: the first of {columns} that somebody chose"),
             ImportRule("wall_s", f"importers.gridengine.wall_from: {_WALL_RULES[options.wall_from]}"),
             ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
@@ -212,16 +188,6 @@ class GridEngineMapping:
             ImportRule("gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"),
             ImportRule("endpoint", "importers.gridengine.submit_host" if options.submit_host else "the cluster"),
         ]
-
-    def _vo(self, record: GridEngineRecord) -> str:
-        if not self._maps_vos:
-            return ""
-        for known, name in zip(self._vo_maps, (record.project, record.unix_group, record.owner), strict=True):
-            if name in known:
-                return known[name]
-        if self._options.unmapped_vo is UnmappedVo.LOCAL and record.unix_group:
-            return f"local-{record.unix_group}"
-        return ""
 
     def _extra(self, record: GridEngineRecord, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         local_user = f"{record.owner}:{record.unix_group}" if record.unix_group else record.owner
@@ -247,15 +213,6 @@ class GridEngineMapping:
 
     def _on_single_host(self, pe: str) -> bool:
         return bool(pe) and any(fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes)
-
-    def _excluded(self, owner: str, group: str, queue: str) -> str:
-        options = self._options
-        lists = (
-            (owner, options.exclude_users, "exclude_users"),
-            (group, options.exclude_groups, "exclude_groups"),
-            (queue, options.exclude_queues, "exclude_queues"),
-        )
-        return left_out(lists)
 
     def _slave_hosts(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> int:
         """On how many hosts slave tasks ran; 0 where that is not known."""

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.model.errors import ConfigError
+from publisher.model.errors import ConfigError, UsageError
+from publisher.model.job import JobRecord
+from publisher.sources.importers import ImportRule
 from publisher.sources.importing.database import ImportDatabase
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -80,8 +83,24 @@ def rules_of(options: Any, maps: Maps) -> dict[str, str]:
     return digests
 
 
-def note_of_change(accounting: ImportDatabase, importer: str, rules: Mapping[str, str]) -> str:
-    """Keep the rules of today; what to tell when those were others by which jobs were imported, or ''. Inside a transaction."""
+def begin_import(accounting: ImportDatabase, importer: str, cluster: str, rules: Mapping[str, str]) -> list[str]:
+    """Check that the database is this cluster's, and keep the rules of today. Returns what to note of a change.
+
+    Raises: UsageError for another cluster's.
+    """
+    with accounting.transaction():
+        stored = accounting.settle(f"{importer.upper()}_CLUSTER", cluster)
+        if stored != cluster:
+            raise UsageError(
+                f"{accounting.path}: holds jobs of the cluster {stored}; under the name {cluster} they would count twice: "
+                f"correct importers.{importer}.cluster, or name another file with --database"
+            )
+        note = _note_of_change(accounting, importer, rules)
+    return [note] if note else []
+
+
+def _note_of_change(accounting: ImportDatabase, importer: str, rules: Mapping[str, str]) -> str:
+    """Keep the rules of today; what to report when jobs were imported by others, or ''. Inside a transaction."""
     key, today = f"{importer.upper()}_RULES", json.dumps(dict(rules), sort_keys=True)
     before = accounting.settle(key, today)
     if before == today:
@@ -131,12 +150,51 @@ def site_map(path: Path | None, importer: str, key: str) -> Mapping[str, str]:
     return {} if path is None else read_map(path, f"importers.{importer}.{key}")
 
 
-def left_out(checks: Sequence[tuple[str, Sequence[str], str]]) -> str:
-    """Why a job is not wanted, or ''. Each check is a name, patterns over it, and the key that holds these."""
-    for name, patterns, key in checks:
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
-            return f"left out by {key}"
-    return ""
+class SiteMapping:
+    """What the mappings of all importers share: users and VOs by the site's maps, and which jobs to leave out.
+
+    `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they are asked about.
+    """
+
+    def __init__(
+        self, importer: str, options: Any, *, vo_maps: Sequence[str], excludes: Sequence[str], maps: Sequence[str] = ()
+    ) -> None:
+        """Raises: ConfigError when a map file cannot be read or is wrong."""
+        self._importer = importer
+        self._unmapped_vo: UnmappedVo = options.unmapped_vo
+        self._maps = {key: site_map(getattr(options, key), importer, key) for key in ("user_map", *vo_maps, *maps)}
+        self._users = self._maps["user_map"]
+        self._vo_maps = {key: self._maps[key] for key in vo_maps}
+        self._has_vos = any(self._vo_maps.values()) or self._unmapped_vo is UnmappedVo.LOCAL
+        self._excludes = {key: getattr(options, key) for key in excludes}
+        self._left_out = lru_cache(maxsize=10_000)(self._excluded)
+        self.rules = rules_of(options, self._maps)
+
+    def _vo(self, names: Sequence[str], group: str) -> str:
+        if not self._has_vos:
+            return ""
+        for known, name in zip(self._vo_maps.values(), names, strict=True):
+            if name in known:
+                return known[name]
+        return f"local-{group}" if group and self._unmapped_vo is UnmappedVo.LOCAL else ""
+
+    def _excluded(self, *names: str) -> str:
+        """Why a job is not wanted, or ''."""
+        for name, (key, patterns) in zip(names, self._excludes.items(), strict=True):
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                return f"left out by {key}"
+        return ""
+
+    def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
+        """How a job's user and VO came about; `names` as for `_vo`."""
+        user = rule_of(
+            job.user, self._importer, [("user_map", self._users, job.local_user)], "no line of user_map names it"
+        )
+        vo = f"importers.{self._importer}.unmapped_vo: {self._unmapped_vo}"
+        if not job.local_group or job.vo != f"local-{job.local_group}":
+            asked = [(key, known, name) for (key, known), name in zip(self._vo_maps.items(), names, strict=True)]
+            vo = rule_of(job.vo, self._importer, asked, vo)
+        return [ImportRule("user", user), ImportRule("vo", vo)]
 
 
 def rule_of(value: str, importer: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:

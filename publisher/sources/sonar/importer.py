@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
@@ -30,7 +30,7 @@ from publisher.sources.importing.log_files import (
     ReadElsewhere,
     opened,
 )
-from publisher.sources.importing.site_mapping import note_of_change
+from publisher.sources.importing.site_mapping import begin_import
 from publisher.sources.sonar.batch_reader import BatchReader, EnvelopeBatch
 from publisher.sources.sonar.cluster import SAMPLE_TABLES as SAMPLE_TABLES
 from publisher.sources.sonar.cluster import SYSTEM_TABLES as SYSTEM_TABLES
@@ -53,7 +53,6 @@ _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
 _SAMPLE: Final = re.compile(r"0\+sample-")
 _ORPHANS: Final = ("job known only by its steps", "jobs known only by their steps")
 _SETTLED_AT_ONCE: Final = 500
-_SHOWN_BAD: Final = 100
 _SHOWN_ERRORS: Final = 10
 _SHOWN_FILES: Final = 10
 _RECENT_S: Final = 8 * 86_400  # longer ago, a file was surely read whole before it was removed
@@ -94,10 +93,7 @@ class SonarImporter:
             closing(ImportDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting,
             closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
         ):
-            self._check_cluster(accounting)
-            with accounting.transaction():
-                note = note_of_change(accounting, NAME, self._site.rules)
-            report.notes += [note] if note else []
+            report.notes += begin_import(accounting, NAME, options.cluster, self._site.rules)
             run = _ImportRun(
                 accounting=accounting,
                 cursors=Cursors(accounting, NAME),
@@ -113,15 +109,6 @@ class SonarImporter:
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
-
-    def _check_cluster(self, accounting: ImportDatabase) -> None:
-        with accounting.transaction():
-            cluster = accounting.settle("SONAR_CLUSTER", self._options.cluster)
-            if cluster != self._options.cluster:
-                raise UsageError(
-                    f"{accounting.path}: holds jobs of the cluster {cluster}; under the name {self._options.cluster} "
-                    "they would count twice: correct importers.sonar.cluster, or name another file with --database"
-                )
 
     def _path(self, run: _ImportRun, path: Path) -> None:
         """A file of any name, or all files of a tree that Sonar names so."""
@@ -236,8 +223,7 @@ class SonarImporter:
         report.count_lines(batch.lines)
         report.duplicates += duplicates
         report.skipped.update(batch.skipped)
-        report.bad += len(bad)
-        report.bad_lines += bad[: _SHOWN_BAD - len(report.bad_lines)]
+        report.count_bad(bad)
         run.errors.update(batch.errors)
         return moved
 

@@ -1,4 +1,4 @@
-"""What a site says about its cluster that Sonar watches, and runs of jobs as rows of AAR."""
+"""What a site configures for the cluster that Sonar watches, and runs of jobs as rows of AAR."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.arc_jobs import WAIT_S
-from publisher.sources.importing.site_mapping import (
-    UnmappedVo,
-    check_submit_host,
-    is_host_name,
-    left_out,
-    rule_of,
-    rules_of,
-    site_map,
-)
+from publisher.sources.importing.site_mapping import SiteMapping, UnmappedVo, check_submit_host, is_host_name, rule_of
 from publisher.sources.sonar.cluster import GpuUse
 from publisher.sources.sonar.records import Clock, node_names
 from publisher.sources.sonar.runs import SlurmRun
@@ -101,7 +93,7 @@ class Options:
     exclude_states: tuple[str, ...] = ()
 
 
-class SonarMapping:
+class SonarMapping(SiteMapping):
     """Makes rows of runs. Reads the map files once."""
 
     def __init__(self, options: Options) -> None:
@@ -110,20 +102,14 @@ class SonarMapping:
         self.clock = Clock(ZoneInfo(options.time_zone) if options.time_zone else None)
         self._endpoint = ("slurm", options.submit_host or f"slurm://{options.cluster}")
         self._threads = options.threads_per_core or 1
-        self._users = site_map(options.user_map, NAME, "user_map")
-        self._account_vos = site_map(options.account_vo_map, NAME, "account_vo_map")
-        self._user_vos = site_map(options.user_vo_map, NAME, "user_vo_map")
-        self._projects = site_map(options.account_project_map, NAME, "account_project_map")
-        self.rules = rules_of(
+        super().__init__(
+            NAME,
             options,
-            {
-                "user_map": self._users,
-                "account_vo_map": self._account_vos,
-                "user_vo_map": self._user_vos,
-                "account_project_map": self._projects,
-            },
+            vo_maps=("account_vo_map", "user_vo_map"),
+            excludes=[f"exclude_{name}" for name in ("users", "accounts", "partitions", "states")],
+            maps=("account_project_map",),
         )
-        self._left_out = lru_cache(maxsize=10_000)(self._excluded)
+        self._projects = self._maps["account_project_map"]
         self._hosts = lru_cache(maxsize=1_000)(node_names)
 
     def skips(self, run: SlurmRun) -> str:
@@ -157,7 +143,7 @@ class SonarMapping:
             self._endpoint,
             get("partition", ""),
             self._users.get(get("user", ""), ""),
-            self._vo(get("account", ""), get("user", "")),
+            self._vo((get("account", ""), get("user", "")), get("account", "")),
             _status(get("state", "")),
             _exit_code(run),
             run.submitted_at,
@@ -178,20 +164,14 @@ class SonarMapping:
 
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
-        options, user, account = self._options, job.local_user, job.local_group
-        vo_maps = [("account_vo_map", self._account_vos, account), ("user_vo_map", self._user_vos, user)]
-        vo = f"importers.sonar.unmapped_vo: {options.unmapped_vo}"
-        local = bool(account) and job.vo == f"local-{account}"
+        options, account = self._options, job.local_group
         project = job.projects[0] if job.projects else ""
         projects = [("account_project_map", self._projects, account)]
         times = (
             f"importers.sonar.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
         )
         return [
-            ImportRule(
-                "user", rule_of(job.user, NAME, [("user_map", self._users, user)], "no line of user_map names it")
-            ),
-            ImportRule("vo", vo if local else rule_of(job.vo, NAME, vo_maps, vo)),
+            *self._identity_rules(job, (account, job.local_user)),
             ImportRule(
                 "projects",
                 "the account" if project == account else rule_of(project, NAME, projects, "the job has no account"),
@@ -214,12 +194,6 @@ class SonarMapping:
         # The number 0 of a task is never written.
         return f"{array}_{run.fields.get('task', 0)}" if array and self._options.array_ids else str(job)
 
-    def _vo(self, account: str, user: str) -> str:
-        vo = self._account_vos.get(account) or self._user_vos.get(user)
-        if not vo and self._options.unmapped_vo is UnmappedVo.LOCAL and account:
-            return f"local-{account}"
-        return vo or ""
-
     def _extra(self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None) -> tuple[tuple[str, str], ...]:
         get = run.fields.get
         user, account = get("user", ""), get("account", "")
@@ -237,16 +211,6 @@ class SonarMapping:
         # Zeros are not written: a job of which nothing is said was never suspended.
         extra.append(("quantity.SecsPreSuspend", str(get("suspended", 0))))
         return tuple((key, value) for key, value in extra if value)
-
-    def _excluded(self, user: str, account: str, partition: str, state: str) -> str:
-        options = self._options
-        lists = (
-            (user, options.exclude_users, "exclude_users"),
-            (account, options.exclude_accounts, "exclude_accounts"),
-            (partition, options.exclude_partitions, "exclude_partitions"),
-            (state, options.exclude_states, "exclude_states"),
-        )
-        return left_out(lists)
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:
