@@ -583,7 +583,7 @@ def test_maps_give_names_and_vos(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("ada\n", "m:1: write a word and its replacement"),
-        ("ada x\n\nada y\n", "m:3: 'ada' stands for something else"),
+        ("ada x\n\nada y\n", "m:3: 'ada' has another replacement"),
         ("ada x\x07y\n", "m:1: holds a character that cannot be seen"),
         (None, "cannot be read: No such file"),
     ],
