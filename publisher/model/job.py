@@ -1,5 +1,5 @@
-"""Job records: one finished run of a job, as a source saw it, and groups of runs that differ only
-in identity, times and usage.
+"""Job records: one finished run of a job, as a source saw it, and runs as columns for those who only
+count them.
 
 Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay
 representable, so that the job can be quarantined by name. Everything else in this project uses
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple, NewType, cast
@@ -198,30 +198,46 @@ def _fingerprint(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
 
 
-# RecordID, JobID, LocalJobID, end (epoch seconds), wall time, CPU time of user and kernel (seconds). A tuple, because one is
-# made for every job, and nothing else.
-RunTuple = tuple[int, JobId, str, Epoch, int, int, int]
+class RunColumns(NamedTuple):
+    """Complete runs of one database as columns, in the order of their rows (hot path).
 
+    `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores;
+    whatever else the example has is its own. Runs that share all of that have the very same object. Ends are epoch seconds,
+    times are seconds, and every run is known to have started after 1970.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobGroup:
-    """Complete runs with the example's status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores.
-
-    Their start is known to lie after 1970. Whatever else the example has is its own.
+        RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700], [60, 61], [50, 0], [1, 0],
+                   [example, example])
     """
 
-    example: JobRecord
-    runs: Sequence[RunTuple]
+    database: str
+    record_ids: Sequence[int]
+    job_ids: Sequence[JobId]
+    local_ids: Sequence[str]
+    ended_at: Sequence[Epoch]
+    wall_s: Sequence[int]
+    cpu_user_s: Sequence[int]
+    cpu_kernel_s: Sequence[int]
+    examples: Sequence[JobRecord]
 
+    def rows(self, places: Iterable[int]) -> list[RowRef]:
+        """Where the runs at these places of the columns stand."""
+        return [RowRef(database=self.database, record_id=self.record_ids[place]) for place in places]
 
-def run_fingerprints(status: str, values: Iterable[tuple[int, int, int, int]], nodes: int, cores: int) -> list[int]:
-    """The `values_fingerprint` of runs from their end, wall time and CPU times, as `RunValues.fingerprint` has it.
+    def keys(self) -> list[JobKey]:
+        """The `job_key` of each run."""
+        return job_keys(self.job_ids, self.local_ids)
 
-    A text made in one step where that makes the repr of a tuple: 0.35 µs a run against 0.9.
-    """
-    before = zlib.crc32(f"({status!r}, ".encode("utf-8", "surrogateescape"))
-    after = f", {nodes!r}, {cores!r})"
-    return [
-        zlib.crc32(f"{end!r}, {wall!r}, {user!r}, {kernel!r}{after}".encode(), before) & 0xFFFFFF or 1
-        for end, wall, user, kernel in values
-    ]
+    def fingerprints(self) -> list[int]:
+        """The `RunValues.fingerprint` of each run."""
+        crc32 = zlib.crc32
+        return [
+            crc32(
+                f"({job.status!r}, {end!r}, {wall!r}, {user!r}, {kernel!r}, {job.node_count or 0!r}, {job.cpu_count or 0!r})"
+                .encode("utf-8", "surrogateescape")
+            )
+            & 0xFFFFFF
+            or 1
+            for job, end, wall, user, kernel in zip(
+                self.examples, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True
+            )
+        ]

@@ -1,41 +1,42 @@
-"""Rows of AAR put together with those that are alike, for who only counts them; a look of its own for every strange one.
+"""Pages of runs as columns, for those who only count jobs; a look of its own for every strange row (hot path).
 
-What a row points to and how many nodes and cores it had make its kind; of each kind one row is read whole. A row is strange
-when it is not complete, when its numbers are not plain ones, or when its texts need unescaping: it is read whole itself.
-4 µs a job where reading all of them whole takes 19, of it 3 SQLite's own.
+What a row points to and how many nodes and cores it had make its kind; of each kind one row is read whole, as the example of
+its runs (`model.job.RunColumns`). A row is strange when it is not complete, when its numbers are not plain ones, or when its
+texts need unescaping: it is read whole itself.
+
+    rows 7, 8 and 9 of AAR, of which 8 is still in progress   ->   columns of 7 and 9; 8 as an open row
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Final
 
-from publisher.model.job import JobGroup, JobRecord, RunTuple
+from publisher.model.job import JobRecord, RunColumns
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
 
-# A row as `sql.SINCE_TO_COUNT` has it: a `RunTuple`, the time of submission, and the kind.
-_RUN: Final = slice(0, 7)
+# A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, the time of submission, and the kind.
+_RUN: Final = 7
 _KIND: Final = slice(8, None)
 _NAMED: Final = tuple(sql.NAMES)  # how a kind begins
 _FQAN, _BENCHMARK = 4, 6  # their places in a kind
 _FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
-_REMEMBERED: Final = 5_000  # kinds with an example, 2 kB each
+_REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
 Kind = tuple[Any, ...]
-Groups = Mapping[Kind, list[RunTuple]]
 Where = tuple[str, dict[str, object]]
 
 
-class AlikeReader:
+class ColumnReader:
     """Reads rows of one open database for counting. Good for one connection, as the reader of whole rows behind it."""
 
-    def __init__(self, whole: RowReader) -> None:
+    def __init__(self, database: str, whole: RowReader) -> None:
+        self._database = database
         self._whole = whole
         self._names = NameTables(whole.layout, whole.text)
         self._examples: dict[Kind, JobRecord] = {}
@@ -43,14 +44,22 @@ class AlikeReader:
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """As `RowReader.read` of rows that hold what counts; most jobs come as `alike`. Raises: sqlite3.Error."""
+        """As `RowReader.read` of rows that hold what counts; most jobs come as columns. Raises: sqlite3.Error."""
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
-        groups, strange = self._sorted(connection, rows, span=span)
-        strange += self._read_examples(connection, groups, asked)
-        examples = self._examples
-        alike = [JobGroup(example=examples[kind], runs=runs) for kind, runs in groups.items() if kind in examples]
-        return replace(self._read_whole(connection, strange, asked), alike=alike)
+        everywhere = _between(rows) if span else _listed([row[0] for row in rows])
+        kinds = self._kinds(connection, rows, everywhere)
+        odd = _odd(rows) | self._odd_beside(connection, rows, everywhere)
+        self._read_examples(connection, rows, kinds, odd, asked)
+        examples = [None if row[0] in odd else self._examples.get(kind) for row, kind in zip(rows, kinds, strict=True)]
+        strange = [row[0] for row, example in zip(rows, examples, strict=True) if example is None]
+        found = self._read_whole(connection, strange, asked)
+        if len(strange) == len(rows):
+            return found
+        plain = compress(rows, examples) if strange else rows
+        columns = islice(zip(*plain, strict=True), _RUN)
+        runs = RunColumns(self._database, *columns, examples=[one for one in examples if one is not None])
+        return replace(found, runs=runs)
 
     def _read_whole(self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions) -> RowOutcomes:
         if not record_ids:
@@ -59,23 +68,23 @@ class AlikeReader:
         rows = connection.execute(sql.BY_ROW[self._whole.layout], wanted).fetchall()
         return self._whole.read(connection, rows, asked, span=False)
 
-    def _sorted(self, connection: sqlite3.Connection, rows: Sequence[Row], *, span: bool) -> tuple[Groups, list[int]]:
-        """Runs by kind, and the strange rows."""
-        everywhere = _between(rows) if span else _listed([row[0] for row in rows])
-        kinds: defaultdict[Kind, list[RunTuple]] = defaultdict(list)
-        for row in rows:
-            kinds[row[_KIND]].append(row[_RUN])
-        self._names.look_up(connection, {name: {kind[at] for kind in kinds} for at, name in enumerate(_NAMED)})
-        odd = _odd(rows) | self._odd_beside(connection, rows, everywhere)
-        strange = list(odd)
-        plain: dict[Kind, list[RunTuple]] = {}
-        for kind, runs in kinds.items():
-            normal = [run for run in runs if run[0] not in odd] if odd else runs
-            if not self._is_plain(kind):
-                strange += [run[0] for run in normal]
-            elif normal:
-                plain[kind] = normal
-        return self._by_whole_kind(connection, len(rows), everywhere, plain), strange
+    def _kinds(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> list[Kind]:
+        """What each row shares with others, with the FQAN and the benchmark that stand beside it.
+
+        Schema 1 has both there, schema 2 only where the row has none.
+        """
+        kinds = [row[_KIND] for row in rows]
+        distinct = set(kinds)
+        self._names.look_up(connection, {name: {kind[at] for kind in distinct} for at, name in enumerate(_NAMED)})
+        fqans, benchmarks = self._names.fqans, self._names.benchmarks
+        without_fqan = _where(rows, kinds, everywhere, lambda kind: not fqans.get(kind[_FQAN]))
+        without_benchmark = _where(rows, kinds, everywhere, lambda kind: not benchmarks.get(kind[_BENCHMARK]))
+        if without_fqan is None and without_benchmark is None:
+            return kinds
+        fqan_of, benchmark_of = _main_fqans(connection, without_fqan), _benchmarks(connection, without_benchmark)
+        return [
+            (*kind, fqan_of.get(row[0]), benchmark_of.get(row[0])) for row, kind in zip(rows, kinds, strict=True)
+        ]
 
     def _odd_beside(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
@@ -90,32 +99,25 @@ class AlikeReader:
             odd.update(record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at))
         return odd & among
 
-    def _by_whole_kind(self, connection: sqlite3.Connection, rows: int, everywhere: Where, groups: Groups) -> Groups:
-        """The groups, told apart by the FQANs and benchmarks that stand beside their rows.
-
-        Schema 1 has both there, schema 2 only where the row has none.
-        """
-        without_fqan = {kind for kind in groups if not self._names.fqans[kind[_FQAN]]}
-        without_benchmark = {kind for kind in groups if not self._names.benchmarks[kind[_BENCHMARK]]}
-        fqans = _main_fqans(connection, _where(rows, everywhere, groups, without_fqan))
-        benchmarks = _benchmarks(connection, _where(rows, everywhere, groups, without_benchmark))
-        whole: defaultdict[Kind, list[RunTuple]] = defaultdict(list)
-        for kind, runs in groups.items():
-            if kind not in without_fqan and kind not in without_benchmark:
-                whole[kind] = runs
-                continue
-            for run in runs:
-                whole[*kind, fqans.get(run[0]), benchmarks.get(run[0])].append(run)
-        return whole
-
-    def _read_examples(self, connection: sqlite3.Connection, groups: Groups, asked: ReadOptions) -> list[int]:
-        """Read a row whole of each kind that is new; gives the rows of kinds whose first row makes no job."""
+    def _read_examples(
+        self,
+        connection: sqlite3.Connection,
+        rows: Sequence[Row],
+        kinds: Sequence[Kind],
+        odd: set[int],
+        asked: ReadOptions,
+    ) -> None:
+        """Read a row whole of each kind that is new and makes plain jobs."""
         if len(self._examples) > _REMEMBERED:
             self._examples.clear()
-        new = {runs[0][0]: kind for kind, runs in groups.items() if kind not in self._examples}
-        for job in self._read_whole(connection, list(new), asked).jobs:
-            self._examples[new[job.row.record_id]] = job
-        return [run[0] for kind in new.values() if kind not in self._examples for run in groups[kind]]
+        known = self._examples
+        new: dict[Kind, int] = {}
+        for row, kind in zip(rows, kinds, strict=True):
+            if kind not in known and kind not in new and row[0] not in odd:
+                new[kind] = row[0]
+        plain = {record_id: kind for kind, record_id in new.items() if self._is_plain(kind)}
+        for job in self._read_whole(connection, list(plain), asked).jobs:
+            known[plain[job.row.record_id]] = job
 
     def _is_plain(self, kind: Kind) -> bool:
         """Whether everything that it points to is there, and is text, and its status is that of an end."""
@@ -178,12 +180,15 @@ def _listed(record_ids: Sequence[int]) -> Where:
     return sql.LISTED, {"rows": json.dumps(record_ids)}
 
 
-def _where(rows: int, everywhere: Where, groups: Groups, lacking: Iterable[Kind]) -> Where | None:
-    """Where to look beside the rows of these kinds: row by row for few, beside all for many; None for none."""
-    wanted = [run[0] for kind in lacking for run in groups[kind]]
+def _where(
+    rows: Sequence[Row], kinds: Iterable[Kind], everywhere: Where, lacks: Callable[[Kind], bool]
+) -> Where | None:
+    """Where to look beside the rows of kinds that lack something: row by row for few, beside all for many; None for none."""
+    lacking = {kind for kind in set(kinds) if lacks(kind)}
+    wanted = [row[0] for row in rows if row[_KIND] in lacking] if lacking else []
     if not wanted:
         return None
-    return _listed(wanted) if len(wanted) * _FEW < rows else everywhere
+    return _listed(wanted) if len(wanted) * _FEW < len(rows) else everywhere
 
 
 def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int, object]:
@@ -191,7 +196,7 @@ def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int
     main: dict[int, object] = {}
     others: dict[int, object] = {}
     if where is not None:
-        for record_id, key, value in connection.execute(sql.fqans_of_row(where[0]), where[1]):
+        for record_id, key, value in connection.execute(sql.fqans_of_row(where[0]), where[1]).fetchall():
             if value:
                 (main if key == "mainfqan" else others).setdefault(record_id, value)
     return others | main
