@@ -47,7 +47,7 @@ STAGES: Final = (
 )
 
 SUMMARY_STAGES: Final = (
-    "rows read, those alike put together",
+    "rows read as columns",
     "+ known, judged, counted",
     "+ the ledger; months rendered, signed, sent",
 )
@@ -161,16 +161,16 @@ def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[st
     (target,) = site.settings.targets
     live = site.live(target)
     taking = replace(live, transport=TakesAll(live.transport.payload_limit()))
-    yield SUMMARY_STAGES[0], *_pages(site, jobs, alike=True)
+    yield SUMMARY_STAGES[0], *_pages(site, jobs, columns=True)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
     yield SUMMARY_STAGES[2], *_round(site, live, SqlLedger(open_database(folder / "summary-stages.db")), None)
 
 
-def _pages(site: LiveSite, jobs: int, *, alike: bool = False) -> tuple[Cost, dict[str, float]]:
+def _pages(site: LiveSite, jobs: int, *, columns: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
-        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC), alike=alike):
+        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC), columns=columns):
             rows += page.rows_read
             if rows >= jobs:
                 break

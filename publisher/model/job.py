@@ -229,15 +229,10 @@ class RunColumns(NamedTuple):
 
     def fingerprints(self) -> list[int]:
         """The `RunValues.fingerprint` of each run."""
-        crc32 = zlib.crc32
-        return [
-            crc32(
-                f"({job.status!r}, {end!r}, {wall!r}, {user!r}, {kernel!r}, {job.node_count or 0!r}, {job.cpu_count or 0!r})"
-                .encode("utf-8", "surrogateescape")
-            )
-            & 0xFFFFFF
-            or 1
+        texts = [
+            f"({job.status!r}, {end}, {wall}, {user}, {kernel}, {job.node_count or 0}, {job.cpu_count or 0})"
             for job, end, wall, user, kernel in zip(
                 self.examples, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True
             )
         ]
+        return [_fingerprint(text) for text in texts]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from publisher.model.job import Epoch, JobGroup, JobId, JobRecord, RowRef, RunValues, SideTable, SkippedJob
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -32,14 +32,14 @@ class Page:
 
     `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
     `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
-    and no longer exist. `alike` are further jobs, for those who asked to count them only.
+    and no longer exist. `runs` are further jobs, for those who asked to count them only.
     """
 
     jobs: tuple[JobRecord, ...]
     skipped: tuple[SkippedJob, ...] = ()
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
-    alike: tuple[JobGroup, ...] = ()
+    runs: RunColumns | None = None
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
@@ -110,12 +110,12 @@ class Source(Protocol):
         now: datetime,
         done_with: DoneWith | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
-        Runs that `done_with` knows are left out, before what is beside their rows is read. `alike`: jobs are only
-        counted, so those that are alike may come as `Page.alike`.
+        Runs that `done_with` knows are left out, before what is beside their rows is read. `columns`: jobs are
+        only counted, so they may come as `Page.runs`.
         """
         ...
 
@@ -146,11 +146,11 @@ class Source(Protocol):
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
         """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
 
-        `alike` as for `since`.
+        `columns` as for `since`.
         """
         ...
 

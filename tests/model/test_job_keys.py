@@ -1,12 +1,13 @@
 """Keys and fingerprints of runs: ledgers hold them for years, so how they are told must never change."""
 
+from dataclasses import replace
 from hashlib import blake2b
 from zlib import crc32
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import JobId, job_digest, job_key, job_keys, run_fingerprints, values_fingerprint
+from publisher.model.job import Epoch, JobId, RunColumns, job_digest, job_key, job_keys, values_fingerprint
 from tests.support.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -47,7 +48,11 @@ def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
     told = (status, ended, wall, user, kernel, nodes or 0, cores or 0)
     plain = crc32(repr(told).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
     assert run.fingerprint == values_fingerprint(*told) == plain
-    assert run_fingerprints(status, [times, times], nodes or 0, cores or 0) == [plain, plain]
+    columns = RunColumns(
+        "a.db", [1], [run.job_id], [run.local_id], [Epoch(ended)], [wall], [user], [kernel], [replace(run, wall_s=0)]
+    )
+    assert columns.fingerprints() == [plain]
+    assert columns.keys() == [run.key]
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))

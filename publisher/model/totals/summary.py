@@ -81,7 +81,9 @@ def _month_of_day(day: int) -> int:
 MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
 _MICRO: Final = 1_000_000
-_SHORT_CUTS: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
+_PLACES: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
+_AFTER_ALL_ENDS: Final = Epoch(2**63)
+_NO_END: Final = Epoch(0)
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several (apel facts, 4.5)
 
 # Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make (1, 12) of (11, 2).
@@ -141,24 +143,14 @@ class SummaryGroup(NamedTuple):
         return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
 
 
-class Share(NamedTuple):
-    """What some jobs of one month add to their group."""
-
-    jobs: int
-    wall_s: int
-    cpu_s: int
-    earliest_end: Epoch
-    latest_end: Epoch
-
-
 @dataclass(slots=True)
 class _Sums:
     """A group in the making; `spelling` is the first of its spellings in sort order, whatever came first."""
 
     spelling: tuple[str, ...]
     benchmarks: tuple[Benchmark, ...]
-    earliest_end: Epoch
-    latest_end: Epoch
+    earliest_end: Epoch = _AFTER_ALL_ENDS
+    latest_end: Epoch = _NO_END
     wall_s: int = 0
     cpu_s: int = 0
     normalised_wall_micro: int = 0
@@ -167,52 +159,42 @@ class _Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class _ShortCut:
+class GroupPlace:
     """Where jobs with these shared objects go. It holds on to them, so that their ids cannot come to mean others."""
 
     sums: _Sums
     micro: int  # of a second, normalised
     shared: tuple[UserIdentity, Placement, AppliedBenchmark]
 
+    def add(self, ended_at: Epoch, wall_s: int, cpu_s: int) -> None:
+        """Count a job that ended then and used that, in seconds (hot path)."""
+        sums, micro = self.sums, self.micro
+        sums.jobs += 1
+        sums.wall_s += wall_s
+        sums.cpu_s += cpu_s
+        sums.normalised_wall_micro += wall_s * micro
+        sums.normalised_cpu_micro += cpu_s * micro
+        if ended_at < sums.earliest_end:
+            sums.earliest_end = ended_at
+        if ended_at > sums.latest_end:
+            sums.latest_end = ended_at
+
 
 class Accumulator:
-    """Adds jobs to their groups. Memory: one entry a group, and a bounded number of short cuts to them."""
+    """Adds jobs to their groups. Memory: one entry a group, and a bounded number of places in them."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
         self._groups: dict[GroupKey, _Sums] = {}
-        self._short_cuts: dict[tuple[int, ...], _ShortCut] = {}
+        self._places: dict[tuple[int, ...], GroupPlace] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, job: PublishedJob) -> None:
         """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
-        run, ended_at = job.job, job.ended_at
-        known = self._short_cut(job, ended_at)
-        sums = known.sums
-        cpu_s = run.cpu_user_s + run.cpu_kernel_s
-        sums.jobs += 1
-        sums.wall_s += run.wall_s
-        sums.cpu_s += cpu_s
-        sums.normalised_wall_micro += run.wall_s * known.micro
-        sums.normalised_cpu_micro += cpu_s * known.micro
-        if ended_at < sums.earliest_end:
-            sums.earliest_end = ended_at
-        elif ended_at > sums.latest_end:
-            sums.latest_end = ended_at
-
-    def add_many(self, like: PublishedJob, share: Share) -> None:
-        """Count jobs of one month that differ from this one in what they used and in their ends. Raises: as `add`."""
-        known = self._short_cut(like, share.earliest_end)
-        sums = known.sums
-        sums.jobs += share.jobs
-        sums.wall_s += share.wall_s
-        sums.cpu_s += share.cpu_s
-        sums.normalised_wall_micro += share.wall_s * known.micro
-        sums.normalised_cpu_micro += share.cpu_s * known.micro
-        sums.earliest_end = min(sums.earliest_end, share.earliest_end)
-        sums.latest_end = max(sums.latest_end, share.latest_end)
+        run = job.job
+        self.place(job).add(job.ended_at, run.wall_s, run.cpu_user_s + run.cpu_kernel_s)
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
@@ -223,7 +205,6 @@ class Accumulator:
             benchmarks=group.benchmarks,
             nodes=group.node_count,
             cores=group.cpu_count,
-            ended_at=group.earliest_end,
         )
         sums.jobs += group.jobs
         sums.wall_s += group.wall_s
@@ -241,22 +222,26 @@ class Accumulator:
     def groups(self) -> Iterator[SummaryGroup]:
         """All groups, by month and key; the same jobs in any order give the same groups in the same order."""
         for key in sorted(self._groups):
-            yield _finished(key, self._groups[key])
+            if self._groups[key].latest_end:  # a place was asked for, and something came there
+                yield _finished(key, self._groups[key])
 
-    def _short_cut(self, job: PublishedJob, ended_at: Epoch) -> _ShortCut:
-        """Where the job goes, had it ended then."""
+    def place(self, job: PublishedJob) -> GroupPlace:
+        """Where a job goes, and others of its month that differ in their ends and in what they used. Raises: as `add`.
+
+        A place holds until groups are taken out.
+        """
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-        month = month_number(ended_at)
+        month = month_number(job.ended_at)
         at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
-        known = self._short_cuts.get(at)
+        known = self._places.get(at)
         if known is None:
-            known = self._find(job, ended_at, month, nodes, cores)
-            if len(self._short_cuts) >= _SHORT_CUTS:
-                self._short_cuts.clear()
-            self._short_cuts[at] = known
+            known = self._find(job, month, nodes, cores)
+            if len(self._places) >= _PLACES:
+                self._places.clear()
+            self._places[at] = known
         return known
 
-    def _find(self, job: PublishedJob, ended_at: Epoch, month: int, nodes: int, cores: int) -> _ShortCut:
+    def _find(self, job: PublishedJob, month: int, nodes: int, cores: int) -> GroupPlace:
         who, where = job.who, job.where
         benchmarks = self._benchmarks(job.benchmark)
         texts = (
@@ -269,9 +254,8 @@ class Accumulator:
             benchmarks=benchmarks,
             nodes=nodes,
             cores=cores,
-            ended_at=ended_at,
         )
-        return _ShortCut(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
+        return GroupPlace(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
 
     def _group(
         self,
@@ -282,13 +266,12 @@ class Accumulator:
         benchmarks: tuple[Benchmark, ...],
         nodes: int,
         cores: int,
-        ended_at: Epoch,
     ) -> _Sums:
         """The group with that key, made if need be."""
         key = _key(self._grouping, month, spelling, kind, benchmarks, nodes, cores)
         sums = self._groups.get(key)
         if sums is None:
-            sums = self._groups[key] = _Sums(spelling, benchmarks, ended_at, ended_at)
+            sums = self._groups[key] = _Sums(spelling, benchmarks)
             return sums
         sums.spelling = min(sums.spelling, spelling)
         if sums.benchmarks != benchmarks:

@@ -47,7 +47,7 @@ class IncrementalReader:
     nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
     wants: Callable[[RunValues], bool]
     delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
-    alike: bool = False  # jobs are only counted
+    columns: bool = False  # jobs are only counted
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
@@ -59,8 +59,8 @@ class IncrementalReader:
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
             done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
-            alike = self.alike and done_with is None
-            pages = self.source.since(cursor, database, self.needs, now, done_with, alike=alike)
+            columns = self.columns and done_with is None
+            pages = self.source.since(cursor, database, self.needs, now, done_with, columns=columns)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
 
@@ -154,14 +154,14 @@ def whole_window(
     now: datetime,
     after: tuple[Epoch, RowRef] | None = None,
     *,
-    alike: bool = False,
+    columns: bool = False,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
     see_numbering(target, source, ledger)
-    for page in numbered(source.window(window, needs, now, after, alike=alike), target, source, ledger):
+    for page in numbered(source.window(window, needs, now, after, columns=columns), target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
@@ -194,7 +194,7 @@ def numbered(
             yield page
             continue
         rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
-        rows += [alike.example.row for alike in page.alike[:1]]
+        rows += page.runs.rows([0]) if page.runs is not None else []
         if rows:
             ledger.check_numbering(target, rows[0].database, source.fits, restarted=page.restarted)
             shown = True

@@ -24,8 +24,8 @@ from publisher.model.totals.months import BlockedMonth, month_window
 from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import Missing, look_for_databases
 from publisher.pipeline.round.batches import JobBatches
-from publisher.pipeline.round.counting import counter_for
 from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
+from publisher.pipeline.round.grouped import counter_for
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
 from publisher.pipeline.round.reader import IncrementalReader, JobReader, WindowReader, position_of
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
@@ -112,7 +112,7 @@ class Round:
                 nearly_all_done=state.swept is not None or state.start is not None,
                 wants=decider.selection.wants,
                 delivered_as_it_is=decider.delivered_as_it_is,
-                alike=self._summed and limit is None and decider.policy.depends_on_row_only,
+                columns=self._summed and limit is None and decider.policy.depends_on_row_only,
             )
             try:
                 receipt = self._travel(reading, decider, limit, now)
@@ -336,9 +336,9 @@ class Round:
         for page, progress in reading.pages(now):
             self._stop_if_requested()
             self._observer.page_read(self._live.name, page)
-            if page.alike and counter is not None:
-                page, progress, taken = counter.take_page(page, progress, now)
-                self._taken += taken.jobs
+            if counter is not None:
+                page, progress, jobs = counter.take_page(page, progress, now)
+                self._taken += jobs
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
 

@@ -244,7 +244,7 @@ class MessageSender:
     def remark_together(
         self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
     ) -> None:
-        """The same of jobs that are alike; they count with the next that are counted into their months."""
+        """The same of jobs that were counted together; they count with the next that are counted into their months."""
         self._together.append((arex_default, arex_default_wall_s, warnings))
 
     def count_remarks(self, keys: Iterable[JobKey]) -> None:

@@ -27,7 +27,7 @@ from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import REMOVED, Progress, Values, delivered_from
 from publisher.model.policy import PublishedJob
 from publisher.model.totals.months import (
@@ -40,7 +40,7 @@ from publisher.model.totals.months import (
     whole_messages,
     without_usage,
 )
-from publisher.model.totals.summary import Accumulator, Grouping, KeyTotal, Share, SummaryGroup, month_number
+from publisher.model.totals.summary import Accumulator, Grouping, GroupPlace, KeyTotal, SummaryGroup, month_number
 from publisher.pipeline.round.assemble import make_months
 from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
 from publisher.pipeline.round.reader import whole_window
@@ -121,6 +121,7 @@ class MonthlyTotals:
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
+        self.times_written = 0
         self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
         self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
         self._dirty: Counter[int] = (
@@ -175,18 +176,26 @@ class MonthlyTotals:
             return False
         return True
 
-    def take_many(self, like: PublishedJob, runs: Iterable[tuple[JobKey, Values]], share: Share) -> None:
-        """Count new runs of one month that are like that one, and that `take` would count each."""
-        month = month_number(share.latest_end)
-        if (totals := self._accumulator(month)) is not None:
-            totals.add_many(like, share)
-        else:
-            self._dirty[month] -= share.jobs
+    def place(self, like: PublishedJob) -> GroupPlace | None:
+        """Where new runs of its month are added that are like this one, until totals are written down (`times_written`).
+
+        None in a month that will be summed up anew: `count_later`.
+        """
+        totals = self._accumulator(month_number(like.ended_at))
+        return None if totals is None else totals.place(like)
+
+    def count_later(self, ended_at: Epoch) -> None:
+        """A new run comes to a month that will be summed up anew."""
+        self._dirty[month_number(ended_at)] -= 1
+
+    def counted(self, runs: Mapping[JobKey, Values]) -> None:
+        """These runs were added to their places, or are counted later."""
         self._runs.update(runs)
 
-    def has_none_of(self, keys: Iterable[JobKey]) -> bool:
+    def has_any_of(self, keys: Iterable[JobKey]) -> bool:
+        """Whether one of these runs was counted, and is not written down yet."""
         keys = list(keys)
-        return self._runs.keys().isdisjoint(keys) and self._changed.isdisjoint(keys)
+        return not (self._runs.keys().isdisjoint(keys) and self._changed.isdisjoint(keys))
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
@@ -197,6 +206,7 @@ class MonthlyTotals:
         """Everything counted so far, with how far was read, in one transaction."""
         contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
+        self.times_written += 1
         self._months.clear()
         self._runs.clear()
         self._changed.clear()

@@ -16,14 +16,14 @@ from typing import Final
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, HostCounts, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob, job_keys
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals.months import AcceptedChange, month_name, month_window
 from publisher.model.totals.summary import column, month_number, month_number_of, sync_host
-from publisher.pipeline.round.counting import Stretch, Stretches
 from publisher.pipeline.round.decision import Decider, Publish
+from publisher.pipeline.round.grouped import Periods
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, whoever_counts
@@ -260,9 +260,9 @@ def _seen_in_the_database(
     decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
     start = _start(state)
     seen = _without_end_time(target, ledger)
-    alike = decider.policy.depends_on_row_only
+    columns = decider.policy.depends_on_row_only
     runs_of = _Runs(target, decider)
-    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now, alike=alike):
+    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now, columns=columns):
         _see_unreadable(target, page.skipped, start, ledger, seen)
         runs = runs_of(page)
         jobs_seen(len(runs))
@@ -329,28 +329,27 @@ _Run = tuple[JobKey, Epoch, bool, str | None, RowRef]
 
 
 class _Runs:
-    """The runs of a page; of those that are alike one is examined."""
+    """The runs of a page; of those that share all but times and usage one is examined."""
 
     def __init__(self, target: Target, decider: Decider) -> None:
         self._target = target
         self._decider = decider
-        self._stretches = Stretches(decider)
+        self._periods = Periods(decider)
         # With the examples, so that the id of one cannot come to mean another.
-        self._known: dict[tuple[int, Stretch | None], tuple[JobRecord, bool, str | None]] = {}
+        self._known: dict[tuple[int, int], tuple[JobRecord, bool, str | None]] = {}
 
     def __call__(self, page: Page) -> list[_Run]:
         found = [(job.key, job.ended_at, *self._seen(job), job.row) for job in page.jobs]
-        for one in page.alike:
-            for stretch, runs in self._stretches.of(one.runs):
-                numbers, job_ids, local_ids, ends, *_ = zip(*runs, strict=True)
-                rows = [RowRef(database=one.example.row.database, record_id=number) for number in numbers]
-                wanted, host = self._seen_alike(one.example, stretch, ends[0])
-                keys = job_keys(job_ids, local_ids)
-                found += [(key, end, wanted, host, row) for key, end, row in zip(keys, ends, rows, strict=True)]
+        if (runs := page.runs) is not None:
+            rows, periods = runs.rows(range(len(runs.ended_at))), self._periods.of(runs.ended_at)
+            columns = zip(runs.keys(), runs.ended_at, runs.examples, periods, rows, strict=True)
+            found += [
+                (key, end, *self._seen_of(example, period, end), row) for key, end, example, period, row in columns
+            ]
         return found
 
-    def _seen_alike(self, example: JobRecord, stretch: Stretch | None, ended_at: Epoch) -> tuple[bool, str | None]:
-        at = id(example), stretch
+    def _seen_of(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[bool, str | None]:
+        at = id(example), period
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:

@@ -57,8 +57,9 @@ class ColumnReader:
         if len(strange) == len(rows):
             return found
         plain = compress(rows, examples) if strange else rows
-        columns = islice(zip(*plain, strict=True), _RUN)
-        runs = RunColumns(self._database, *columns, examples=[one for one in examples if one is not None])
+        record_ids, job_ids, local_ids, ended, wall, user, kernel = islice(zip(*plain, strict=True), _RUN)
+        shared = [one for one in examples if one is not None]
+        runs = RunColumns(self._database, record_ids, job_ids, local_ids, ended, wall, user, kernel, shared)
         return replace(found, runs=runs)
 
     def _read_whole(self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions) -> RowOutcomes:
@@ -82,9 +83,7 @@ class ColumnReader:
         if without_fqan is None and without_benchmark is None:
             return kinds
         fqan_of, benchmark_of = _main_fqans(connection, without_fqan), _benchmarks(connection, without_benchmark)
-        return [
-            (*kind, fqan_of.get(row[0]), benchmark_of.get(row[0])) for row, kind in zip(rows, kinds, strict=True)
-        ]
+        return [(*kind, fqan_of.get(row[0]), benchmark_of.get(row[0])) for row, kind in zip(rows, kinds, strict=True)]
 
     def _odd_beside(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""

@@ -14,7 +14,7 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.alike import AlikeReader
+from publisher.sources.arex.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
 from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
@@ -58,7 +58,7 @@ class AccountingDatabase:
         self.name = path
         self._reading = reading
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
-        self._alike: tuple[RowReader, AlikeReader] | None = None
+        self._columns: tuple[RowReader, ColumnReader] | None = None
         self._file = ReadOnlyFile(path, copies, busy_timeout_s=reading.busy_timeout_s)
         try:
             self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
@@ -81,7 +81,7 @@ class AccountingDatabase:
             if cursor is not None and not _fits(connection, cursor):
                 return None
             after = BEFORE_ALL if cursor is None else cursor.record_id
-            question = sql.SINCE_TO_COUNT if asked.alike else sql.SINCE
+            question = sql.SINCE_TO_COUNT if asked.columns else sql.SINCE
             return self._read(question, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
 
         return self._ask(read)
@@ -89,7 +89,7 @@ class AccountingDatabase:
     def ended(self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, keep: Keep) -> RowPage:
         """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
-        return self._page(sql.WINDOW_TO_COUNT if asked.alike else sql.WINDOW, parameters, asked, keep)
+        return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, keep)
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, keep: Keep) -> RowPage:
         return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, keep)
@@ -215,15 +215,15 @@ class AccountingDatabase:
         rows = connection.execute(query[reader.layout], parameters).fetchall()
         kept = keep(rows)
         whole = span and len(kept) == len(rows)
-        if asked.alike:
-            return RowPage(rows=rows, verdicts=self._alike_of(reader).read(connection, kept, asked, span=span))
+        if asked.columns:
+            return RowPage(rows=rows, verdicts=self._columns_of(reader).read(connection, kept, asked, span=span))
         return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
-    def _alike_of(self, reader: RowReader) -> AlikeReader:
+    def _columns_of(self, reader: RowReader) -> ColumnReader:
         """What is known of the file behind this reader's connection."""
-        if self._alike is None or self._alike[0] is not reader:
-            self._alike = reader, AlikeReader(reader)
-        return self._alike[1]
+        if self._columns is None or self._columns[0] is not reader:
+            self._columns = reader, ColumnReader(self.name, reader)
+        return self._columns[1]
 
     def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again with a tolerant eye where some text is not UTF-8."""

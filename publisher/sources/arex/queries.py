@@ -55,8 +55,8 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: a `RunTuple`, when it was submitted, and what makes its kind (counting/alike.py
-# unpacks it). A column that is read costs 0.05 µs a row.
+# What one row is for those who only count: what `RunColumns` has, when it was submitted, and what makes its kind
+# (columns.py unpacks it). A column that is read costs 0.05 µs a row.
 _COUNTED: Final = (
     *(
         "RecordID",

@@ -17,10 +17,10 @@ from typing import Any, Final
 from publisher.model.errors import Unfit
 from publisher.model.job import (
     Epoch,
-    JobGroup,
     JobId,
     JobRecord,
     RowRef,
+    RunColumns,
     RunValues,
     SideTable,
     SkippedJob,
@@ -218,7 +218,7 @@ class ReadOptions:
     first_seen: Mapping[int, Epoch] = field(default_factory=dict)
     remembers: bool = True
     done_with: DoneWith | None = None
-    alike: bool = False  # jobs are only counted (counting/alike.py)
+    columns: bool = False  # jobs are only counted (columns.py)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class RowOutcomes:
     jobs: list[JobRecord] = field(default_factory=list)
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
-    alike: list[JobGroup] = field(default_factory=list)
+    runs: RunColumns | None = None
 
 
 class RowReader:

@@ -32,8 +32,8 @@ from publisher.sources.sqlite_reader import CopyDirectory, check_readable, copie
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
-# Rows that are only counted come so many pages at once: there are more of each kind, and they are read as quickly.
-_ALIKE_PAGES: Final = 8
+# Rows that are only counted come so many pages at once: what is asked once a page costs less of each.
+_COUNTED_PAGES: Final = 8
 _END, _COUNTED_END = 12, 3  # EndTime's place in a row, and in one that is only counted
 
 
@@ -138,10 +138,10 @@ class ArexSource:
         now: datetime,
         done_with: DoneWith | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, alike=alike)
-        limit = self._page_rows * _ALIKE_PAGES if alike else self._page_rows
+        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, columns=columns)
+        limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         with self._opened() as opened:
             place = _place(opened, database)
             reading, keep = opened[place], _keep(opened[:place])
@@ -204,9 +204,9 @@ class ArexSource:
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, alike=alike)
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns)
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
@@ -260,8 +260,8 @@ class ArexSource:
         self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: ReadOptions, keep: Keep
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), past the position."""
-        limit = self._page_rows * _ALIKE_PAGES if asked.alike else self._page_rows
-        end = _COUNTED_END if asked.alike else _END
+        limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
+        end = _COUNTED_END if asked.columns else _END
         while True:
             found = database.ended(position, last, limit, asked, keep)
             if not found.rows:
@@ -321,7 +321,7 @@ def _page(
         skipped=tuple(verdicts.skipped),
         open=tuple(verdicts.open),
         gone=gone,
-        alike=tuple(verdicts.alike),
+        runs=verdicts.runs,
         cursor=cursor,
         rows_read=len(found.rows),
         restarted=restarted,

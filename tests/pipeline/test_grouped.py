@@ -78,7 +78,7 @@ class OneByOne:
         now: datetime,
         done_with: DoneWith | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
         return self._source.since(cursor, database, needs, now, done_with)
 
@@ -89,7 +89,7 @@ class OneByOne:
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
         *,
-        alike: bool = False,
+        columns: bool = False,
     ) -> Iterator[Page]:
         return self._source.window(window, needs, now, after)
 
@@ -111,7 +111,7 @@ class Watching:
         self.alike = self.alone = self.rows = 0
 
     def page_read(self, target: str, page: Page) -> None:
-        self.alike += sum(len(one.runs) for one in page.alike)
+        self.alike += len(page.runs.keys()) if page.runs is not None else 0
         self.alone += len(page.jobs)
         self.rows += page.rows_read
 
