@@ -20,8 +20,7 @@ from typing import Any, Final
 import pytest
 
 from publisher.sources import arex, sqlite_reader
-from publisher.sources.arex import grouped, queries, write_order
-from publisher.sources.arex.counting import count
+from publisher.sources.arex.counting import count, queries, write_order
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
 from tests.arex_databases import bulk

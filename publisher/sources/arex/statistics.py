@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.job import JobId, RowRef
-from publisher.sources.arex import grouped
 from publisher.sources.arex.counting import count as sql
+from publisher.sources.arex.counting import sums
 from publisher.sources.arex.counting.count import CountingDatabase, Stretch, with_arex_spelling
 from publisher.sources.arex.database import DatabaseOptions, stored_job_id
 from publisher.sources.arex.job_details import read_sheet
@@ -130,8 +130,8 @@ class ArexAccounts:
 
 
 def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
-    """Which of `grouped.BY` tells the groups apart; None where it would take two of them."""
-    kinds = {by if by in grouped.BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
+    """Which of `sums.BY` tells the groups apart; None where it would take two of them."""
+    kinds = {by if by in sums.BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
     kinds.discard("")
     return None if len(kinds) > 1 else next(iter(kinds), "")
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape, arex_unescape
 from publisher.model.time import Window
-from publisher.sources.arex import grouped
+from publisher.sources.arex.counting import sums
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
@@ -169,7 +169,7 @@ class CountingDatabase(AccountingDatabase):
         if not others:
             return []
         rows = self._ask(
-            lambda connection, reader: connection.execute(grouped.ids(question[reader.layout]), asked).fetchall()
+            lambda connection, reader: connection.execute(sums.ids(question[reader.layout]), asked).fetchall()
         )
         there: set[bytes] = set()
         for other in others:
@@ -188,12 +188,12 @@ class CountingDatabase(AccountingDatabase):
     ) -> tuple[SummedStretch, Place | None]:
         """A stretch, and where it ends if it is full. Raises: sqlite3.Error."""
         rows_of, alone = page[reader.layout], asked["alone"] != "[]"
-        groups = _added_up(connection, grouped.sums(rows_of, by, alone), asked)
+        groups = _added_up(connection, sums.sums(rows_of, by, alone), asked)
         rows: list[Row] = []
         if groups is None:
             rows, groups = connection.execute(rows_of, asked).fetchall(), []
         elif not all(group[0] for group in groups):
-            rows = connection.execute(grouped.odd(rows_of, alone), asked).fetchall()
+            rows = connection.execute(sums.odd(rows_of, alone), asked).fetchall()
         names = self._names_of(connection, reader)
         names.fill(connection, rows)
         numbers = {column: {group[at] for group in groups} for column, at in _IN_SUMS.items()}
@@ -207,7 +207,7 @@ class CountingDatabase(AccountingDatabase):
             alone=Stretch(rows=rows, taken=[(row, job) for row, job in jobs if _takes(wanted, job)]),
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
         )
-        return found, connection.execute(grouped.last(rows_of), asked).fetchone()
+        return found, connection.execute(sums.last(rows_of), asked).fetchone()
 
     def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
         """Which jobs of rows elsewhere are here too, as `stored_job_id` gives them, and whether they are finished here."""
@@ -339,7 +339,7 @@ _BY_COLUMN: Final = {"queue": "QueueID", "endpoint": "EndpointID"}
 
 
 def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]:
-    """A row of `grouped.sums`, with one job that has what they have in common."""
+    """A row of `sums.sums`, with one job that has what they have in common."""
     _, status_id, vo_id, user_id, has_end, place_id, jobs, *sums, first_submitted, last_ended = group
     wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out = (number or 0 for number in sums[:5])
     status = names.statuses.get(status_id, "")
