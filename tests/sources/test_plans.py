@@ -20,7 +20,8 @@ from typing import Any, Final
 import pytest
 
 from publisher.sources import arex, sqlite_reader
-from publisher.sources.arex.counting import count, queries, write_order
+from publisher.sources.arex import queries, write_order
+from publisher.sources.arex.counting import count, sums
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
 from tests.arex_databases import bulk
@@ -42,10 +43,10 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.finished_among": [(2,)],
     "count.standing_among": [(2,)],
-    "grouped.sums": [(page, by, alone) for page in PAGES for by in grouped.BY for alone in (False, True)],
-    "grouped.odd": [(page, alone) for page in PAGES for alone in (False, True)],
-    "grouped.ids": [(page,) for page in PAGES],
-    "grouped.last": [(page,) for page in PAGES],
+    "sums.sums": [(page, by, alone) for page in PAGES for by in sums.BY for alone in (False, True)],
+    "sums.odd": [(page, alone) for page in PAGES for alone in (False, True)],
+    "sums.ids": [(page,) for page in PAGES],
+    "sums.last": [(page,) for page in PAGES],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -62,7 +63,7 @@ COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(Tra
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
-    *(grouped.sums(page, by, alone) for page in PAGES for by in grouped.BY for alone in (False, True)),
+    *(sums.sums(page, by, alone) for page in PAGES for by in sums.BY for alone in (False, True)),
     *WHOLE,
 }
 
@@ -150,7 +151,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
-    for module in (queries, count, grouped, write_order):
+    for module in (queries, count, sums, write_order):
         short = module.__name__.rpartition(".")[2]
         for name, made in vars(module).items():
             if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:
