@@ -121,7 +121,7 @@ class GroupedCounter:
         fingerprints = runs.fingerprints()
         groups = self._groups_of(runs, now)
         totals, written, counted = self._totals, self._totals.times_written, Counted()
-        waiting = frozenset(key for key in keys if key in totals) if totals.has_any_of(keys) else frozenset[JobKey]()
+        waiting = totals.waiting(keys)
         # In one of two spellings a job may stand in another row too.
         file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
         new: dict[JobKey, Values] = {}

@@ -124,9 +124,8 @@ class MonthlyTotals:
         self.times_written = 0
         self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
         self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
-        self._dirty: Counter[int] = (
-            Counter()
-        )  # months to sum up anew, with the runs that left them, less those that came
+        # Months to sum up anew, with the runs that left them, less those that came.
+        self._dirty: Counter[int] = Counter()
         self._progress = Progress()
         self.remark = sender.remark_together  # what is odd about jobs that are counted at once
         self._held: list[BlockedMonth] = []
@@ -192,10 +191,9 @@ class MonthlyTotals:
         """These runs were added to their places, or are counted later."""
         self._runs.update(runs)
 
-    def has_any_of(self, keys: Iterable[JobKey]) -> bool:
-        """Whether one of these runs was counted, and is not written down yet."""
-        keys = list(keys)
-        return not (self._runs.keys().isdisjoint(keys) and self._changed.isdisjoint(keys))
+    def waiting(self, keys: Iterable[JobKey]) -> frozenset[JobKey]:
+        """Those of some runs that were counted, and are not written down yet."""
+        return frozenset(key for key in keys if key in self._runs or key in self._changed)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
