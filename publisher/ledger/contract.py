@@ -162,16 +162,18 @@ class MonthState(NamedTuple):
     """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, '' before the first."""
 
     month: int
-    jobs: int
-    digest: str
-    basis: str
-    dirty: bool
-    moved: int  # runs that left it since it was summed up, less those that came
-    by_settings: bool  # since it was sent, something else than a change of the accounting data may have moved its jobs
-    accepted_jobs: int
-    accepted_digest: str
-    accepted_format: str  # '' before the first
-    on_its_way: bool
+    jobs: int = 0
+    digest: str = ""
+    basis: str = ""
+    dirty: bool = True
+    moved: int = 0  # runs that left it since it was summed up, less those that came
+    by_settings: bool = (
+        False  # since it was sent, something else than a change of the accounting data may have moved its jobs
+    )
+    accepted_jobs: int = 0
+    accepted_digest: str = ""
+    accepted_format: str = ""  # '' before the first
+    on_its_way: bool = False
     sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of the month
     sending_jobs: int = 0
 

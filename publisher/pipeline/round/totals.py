@@ -224,20 +224,7 @@ class MonthlyTotals:
 
     def resend(self, month: int, now: datetime) -> None:
         """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
-        fresh = MonthState(
-            month=month,
-            jobs=0,
-            digest="",
-            basis="",
-            dirty=True,
-            moved=0,
-            by_settings=False,
-            accepted_jobs=0,
-            accepted_digest="",
-            accepted_format="",
-            on_its_way=False,
-        )
-        self._recount_month(self._states().get(month, fresh), now)
+        self._recount_month(self._states().get(month, MonthState(month)), now)
         self._send([state for state in self._states().values() if state.month == month], now)
 
     def _states(self) -> dict[int, MonthState]:
