@@ -32,7 +32,7 @@ _MONTHS: Final = range(month_number_of(1970, 1), month_number_of(2106, 1))
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted:
+class PageCount:
     """What became of the runs of a page. `left` are the rows that need a look of their own."""
 
     jobs: int = 0
@@ -43,7 +43,7 @@ class Counted:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Group:
+class _RunGroup:
     """What becomes of the runs of an example that end in a period: `fit` speaks for them all, None if they are not wanted."""
 
     example: JobRecord  # held, so that its id cannot come to mean another
@@ -96,7 +96,7 @@ class GroupedCounter:
         self._totals = totals
         self._needs = needs
         self._periods = Periods(decider)
-        self._groups: dict[tuple[int, int], _Group] = {}
+        self._groups: dict[tuple[int, int], _RunGroup] = {}
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """Count the runs of a page; gives the page with the jobs that are left, read whole, and how many were counted.
@@ -113,14 +113,14 @@ class GroupedCounter:
             progress += Progress(opened=whole.open)
         return page, progress, counted.jobs
 
-    def take(self, runs: RunColumns, now: datetime) -> Counted:
+    def take(self, runs: RunColumns, now: datetime) -> PageCount:
         """Count all that can be."""
         keys = runs.keys()
         known = self._ledger.known_at(self._target, runs.database, runs.record_ids, keys)
         held = self._ledger.held(self._target, keys)
         fingerprints = runs.fingerprints()
         groups = self._groups_of(runs, now)
-        totals, written, counted = self._totals, self._totals.times_written, Counted()
+        totals, written, counted = self._totals, self._totals.times_written, PageCount()
         waiting = totals.waiting(keys)
         # In one of two spellings a job may stand in another row too.
         file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
@@ -152,7 +152,7 @@ class GroupedCounter:
         counted.jobs, counted.left = len(new), runs.rows(left)
         return counted
 
-    def _remark(self, group: _Group, fit: Publish, wall_s: int, cpu_s: int, counted: Counted) -> None:
+    def _remark(self, group: _RunGroup, fit: Publish, wall_s: int, cpu_s: int, counted: PageCount) -> None:
         """Note what is odd about a run that was counted."""
         if group.warnings:
             counted.warnings.update(group.warnings)
@@ -163,7 +163,7 @@ class GroupedCounter:
             counted.arex_default += 1
             counted.arex_default_wall_s[group.example.queue] += wall_s
 
-    def _groups_of(self, runs: RunColumns, now: datetime) -> list[_Group]:
+    def _groups_of(self, runs: RunColumns, now: datetime) -> list[_RunGroup]:
         """The group of each run."""
         groups, periods = self._groups, self._periods.of(runs.ended_at)
         return [
@@ -171,22 +171,22 @@ class GroupedCounter:
             for example, period in zip(runs.examples, periods, strict=True)
         ]
 
-    def _new_group(self, example: JobRecord, period: int, now: datetime) -> _Group:
+    def _new_group(self, example: JobRecord, period: int, now: datetime) -> _RunGroup:
         """What becomes of the runs of an example that end in a period, as far as it does not lie in their numbers."""
         seconds = self._periods.seconds(period)
         # The latest of them, so that a format which takes this one takes all.
         until = min(int(now.timestamp()), seconds.stop - 1)
-        group = _Group(example=example, until=-1)
+        group = _RunGroup(example=example, until=-1)
         if until in seconds:
             job = _with_values(example, Epoch(until), 0)
             verdict = self._decider.decide(job, job.key, None, None)
             if isinstance(verdict, Skip):
-                group = _Group(example=example, until=until)
+                group = _RunGroup(example=example, until=until)
             elif isinstance(verdict, Publish):
                 worst = replace(verdict.published, job=_with_values(example, Epoch(until), _MOST_S))
                 if self._totals.admits(worst, now):
                     warnings = shared_warnings(verdict.published)
-                    group = _Group(example=example, until=until, fit=verdict, warnings=warnings)
+                    group = _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
         if len(self._groups) >= _REMEMBERED:
             self._groups.clear()
         self._groups[id(example), period] = group

@@ -5,9 +5,9 @@ as long again.
 
 A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
 
-As for counting (`sources/arex/columns.py`), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows come
-by end time, and jobs that are not complete yet count too: their usage is. 11 µs a job, where whole records take 19 and what is
-made of them as much again.
+As for counting (`arex/columns.py`), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows
+come by end time, and jobs that are not complete yet count too: their usage is.
+
 """
 
 from __future__ import annotations
