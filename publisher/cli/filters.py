@@ -24,11 +24,11 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(*words, metavar="WHEN", help=what)
     for name, what in (
-        ("vo", "of this VO"),
-        ("user", "of this user (DN, or issuer/subject)"),
-        ("state", "in this state: completed, failed, in-progress"),
-        ("queue", "in this queue"),
-        ("endpoint", "through endpoints of this type, such as org.nordugrid.arcrest"),
+        ("vo", "only jobs of this VO"),
+        ("user", "only jobs of this user (DN, or issuer/subject)"),
+        ("state", "only jobs in this state: completed, failed, in-progress"),
+        ("queue", "only jobs in this queue"),
+        ("endpoint", "only jobs that came through endpoints of this type, such as org.nordugrid.arcrest"),
     ):
         parser.add_argument(
             f"--filter-{name}", action="append", default=[], metavar="NAME", help=f"{what}; may be repeated"
@@ -39,7 +39,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         default=[],
         metavar=("KEY", "VALUE"),
-        help="with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
+        help="only jobs with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
     )
 
 

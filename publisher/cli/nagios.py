@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
+from publisher.model.text import plural
 from publisher.pipeline.status import TargetStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -25,11 +26,11 @@ _TOO_LONG_S: Final = 3 * 86400
 # What is examined, by the name that thresholds use, and what it is for people.
 _TIMES: Final = {"age": "last success", "oldest": "oldest unsent job ended"}
 _COUNTS: Final = {
-    "pending": "jobs pending",
-    "late": "jobs late",
-    "in_doubt": "records in doubt",
-    "quarantined": "jobs set aside",
-    "held": "months held back",
+    "pending": ("job pending", "jobs pending"),
+    "late": ("job late", "jobs late"),
+    "in_doubt": ("record in doubt", "records in doubt"),
+    "quarantined": ("job set aside", "jobs set aside"),
+    "held": ("month held back", "months held back"),
 }
 # `age` has a default for each target, by its timetable.
 _WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
@@ -66,7 +67,7 @@ class _Looked(NamedTuple):
         if self.name in _TIMES:
             return f"{self.target}: {_TIMES[self.name]} {spoken(found)} ago"
         bound = "" if self.exact else "at most "
-        return f"{self.target}: {bound}{found:,} {_COUNTS[self.name]}"
+        return f"{self.target}: {bound}{plural(found, *_COUNTS[self.name])}"
 
     @property
     def performance(self) -> str:

@@ -11,6 +11,7 @@ from publisher.cli.output import Json, Part, TextTable, moment_text, print_resul
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
+from publisher.model.text import plural
 from publisher.model.totals.months import BlockedMonth, gone_lines
 from publisher.pipeline.publish import exit_status
 from publisher.pipeline.round.outcome import Outcome
@@ -151,7 +152,7 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
         "  Please delete these rows, which the new ones do not replace:",
     ]
     lines += [
-        f"  {month}: {total.key.text}: {total.jobs} jobs, {total.wall_s} s wall, {total.cpu_s} s CPU"
+        f"  {month}: {total.key.text}: {plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
         for month, total in orphaned
     ]
     return [*lines, ""]

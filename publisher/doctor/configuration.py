@@ -43,7 +43,7 @@ def _file(settings: Settings) -> Finding:
 
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     """What a target says about itself that its owner may have forgotten."""
-    question = Question("target", target.name, "what it says decides what its receiver gets")
+    question = Question("target", target.name, "its settings decide what the receiver gets")
     odd = []
     if target.shadow:
         odd.append(("`shadow: true`: nothing is handed over", "take `shadow` out when the comparison is over"))
@@ -85,7 +85,7 @@ def _secret(path: Path) -> Finding:
     question = Question(
         "pseudonym secret",
         "configuration",
-        "whoever has it can tell who a pseudonym is, and a new one makes new people",
+        "whoever has it can find out who a pseudonym is; with a new secret, every user looks like a new one",
     )
     try:
         found = path.stat()

@@ -74,7 +74,7 @@ def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
 
 def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
-    question = Question("known databases", "source", "jobs that are in none of the others are counted nowhere")
+    question = Question("known databases", "source", "jobs that are in no other database are counted nowhere")
     try:
         with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
             missing = missed(targets, source, ledger)
@@ -106,7 +106,7 @@ def _indexes(facts: SourceFacts) -> Finding:
 
 
 def _statuses(facts: SourceFacts) -> Finding:
-    question = Question("statuses", facts.path, "jobs of a status that nobody knows are not published")
+    question = Question("statuses", facts.path, "jobs with an unknown status are not published")
     if facts.strange_statuses:
         found = join(f"{name!r} ({rows:,} jobs)" for name, rows in facts.strange_statuses.items())
         advice = "look at these jobs in A-REX's log, and report the status: an update of ARC may have brought it"
@@ -142,7 +142,7 @@ def _future(source: Source, now: datetime) -> Finding:
 
 
 _WHY_BENCHMARKS: Final = (
-    "a job without a benchmark cannot be counted and is set aside; a wrong one makes its work too small"
+    "a job without a benchmark cannot be counted and is set aside; with a wrong one its work counts too little"
 )
 _ADVICE_BENCHMARKS: Final = (
     "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "

@@ -43,19 +43,19 @@ def check_machine(host: Host, settings: Settings, targets: Sequence[Target]) -> 
 
 def _user(settings: Settings) -> Finding:
     """What root can read says nothing about what the service's user can."""
-    question = Question("user", "host", "what one user can read and write, another cannot")
+    question = Question("user", "host", "what one user can read and write, another may not")
     try:
         owner = settings.state.parent.stat().st_uid
     except OSError:
-        return question.ok(f"asked as user {os.geteuid()}")
+        return question.ok(f"run as user {os.geteuid()}")
     if os.geteuid() == 0 and owner != 0:
         advice = "`runuser -u publisher -- publisher doctor`, or with the key as publisher(1) shows"
         return question.warning(f"asked as root, but the state belongs to user {owner}", advice)
-    return question.ok(f"asked as user {os.geteuid()}")
+    return question.ok(f"run as user {os.geteuid()}")
 
 
 def _schedule(host: Host) -> Finding:
-    question = Question("timer", "host", "without one nobody starts the rounds")
+    question = Question("timer", "host", "without one, no round is ever started")
     links = [link for folder in host.units if os.path.lexists(link := folder / _TIMER)]
     daemons = [link for folder in host.units for link in folder.glob(_DAEMONS)]
     tables = [table for folder in host.cron if (table := folder / _CRON).is_file()]

@@ -23,14 +23,14 @@ from publisher.transports.http.reachability import reach
 
 _WHY: Final[Mapping[str, str]] = {
     "certificate": "services know this host by it, and messages are signed with it",
-    "certificate dates": "outside of them every service refuses it",
+    "certificate dates": "every service refuses a certificate outside its dates",
     "certificate purpose": "a certificate for something else is refused by services, and its signatures by APEL",
     "certificate profile": "some services insist on it",
     "subject": "exactly this must be registered",
     "key": "it signs messages; whoever has it can sign in this host's name",
     "CAs": "nothing is sent to a service whose certificate no trusted CA has issued",
     "our CA": "a service that trusts the same CAs would not know this host",
-    "CRLs": "a revoked certificate shows only in a list of today",
+    "CRLs": "only a current list shows that a certificate was revoked",
     "name": "a service is found by its name",
     "connection": "records cannot go where no connection goes",
     "TLS": "records go to nobody whose certificate is not right",
@@ -116,7 +116,7 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
             for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")
-                    yield Question("target", target.name, "what it says decides what its receiver gets").warning(
+                    yield Question("target", target.name, "its settings decide what the receiver gets").warning(
                         found, advice or "see publisher.yaml(5)"
                     )
     except CredentialError as error:

@@ -393,7 +393,7 @@ def _fate_of_known(target: Target, job: JobRecord, known: DeliveredRun) -> tuple
         return "on its way", "not yet settled"
     word = "counted" if is_summary_format(target.format) else "delivered"
     if known.fingerprint == job.fingerprint:
-        return word, "`publisher trace` tells in which message"
+        return word, "`publisher trace` shows in which message"
     if receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return word, "its values have changed since, and the receiver keeps what it has"
     return word, f"with other values than it has now, which {_FOLLOW}"

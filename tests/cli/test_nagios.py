@@ -58,7 +58,7 @@ def test_all_is_well() -> None:
     [
         (LATE, 1, "WARNING - egi: last success 30 hours ago"),
         (LATE._replace(last_success=NOW - timedelta(days=4)), 2, "CRITICAL - egi: last success 4 days ago"),
-        (WELL._replace(quarantined=1), 1, "WARNING - egi: 1 jobs set aside"),
+        (WELL._replace(quarantined=1), 1, "WARNING - egi: 1 job set aside"),
         (WELL._replace(held=2), 1, "WARNING - egi: 2 months held back"),
         (WELL._replace(last_success=None, overdue=None), 2, "CRITICAL - egi: has never succeeded"),
         (WELL._replace(last_success=None, overdue=None, began=False), 1, "WARNING - egi: has not run yet"),

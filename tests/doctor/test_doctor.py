@@ -917,7 +917,7 @@ def test_people_read_what_why_and_what_to_do(clinic: Clinic) -> None:
     timer_not_enabled(clinic)
     lines = clinic.doctor().out.splitlines()
     at = lines.index("warning  timer: neither timer, daemon nor cron file is enabled")
-    assert lines[at + 1] == "         why: without one nobody starts the rounds"
+    assert lines[at + 1] == "         why: without one, no round is ever started"
     assert lines[at + 2].startswith("         do:  `systemctl enable --now publisher.timer`")
     assert lines[-1] == f"{len(lines) - 5} ok, 1 warning, 0 failures; nothing was sent"
 

@@ -134,10 +134,10 @@ def test_a_ticket_about_normalised_rows_names_no_value_of_a_benchmark(world: Wor
     configure(world, format=then)
     world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])
     published = done(world.publish())
-    lines = [line for held in (republished, published) for line in ticket("SITE", "APEL", held) if " jobs, " in line]
+    lines = [line for held in (republished, published) for line in ticket("SITE", "APEL", held) if " s wall, " in line]
     assert names(republished) == names(published) == ["2028-02"]
     for line in lines:
-        assert re.search(r", grid, (HEPSPEC|HEPscore23|Si2k), \d+ nodes", line), line
+        assert re.search(r", grid, (HEPSPEC|HEPscore23|Si2k), nodes \d+,", line), line
 
 
 @pytest.mark.parametrize(("first", "then"), [("car", "apel-summary-0.2"), ("apel-summary-0.2", "car")])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -196,8 +197,18 @@ def rewritten(text: str, folder: Path) -> str:
         done += before + command
         if not alike(each.output, printed):
             rest = rest.removeprefix(f"{each.output}\n")
-            done += f"{printed}\n"
+            done += f"{abridged(printed, each.output)}\n"
     return done + rest
+
+
+def abridged(printed: str, shown: str) -> str:
+    """Of what is printed now, the lines that resemble those shown so far; all, where none were left out."""
+    before = [masked(line) for line in shown.splitlines()]
+    lines = printed.splitlines()
+    if LEFT_OUT not in before:
+        return printed
+    kept = [line if line and get_close_matches(masked(line), before, cutoff=0.9) else LEFT_OUT for line in lines]
+    return "\n".join(line for line, above in zip(kept, ["", *kept], strict=False) if line != above or line != LEFT_OUT)
 
 
 def main() -> None:

@@ -285,13 +285,15 @@ def test_the_manual_explains_every_json_field(name: str, printed: dict[str, set[
     assert printed[name] - set(explained) == set()
 
 
-def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
-    """Also the fields that appear only in rare cases, which the test above does not meet."""
+def test_the_manual_explains_the_json_fields_of_rare_cases_and_none_that_is_never_printed() -> None:
+    """Which the test above does not meet."""
+    trees = [(path.stem, ast.parse(path.read_text())) for path in sorted((ROOT / "publisher" / "cli").rglob("*.py"))]
+    literals = {node.value for _, tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     keys = {
         key.value
-        for module in sorted((ROOT / "publisher" / "cli").rglob("*.py"))
-        for function in ast.parse(module.read_text()).body
-        if isinstance(function, ast.FunctionDef) and ("json" in function.name or module.stem == "charge")
+        for module, tree in trees
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef) and ("json" in function.name or module == "charge")
         for node in ast.walk(function)
         if isinstance(node, ast.Dict)
         for key in node.keys
@@ -300,7 +302,7 @@ def test_the_manual_explains_no_json_field_that_is_never_printed() -> None:
     explained = {
         step.removesuffix("[]") for text in OBJECTS.values() for head in pages.entries(text) for step in head.split(".")
     } - set(OPEN_KEYS.values())
-    assert explained == keys
+    assert keys <= explained <= literals
 
 
 def test_the_manual_explains_the_words_in_json() -> None:

@@ -136,7 +136,7 @@ def text_of(row: Row) -> str:
     return (
         f"VO {said('VO')}, group {said('VOGroup')}, role {said('VORole')}, user {said('GlobalUserName')}, "
         f"SubmitHost {said('SubmitHost')}, {said('InfrastructureType')}, {level_of(row)}, "
-        f"{row['NodeCount']} nodes, {row['Processors']} processors"
+        f"nodes {row['NodeCount']}, processors {row['Processors']}"
     )
 
 

@@ -62,7 +62,7 @@ class Command:
 _SEND, _LOOK, _REPAIR, _OTHER, _CONFIG = Group
 COMMANDS: Final = (
     Command("publish", "publish", _SEND, "deliver everything not yet delivered, once"),
-    Command("run", "run", _SEND, "do the same as a daemon, on each target's schedule, until SIGTERM"),
+    Command("run", "run", _SEND, "publish as a daemon, on each target's schedule, until SIGTERM"),
     Command("sync", "sync", _SEND, "send job counts per submit host and month, or check them"),
     Command("status", "status", _LOOK, "show what was delivered and what is pending; only reads"),
     Command("trace", "trace", _LOOK, "show every message that carried a job"),
@@ -74,7 +74,7 @@ COMMANDS: Final = (
     Command("republish", "republish", _REPAIR, "send a time window again, even if delivered before; resumable"),
     Command("quarantine", "quarantine", _REPAIR, "list, release or drop the jobs that were set aside"),
     Command("source", "source", _REPAIR, "list the accounting databases that were read, or retire one"),
-    Command("import", "import_", _OTHER, "import another system's accounting into a local database for `source`"),
+    Command("import", "import_", _OTHER, "import the accounting of Grid Engine or Sonar into a local database"),
     Command("export", "export", _OTHER, "export finished jobs one by one, for other systems; only reads"),
     Command("charge", "charge", _OTHER, "compute, store and list what jobs cost, by the formulas of records.charges"),
     Command("config", "config", _CONFIG, "check, show or create a configuration"),

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         start="jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
         end="and before this time; a month or a day includes its end",
     )
-    parser.add_argument("--project", metavar="P", help="only of this project")
-    parser.add_argument("--group", metavar="G", help="only of this local group")
+    parser.add_argument("--project", metavar="P", help="only jobs of this project")
+    parser.add_argument("--group", metavar="G", help="only jobs of this local group")
     parser.add_argument("--jobs", action="store_true", help="also list each job")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--stored", action="store_true", help="list stored charges without computing anything")
@@ -212,9 +212,7 @@ def _charge_notes(report: ChargeReport) -> list[str]:
     if run is not None and run.counts.without_rule:
         notes.append(f"{run.counts.without_rule:,} that no rule applies to")
     if run is not None and run.counts.unreadable:
-        notes.append(
-            f"{plural(run.counts.unreadable, 'row')} not readable as jobs; `publisher quarantine list` names them"
-        )
+        notes.append(f"{plural(run.counts.unreadable, 'row')} could not be read; see `publisher quarantine list`")
     for (was, now), change in report.bill.changes.items():
         notes.append(
             f"changed: {plural(change.jobs, 'job')} from {_amount_text(was, change.before)} to "

@@ -29,10 +29,12 @@ from publisher.sources.arex.source import Options, create, writing_order
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    add_action(actions, "check", "check it and list every problem")
-    add_action(actions, "show", "print it with all defaults filled in, without secrets")
-    add_action(actions, "example", "print a commented sample")
-    from_arc = add_action(actions, "from-arc", "print one made from an arc.conf that does what ARC's publisher did")
+    add_action(actions, "check", "check the configuration and list every problem")
+    add_action(actions, "show", "print the configuration with all defaults filled in, without secrets")
+    add_action(actions, "example", "print a commented example")
+    from_arc = add_action(
+        actions, "from-arc", "print a configuration that does what ARC's publisher did, made from arc.conf"
+    )
     from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; it is only read")
     from_arc.add_argument(
         "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"

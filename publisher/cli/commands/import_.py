@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--database",
             type=Path,
             metavar="FILE",
-            help="the database to write (default: imported.db next to the state database)",
+            help="the database to write (default: imported.db next to the ledger)",
         )
         add_json(action)
 

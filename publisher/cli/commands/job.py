@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
     info = add_action(actions, "info", "who, where, when, and what it used")
     parts = ("all", *_PARTS, "json")
-    info.add_argument("-o", "--output", choices=parts, default="all", help=f"one of {', '.join(parts)} (default all)")
+    info.add_argument(
+        "-o", "--output", choices=parts, default="all", metavar="WHAT", help=f"one of {', '.join(parts)} (default all)"
+    )
     events = add_action(actions, "events", "its changes of state, in UTC and in the CE's local time")
     transfers = add_action(actions, "transfers", "the files that were staged in and out")
     transfers.add_argument("--full-urls", action="store_true", help="show passwords and signatures in URLs")

@@ -18,17 +18,21 @@ _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    listing = add_action(actions, "list", "show them, with the rule that each broke")
+    listing = add_action(actions, "list", "list the jobs that were set aside, with the rule that each breaks")
     add_targets(listing)
     add_json(listing)
-    for name, text in (("release", "try again in the next round"), ("drop", "never send")):
+    for name, text in (("release", "try these jobs again in the next round"), ("drop", "never send these jobs")):
         action = add_action(
             actions, name, text, usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
         )
         # Not nargs="*", which takes nothing as soon as an option comes first.
-        jobs = action.add_argument("jobs", nargs="+", default=[], metavar="JOB", help="numbers or ids of jobs")
+        jobs = action.add_argument(
+            "jobs", nargs="+", default=[], metavar="JOB", help="number of a job in the list, or its id"
+        )
         jobs.required = False
-        action.add_argument("--all", action="store_true", dest="every", help="all of them")
+        action.add_argument(
+            "--all", action="store_true", dest="every", help="all jobs in the list; with --target, all of that target"
+        )
         add_targets(action)
         add_json(action)
 

@@ -35,8 +35,8 @@ _MEGABYTE = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(
         parser,
-        start="2026-03, 2026-03-05T14:00, last-month",
-        end="a month or a day includes its end",
+        start="jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
+        end="and before this time; a month or a day includes its end",
         required=True,
     )
     add_targets(parser)
@@ -60,14 +60,14 @@ def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
     ways = _ways()
     for way in ways:
         parser.add_argument(way.option, metavar=way.once.key.upper(), help=way.once.help)
-    parser.add_argument("--site", help="with a URL: another site name")
+    parser.add_argument("--site", help="with --ams-url or --sgas-url: another site name")
     for key in dict.fromkeys(key for way in ways for key in way.once.options):
         chosen = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
         parser.add_argument(_option(key), help=f"with {', with '.join(chosen)}")
     parser.add_argument(
-        "--vo", action="append", default=[], metavar="NAME", help="with a URL: jobs of this VO only; may be repeated"
+        "--vo", action="append", default=[], metavar="NAME", help="with a URL: only jobs of this VO; may be repeated"
     )
-    parser.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: before the batch system's ids")
+    parser.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: put this before the batch system's ids")
     parser.add_argument("--batch-records", type=count, metavar="N", help="with a URL: at most N records per message")
 
 

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(
         add_action(actions, "list", "show each database ever read, when it was last read, and whether it is retired")
     )
-    retire = add_action(actions, "retire", "a database is gone for good: stop expecting it")
+    retire = add_action(actions, "retire", "no longer expect these databases: they are gone for good")
     retire.add_argument("databases", nargs="+", metavar="FILE", help="as `source list` shows it")
     add_json(retire)
 

@@ -40,10 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     staged = ("data-staged-in", "data-staged-out")
     outputs = ("brief", "jobcount", "walltime", "cputime", *staged, "wlcgvos", "users", "jobids", "json")
     parser.add_argument(
-        "-o", "--output", choices=outputs, default="brief", help=f"one of {', '.join(outputs)} (default brief)"
+        "-o",
+        "--output",
+        choices=outputs,
+        default="brief",
+        metavar="WHAT",
+        help=f"one of {', '.join(outputs)} (default brief)",
     )
     by = ("vo", "user", "state", "queue", "endpoint", "month")
-    parser.add_argument("--by", choices=by, help=f"also a table: by {', '.join(by)}")
+    parser.add_argument("--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")
     add_json(printed)
@@ -204,9 +209,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     if totals.in_progress:
         lines.append(f"in progress, without usage yet: {totals.in_progress:,} of the jobs")
     if totals.unreadable:
-        lines.append(
-            f"with a usage that is not a number, or negative, counted as 0 here: {totals.unreadable:,} of the jobs"
-        )
+        lines.append(f"usage not a number, or negative, counted as 0: {totals.unreadable:,} of the jobs")
     return lines
 
 

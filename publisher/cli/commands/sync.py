@@ -227,7 +227,7 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
 
 
 def _total_text(total: KeyTotal | None) -> str:
-    return "none" if total is None else f"{total.jobs:,} jobs, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
+    return "none" if total is None else f"{plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
 
 
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
@@ -239,7 +239,7 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
             f"until its team deletes them, {plural(change.lost_jobs, 'job is', 'jobs are')} lost there"
         )
         for row in change.rows:
-            yield f"  {row.key.text}: {row.jobs:,} jobs, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"
+            yield f"  {row.key.text}: {plural(row.jobs, 'job')}, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"
 
 
 def _ticket(found: _Check) -> Iterator[str]:

@@ -58,7 +58,7 @@ def _key(job: PublishedJob, month: int, nodes: int, cores: int, several: bool) -
         digest=blake2b(repr(parts).encode(), digest_size=8).digest(),
         site=site,
         text=f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}, "
-        f"{nodes} nodes, {cores} processors",
+        f"nodes {nodes}, processors {cores}",
     )
 
 

@@ -61,7 +61,7 @@ def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
     text = (
         f"VO {group.vo or 'None'}, group {group.vo_group or 'None'}, role {group.role or 'None'}, "
         f"user {group.user or 'None'}, SubmitHost {group.submit_host or 'None'}, {group.infrastructure}, {level}, "
-        f"{group.node_count} nodes, {group.cpu_count} processors"
+        f"nodes {group.node_count}, processors {group.cpu_count}"
     )
     key = SummaryKey(month=month_number_of(group.year, group.month), digest=b"", text=text, site=group.site)
     return KeyTotal(key=key, jobs=group.jobs, wall_s=group.wall_s, cpu_s=group.cpu_s)

@@ -41,8 +41,8 @@ __all__ = ["GridEngineImporter", "Options", "create"]
 
 log = logging.getLogger("publisher")
 
-SUMMARY: Final = "Grid Engine accounting files, plain or compressed; reads only what is new"
-PATHS: Final = "files, or directories with accounting*"
+SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; reads only what is new"
+PATHS: Final = "accounting file, or the directory that holds it"
 _NAME: Final = "gridengine"
 _FILES: Final = ("accounting", "accounting.jsonl")
 # In one transaction. Measured with 300,000 lines of JSON, of which a third belong to parallel jobs, while others kept the two

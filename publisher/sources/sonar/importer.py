@@ -45,8 +45,8 @@ __all__ = ["Options", "SonarImporter", "create"]
 
 log = logging.getLogger("publisher")
 
-SUMMARY: Final = "what Sonar collected on a Slurm cluster; reads only what is new"
-PATHS: Final = "files, or trees with YYYY/MM/DD/0+job-slurm.json"
+SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
+PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
