@@ -71,12 +71,16 @@ class Statuses(ServicesAndSite):
             status = self._standing(service)
         elif trouble.status == UNCLEAR:
             return {76 if unclear else 0}
-        elif service == "sgas" and trouble.route == "insert" and self.sgas.requests[-1].status == 413:
+        elif service == "sgas" and trouble.route == "insert" and self._was_too_large():
             return {0, trouble.status}  # nginx looks at the size first
         else:
             status = trouble.status
         # A record refused for no clear reason stays behind: when all others were too large, it speaks for the target.
         return {status, 76} if unclear and not status else {status}
+
+    def _was_too_large(self) -> bool:
+        """Whether the last request to SGAS was; one that the client gave up may not be among the requests yet."""
+        return any(request.status == 413 for request in self.sgas.requests[-1:])
 
     def _met(self, target: str, begin: Seen, end: Seen) -> list[tuple[str, str, Any]]:
         """Service, route and fault of each exchange of a round, in their order; also those that the proxy ended."""
