@@ -53,6 +53,7 @@ def encode(groups: Sequence[SummaryGroup]) -> bytes:
     return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
 
 
+@lru_cache(maxsize=2)  # of the month whose messages arrive one after the other
 def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
     """No groups for None: nothing was counted or accepted yet."""
     return () if text is None else tuple(_group(row) for row in json.loads(zlib.decompress(text)))

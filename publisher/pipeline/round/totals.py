@@ -34,6 +34,7 @@ from publisher.model.totals.months import (
     BlockedMonth,
     FoundJobs,
     left_behind,
+    month_name,
     month_window,
     row_of,
     rows_with_gone,
@@ -54,6 +55,8 @@ _SUMMED_OTHERWISE: Final = (
     "publish it in that format, or give their database to source.databases again"
 )
 _NO_PROGRESS: Final = Progress()
+_PREPARED_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB
+_KEPT_GROUPS: Final = 10_000  # of months that were written down and may go on: some 10 MB
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
 
 
@@ -62,14 +65,6 @@ class MessageLimits(NamedTuple):
 
     most_records: int  # 0: no limit by count
     fill_to: Callable[[], int]  # how many bytes a payload shall have
-
-
-class _Accepted(NamedTuple):
-    """What an administrator lets happen to a month at the receiver."""
-
-    month: int
-    orphaned: tuple[KeyTotal, ...]
-    lost: int
 
 
 class _MonthRows:
@@ -121,6 +116,7 @@ class MonthlyTotals:
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
+        self._added_to: set[int] = set()  # of these months, since totals were written down
         self.times_written = 0
         self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
         self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
@@ -129,7 +125,7 @@ class MonthlyTotals:
         self._progress = Progress()
         self.remark = sender.remark_together  # what is odd about jobs that are counted at once
         self._held: list[BlockedMonth] = []
-        self._accepted: list[_Accepted] = []
+        self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []  # by month: rows left behind, jobs lost
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._runs or key in self._changed
@@ -202,10 +198,14 @@ class MonthlyTotals:
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
+        # Months to which nothing came lately are read again should something come: jobs are written in the order of time.
+        self._months = {month: totals for month, totals in self._months.items() if month in self._added_to}
         contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
         self.times_written += 1
-        self._months.clear()
+        self._added_to.clear()
+        if sum(map(len, contents.values())) > _KEPT_GROUPS:
+            self._months.clear()
         self._runs.clear()
         self._changed.clear()
         self._dirty.clear()
@@ -214,6 +214,7 @@ class MonthlyTotals:
     def conclude(self, now: datetime) -> None:
         """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
+        self._months.clear()
         for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
                 self._recount_month(self._states()[month], now)  # as it is after the months before it
@@ -235,6 +236,7 @@ class MonthlyTotals:
 
     def _accumulator(self, month: int) -> Accumulator | None:
         """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
+        self._added_to.add(month)
         if month not in self._months:
             groups = self._ledger.counted(self._target, month)
             if self._fit_format(groups):
@@ -398,7 +400,7 @@ class MonthlyTotals:
             )
             return ()
         if orphaned or lost:
-            self._accepted.append(_Accepted(month=state.month, orphaned=orphaned, lost=lost))
+            self._accepted.append((state.month, orphaned, lost))
         return [*groups, *zeros]
 
     def _lost(self, state: MonthState) -> int:
@@ -439,22 +441,28 @@ class MonthlyTotals:
             return []
 
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
-        quarantined = SkippedJob(
-            row=RowRef(database="", record_id=0),
-            job_id=JobId(f"summary {BlockedMonth(month=state.month, orphaned=(), lost_jobs=0).name}"),
-            local_id="",
-            ended_at=None,
-            rule=unfit.rule,
-            reason=unfit.reason,
-            fingerprint=0,
-        )
+        nowhere, name = RowRef(database="", record_id=0), JobId(f"summary {month_name(state.month)}")
+        quarantined = SkippedJob(nowhere, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
         self._sender.set_aside(quarantined)
         self._sender.note(Progress(skipped=(quarantined,)))
 
     def _send(self, states: Iterable[MonthState], now: datetime) -> None:
         """Send months as they are counted, unless they wait. Raises: Stopped."""
-        free = [state for state in states if not self._is_held(state.month)]
-        rendered = [one for state in free for one in self._rendered(state, self._decided(state, now), now)]
+        rendered: list[tuple[int, SummaryGroup, bytes]] = []
+        for state in states:
+            if not self._is_held(state.month):
+                rendered += self._rendered(state, self._decided(state, now), now)
+            if len(rendered) >= _PREPARED_TOGETHER:  # whole months, so that none is ever written down in part
+                self._prepare(rendered, now)
+                rendered = []
+        self._prepare(rendered, now)
+        for one in self._accepted:
+            self._ledger.accept_change(self._target, *one, self._clock())
+        self._sender.send_outstanding()
+        self._sender.conclude()
+
+    def _prepare(self, rendered: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
+        """Write down the messages of whole months, in one transaction."""
         frame = self._format.frame
         batches = whole_messages(
             rendered,
@@ -464,10 +472,6 @@ class MonthlyTotals:
         )
         made = [make_months(self._format, self._target, batch, now) for batch in batches]
         self._ledger.prepare_months(self._target, made)
-        for one in self._accepted:
-            self._ledger.accept_change(self._target, one.month, one.orphaned, one.lost, self._clock())
-        self._sender.send_outstanding()
-        self._sender.conclude()
 
     def _count(
         self,
