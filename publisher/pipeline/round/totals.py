@@ -56,8 +56,8 @@ _SUMMED_OTHERWISE: Final = (
 )
 _NO_PROGRESS: Final = Progress()
 _PREPARED_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB
-_KEPT_GROUPS: Final = 10_000  # of months that were written down and may go on: some 10 MB
-_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 20 MB
+_KEPT_GROUPS: Final = 2_000  # of months that were written down and may go on: some 2 MB
+_FLUSH_JOBS: Final = 8_192  # entries that wait for their transaction: with what it makes of them some 5 MB
 
 
 class MessageLimits(NamedTuple):
