@@ -81,15 +81,7 @@ def _not_read(
     """What no round has dealt with: rows that were not finished when they were read, and those behind the cursors."""
 
     def of_page(page: Page) -> WaitingJobs:
-        keys = [job.key for job in page.jobs]
-        rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-        known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
-        ends = [
-            job.ended_at
-            for job, key in zip(page.jobs, keys, strict=True)
-            if key not in known and key not in held and _wanted(selection, target, job)
-        ]
-        return _ended(ends, published, exact=True)
+        return _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
 
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
@@ -108,6 +100,18 @@ def _not_read(
                 ahead = source.ahead(page.cursor, selection.window.start, published)
                 yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
                 break
+
+
+def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Page) -> list[Epoch]:
+    """When those jobs of a page ended that are wanted, and of which the ledger has nothing."""
+    keys = [job.key for job in page.jobs]
+    rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
+    known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
+    return [
+        job.ended_at
+        for job, key in zip(page.jobs, keys, strict=True)
+        if key not in known and key not in held and _wanted(selection, target, job)
+    ]
 
 
 def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> WaitingJobs:

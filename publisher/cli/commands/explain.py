@@ -11,7 +11,8 @@ from publisher.cli.output import Json, Part, TextTable, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
 from publisher.model.job import JobId
 from publisher.reporting import explain as explaining
-from publisher.reporting.explain import ExplainedCharge, Explanation
+from publisher.reporting.explain import ExplainedCharge, ExplainedValue, Explanation
+from publisher.sources.base import ImportedFrom
 
 _COLUMNS: Final = ("value", "published as", "rule", "field of the job")
 
@@ -31,40 +32,36 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _as_json(job_id: JobId, found: Sequence[Explanation]) -> Json:
+    return {"job": job_id, "explanations": [_explanation_json(one) for one in found]}
+
+
+def _explanation_json(one: Explanation) -> Json:
     return {
-        "job": job_id,
-        "explanations": [
-            {
-                "target": one.target,
-                "format": one.format,
-                "database": one.row.database,
-                "record_id": one.row.record_id,
-                "local_id": one.local_id,
-                "fate": one.fate,
-                "reason": one.reason,
-                "values": [
-                    {
-                        "name": each.name,
-                        "value": each.value or None,
-                        "rule": each.rule,
-                        "field": each.source or None,
-                    }
-                    for each in one.values
-                ],
-                "warnings": dict(one.oddities),
-                "mends": dict(one.altered),
-                "record": one.record or None,
-                "unfit": one.unfit or None,
-                "group_jobs": one.group_jobs,
-                "charge": None if one.charge is None else _charge_json(one.charge),
-                "origin": None
-                if one.origin is None
-                else {"importer": one.origin.importer, "record": one.origin.key, "file": one.origin.file or None},
-                "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
-            }
-            for one in found
-        ],
+        "target": one.target,
+        "format": one.format,
+        "database": one.row.database,
+        "record_id": one.row.record_id,
+        "local_id": one.local_id,
+        "fate": one.fate,
+        "reason": one.reason,
+        "values": [_value_json(each) for each in one.values],
+        "warnings": dict(one.oddities),
+        "mends": dict(one.altered),
+        "record": one.record or None,
+        "unfit": one.unfit or None,
+        "group_jobs": one.group_jobs,
+        "charge": one.charge and _charge_json(one.charge),
+        "origin": one.origin and _origin_json(one.origin),
+        "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
     }
+
+
+def _value_json(each: ExplainedValue) -> Json:
+    return {"name": each.name, "value": each.value or None, "rule": each.rule, "field": each.source or None}
+
+
+def _origin_json(origin: ImportedFrom) -> Json:
+    return {"importer": origin.importer, "record": origin.key, "file": origin.file or None}
 
 
 def _charge_json(charge: ExplainedCharge) -> Json:

@@ -185,17 +185,18 @@ def _heading(sheet: JobDetails) -> list[str]:
 
 
 def _description_lines(sheet: JobDetails) -> list[str]:
-    fields = [
-        ("status", sheet.status or "unknown"),
-        ("batch id", sheet.local_id or "none"),
-        ("user", sheet.user or "unknown"),
-        ("VO", sheet.vo or "none"),
-        ("FQAN", sheet.fqan or "none"),
-        ("queue", sheet.queue or "unknown"),
-        ("endpoint", sheet.endpoint or "unknown"),
-        ("endpoint type", sheet.interface or "unknown"),
-        ("submitted", moment(sheet.submitted_at)),
-    ]
+    texts = (
+        ("status", sheet.status, "unknown"),
+        ("batch id", sheet.local_id, "none"),
+        ("user", sheet.user, "unknown"),
+        ("VO", sheet.vo, "none"),
+        ("FQAN", sheet.fqan, "none"),
+        ("queue", sheet.queue, "unknown"),
+        ("endpoint", sheet.endpoint, "unknown"),
+        ("endpoint type", sheet.interface, "unknown"),
+    )
+    fields = [(name, text or missing) for name, text, missing in texts]
+    fields.append(("submitted", moment(sheet.submitted_at)))
     if not sheet.in_progress:
         fields += [
             ("started", moment(sheet.started_at)),

@@ -80,15 +80,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         plans = planning.plan(site, targets, request, looking)
     for line in plan_lines(plans):
         notice(line)
-    if not (arguments.yes or arguments.dry_run) and sys.stdin.isatty() and not _confirmed():
+    if not (arguments.yes or arguments.dry_run or _confirmed()):
         error_line("nothing was sent")
         return 0
     with progress.rounds(quiet=quiet) as report:
         report.expect(sum(plan.records or plan.jobs for plan in plans))
         ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
-    return outcomes.print_outcomes(
-        arguments, site, ended, [planning.as_requested(target, request) for target in targets]
-    )
+    requested = [planning.as_requested(target, request) for target in targets]
+    return outcomes.print_outcomes(arguments, site, ended, requested)
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
@@ -145,10 +144,10 @@ def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, objec
         raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
     if len(given) > 1 or named:
         raise UsageError(f"name one of {', '.join(options)} and --target")
-    for key, value in own.items():
-        if value and key not in given[0].once.options:
-            takers = " or ".join(way.option for way in ways if key in way.once.options)
-            raise UsageError(f"{_option(key)} goes with {takers}")
+    strange = [key for key, value in own.items() if value and key not in given[0].once.options]
+    if strange:
+        takers = " or ".join(way.option for way in ways if strange[0] in way.once.options)
+        raise UsageError(f"{_option(strange[0])} goes with {takers}")
     return given[0]
 
 
@@ -171,14 +170,17 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         return []
     way = _chosen(ways, given, own, named=bool(arguments.target))
     place = way.given(arguments) or ""
-    chosen = {key: value for key, value in (own | either).items() if value}
-    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format} | chosen
+    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format}
+    keys |= {key: value for key, value in (own | either).items() if value}
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
 
 
 def _confirmed() -> bool:
+    """Where nobody can be asked, it is."""
+    if not sys.stdin.isatty():
+        return True
     sys.stderr.write("Send this? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -193,23 +195,25 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
     rounded = ", rounded out to whole months" if plan.rounded else ""
     yield f"{plan.target}: {plan.format}, jobs that ended in {plan.window}{rounded}"
     yield f"  {_size(plan)}; months: {', '.join(plan.months) or 'none'}"
-    if plan.resume_from:
-        yield (
-            f"  {plural(plan.rows, 'job')} left: resumes where the last run of the same command stopped"
-            if not plan.summary
-            else ("  resumes with the month in which the last run of the same command stopped")
-        )
+    if plan.resume_from and plan.summary:
+        yield "  resumes with the month in which the last run of the same command stopped"
+    elif plan.resume_from:
+        yield f"  {plural(plan.rows, 'job')} left: resumes where the last run of the same command stopped"
     if plan.held:
         months = ", ".join(month.name for month in plan.held)
         yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
     yield from (f"  {line}" for line in gone_lines(plan.gone))
+    yield from _of_receiver(plan)
+    if plan.brake:
+        yield f"  {plan.brake}"
+
+
+def _of_receiver(plan: RepublishPlan) -> Iterator[str]:
     receiver = receiver_of(plan.format)
     if receiver.on_change is OnChange.KEEP_FIRST:
         yield f"  {receiver.name} keeps the row it has: this fills gaps and corrects nothing"
     elif plan.exact and receiver.whole_months:
         yield "  --exact: a receiver that purged its job records replaces a whole month's total by this part of it"
-    if plan.brake:
-        yield f"  {plan.brake}"
 
 
 def _size(plan: RepublishPlan) -> str:

@@ -109,18 +109,7 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
     _write_head(conf, sheet)
     vo_defaults = VoDefaults(values, sheet)
     drafted = drafts(values, sheet, vo_defaults, takeover)
-    names = [draft.gocdb_name for draft in drafted if draft.gocdb_name is not None]
-    if site and names and site not in [name.text for name in names]:
-        known = ", ".join(sorted({shown(name.text) for name in names}))
-        raise UsageError(f"--site {site}: no target has this gocdb_name; there are: {known}")
-    chosen = ""
-    try:
-        chosen = site_of(values, sheet, names, site)
-    except ByHand as reason:
-        sheet.leave_open(0, "site", "EXAMPLE-SITE", "see the list at the end")
-        sheet.hand(f"site: {reason}")
-        sheet.missing.append("site")
-    refuse(drafted, chosen)
+    refuse(drafted, _write_site(values, sheet, drafted, site))
     if takeover.stopped is None and drafted:
         sheet.hand(
             f"no publishing.db at {shown(takeover.where)}, so that targets begin with the jobs of the current month; "
@@ -168,6 +157,21 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
     sheet.blank()
 
 
+def _write_site(values: ArcValues, sheet: Sheet, drafted: list[Draft], site: str) -> str:
+    """Returns it, '' when it is left open. Raises: UsageError."""
+    names = [draft.gocdb_name for draft in drafted if draft.gocdb_name is not None]
+    if site and names and site not in [name.text for name in names]:
+        known = ", ".join(sorted({shown(name.text) for name in names}))
+        raise UsageError(f"--site {site}: no target has this gocdb_name; there are: {known}")
+    try:
+        return site_of(values, sheet, names, site)
+    except ByHand as reason:
+        sheet.leave_open(0, "site", "EXAMPLE-SITE", "see the list at the end")
+        sheet.hand(f"site: {reason}")
+        sheet.missing.append("site")
+        return ""
+
+
 def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     """What nobody asked for, of accounting's blocks only."""
     if JURA not in conf.blocks:
@@ -180,14 +184,18 @@ def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     elif not drafted:
         sheet.hand("no target: [arex/jura/apel:NAME] or [arex/jura/sgas:NAME]")
     for block in conf.under(JURA):
-        known = _known(block)
-        if known is None:
-            sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place)
-            continue
-        for option in block.options:
-            if option.key not in known:
-                advice = _ADVICE.get(option.key, "unknown here")
-                sheet.lost(f"[{shown(block.name)}] {shown(option.key)}: {advice}", option.place)
+        _report_unknown(block, sheet)
+
+
+def _report_unknown(block: ArcBlock, sheet: Sheet) -> None:
+    known = _known(block)
+    if known is None:
+        sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place)
+        return
+    for option in block.options:
+        if option.key not in known:
+            advice = _ADVICE.get(option.key, "unknown here")
+            sheet.lost(f"[{shown(block.name)}] {shown(option.key)}: {advice}", option.place)
 
 
 def _known(block: ArcBlock) -> frozenset[str] | None:

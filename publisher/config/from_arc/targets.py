@@ -317,8 +317,8 @@ def _write_every(draft: Draft, values: ArcValues) -> None:
     default = _APEL_S if draft.apel else 0
     # Without words to the contrary it is ARC's, so that what follows has a period whatever was written.
     draft.period_s = max(default, _PROCESS_S)
-    process_s = max(_seconds(process), _PROCESS_S) if process else _PROCESS_S
-    draft.period_s = max(_seconds(own) if own else default, process_s)
+    process_s = max(_seconds(process, 0), _PROCESS_S)
+    draft.period_s = max(_seconds(own, default), process_s)
     frequency = process if process is not None and draft.period_s == process_s else own
     if frequency is None and draft.period_s == _APEL_S and draft.summary:
         return  # a day is our default too, less the minutes that ARC took off it
@@ -327,10 +327,21 @@ def _write_every(draft: Draft, values: ArcValues) -> None:
         draft.lines.put(2, "every", f"{draft.period_s}s", comment)
 
 
-def _seconds(given: ArcValue) -> int:
+def _seconds(given: ArcValue | None, default: int) -> int:
+    if given is None:
+        return default
     if not _COUNT.fullmatch(given.text) or int(given.text) > _LONGEST_S:
         raise ByHand(f"is {shown(given.text)!r}, no number of seconds within a year; the default of `every` holds")
     return int(given.text)
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return has_host and parts.scheme == "http" and not parts.path and url.isascii() and " " not in url
 
 
 def _write_proxy(draft: Draft, values: ArcValues) -> None:
@@ -342,14 +353,7 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
             "holds a password, which is not copied; give the service HTTPS_PROXY in an EnvironmentFile of mode 600"
         )
     url = (given.text if "://" in given.text else f"http://{given.text}").removesuffix("/")
-    try:
-        parts = urlsplit(url)
-        usable = (
-            parts.scheme == "http" and bool(parts.hostname) and parts.port != 0 and not parts.path and url.isascii()
-        )
-    except ValueError:
-        usable = False
-    if not usable or " " in url:
+    if not _is_proxy(url):
         raise ByHand(f"is {shown(given.text)!r}, and a proxy here is http://HOST:PORT")
     draft.lines.put(2, "proxy", scalar(url), f"{origin_of(given)}; remove it if the service is reached without")
 

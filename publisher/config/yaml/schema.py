@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -299,16 +299,19 @@ def _values(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> t
     return tuple(made)
 
 
+_READERS: Final[Mapping[Any, Callable[[Node], Any]]] = {
+    str: lambda node: scalar(node, "one text"),
+    bool: truth,
+    int: whole_number,
+    float: number,
+}
+_READERS_S: Final = {**_READERS, int: whole_duration_s, float: duration_s}  # of keys that end in _s
+
+
 def _one(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> Any:
-    duration = entry.name.endswith("_s")
-    if kind is str:
-        return scalar(node, "one text")
-    if kind is bool:
-        return truth(node)
-    if kind is int:
-        return whole_duration_s(node) if duration else whole_number(node)
-    if kind is float:
-        return duration_s(node) if duration else number(node)
+    readers = _READERS_S if entry.name.endswith("_s") else _READERS
+    if kind in readers:
+        return readers[kind](node)
     if kind is Path:
         return path(node, reading)
     if isinstance(kind, type) and issubclass(kind, StrEnum):

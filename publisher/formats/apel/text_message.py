@@ -152,9 +152,9 @@ def _value_fault(line: TextLine, value: str) -> str:
     if FORBIDDEN_IN_TEXT.search(value):
         return "holds what no message may hold"
     match line.kind:
+        case TextKind.TEXT if len(value) > line.limit:
+            return f"has {len(value)} characters, APEL keeps {line.limit}"
         case TextKind.TEXT:
-            if len(value) > line.limit:
-                return f"has {len(value)} characters, APEL keeps {line.limit}"
             return "says none" if value.lower() in NOT_GIVEN else ""
         case TextKind.WHOLE:
             return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"

@@ -148,14 +148,8 @@ class SqlChargeBook:
             pairs = [(job, self._of(job.key)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
-            self._database.execute_many(
-                _KEEP,
-                [
-                    self._row(one)
-                    for one, (_, before) in zip(kept, pairs, strict=True)
-                    if one is not None and one != before
-                ],
-            )
+            changed = [one for one, (_, before) in zip(kept, pairs, strict=True) if one is not None and one != before]
+            self._database.execute_many(_KEEP, map(self._row, changed))
             counted |= {
                 "charged": sum(job.amount is not None for job in jobs),
                 "without_result": sum(bool(job.reason) for job in jobs),

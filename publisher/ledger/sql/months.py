@@ -304,15 +304,19 @@ def arrived(database: Database, target: int, message: int, records: Sequence[Out
             database.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
             whole.append(month)
             continue
-        places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
-        new = [group for place, group in enumerate(decode(groups)) if place in places]
-        if new:
+        if new := _carried(records, month, groups):
             text = encode(joined(decode(accepted), new))
             part = f"part {digest(text)}"  # never that of our own: the rest is sent whatever it says
             database.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
         if not is_out:
             database.execute(_NO_MORE, at)
     return whole
+
+
+def _carried(records: Sequence[OutboxRecord], month: int, groups: bytes | None) -> list[SummaryGroup]:
+    """The groups of a month that these records are."""
+    places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
+    return [group for place, group in enumerate(decode(groups)) if place in places]
 
 
 def take_back(database: Database, target: int, months: Collection[int]) -> None:

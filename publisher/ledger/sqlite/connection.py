@@ -241,21 +241,24 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
+# By words in the library's message.
+_ADVICE: Final = {
+    ("full",): "make room on the file system of {folder}, then run again: nothing is lost",
+    (
+        "readonly",
+        "read-only",
+        "unable to open",
+    ): "{folder} and every file in it must belong to the user who publishes, who must be able to write there",
+    ("locked", "busy"): "another program holds it; run again when it is done",
+    ("malformed", "not a database", "corrupt"): _DAMAGED,
+    (
+        "i/o",
+    ): "the disk under {folder} refused: look at the kernel's log, and at quotas and limits of file size, then run "
+    "again: nothing is lost",
+}
+
+
 def _advice(error: sqlite3.Error, path: Path) -> str:
     text = str(error).lower()
-    if "full" in text:
-        return f"make room on the file system of {path.parent}, then run again: nothing is lost"
-    if "readonly" in text or "read-only" in text or "unable to open" in text:
-        return (
-            f"{path.parent} and every file in it must belong to the user who publishes, who must be able to write there"
-        )
-    if "locked" in text or "busy" in text:
-        return "another program holds it; run again when it is done"
-    if "malformed" in text or "not a database" in text or "corrupt" in text:
-        return _DAMAGED
-    if "i/o" in text:
-        return (
-            f"the disk under {path.parent} refused: look at the kernel's log, and at quotas and limits of file size, "
-            "then run again: nothing is lost"
-        )
-    return "run again; if it stays so, report it"
+    found = (advice for words, advice in _ADVICE.items() if any(word in text for word in words))
+    return next(found, "run again; if the error persists, report it").format(folder=path.parent)

@@ -148,10 +148,8 @@ def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
             if _is_read(file, there):
                 raise UsageError(f"{file}: is there and is read; to read it no more, take it out of `source` first")
         now = site.clock()
-        for file in wanted:
-            for each in known[file]:
-                if each.retired is None:
-                    ledger.retire_database(each.target, file, now)
+        for each in (each for file in wanted for each in known[file] if each.retired is None):
+            ledger.retire_database(each.target, each.file, now)
     return [one for one in listed(site) if one.file in wanted]
 
 

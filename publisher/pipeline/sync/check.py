@@ -136,7 +136,7 @@ def _check(
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
-    by_host = None if portal is None or any(host == EVERY_HOST for _, host in portal) else portal
+    by_host = None if portal is None or EVERY_HOST in {host for _, host in portal} else portal
     trouble = _of_months(target, state, ledger, first)
     places = {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
     rows = [

@@ -46,7 +46,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
             raise UsageError(f"{path}: row {number} ({row!r:.80}) has more columns than the heading; {_COLUMNS}")
         try:
             named = {name: _value(row, spellings) for name, spellings in _NAMES.items()}
-            if named["site"] not in (None, "") and column(str(named["site"])) != column(site):
+            if not _is_of(site, named["site"]):
                 continue
             host = EVERY_HOST if named["host"] is None else sync_host(str(named["host"]))
             at = (_month(str(named["year"] or ""), str(named["month"])), host)
@@ -56,6 +56,10 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     if not counts:
         raise UsageError(f"{path}: has no count of site {site}, which tells nothing; {_COLUMNS}")
     return counts
+
+
+def _is_of(site: str, named: Any) -> bool:
+    return named in (None, "") or column(str(named)) == column(site)
 
 
 def _rows(text: str, path: Path) -> Iterable[Mapping[str, Any]]:

@@ -51,6 +51,11 @@ class Cause:
     jobs: int = 0
     examples: list[str] = field(default_factory=list)
 
+    def add(self, job_id: str) -> None:
+        self.jobs += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(job_id)
+
 
 @dataclass(slots=True)
 class Change:
@@ -80,10 +85,7 @@ class ChargeTotals:
             self.sums.setdefault(ChargedAccount(job.project, job.group, job.tariff.unit), Sum()).add(job.amount)
             self.totals.setdefault(job.tariff.unit, Sum()).add(job.amount)
         if job.reason:
-            cause = self.causes.setdefault(job.reason, Cause())
-            cause.jobs += 1
-            if len(cause.examples) < _EXAMPLES:
-                cause.examples.append(job.job_id)
+            self.causes.setdefault(job.reason, Cause()).add(job.job_id)
         if kept.news is News.CHANGED and kept.news_of == run and kept.was is not None:
             change = self.changes.setdefault((kept.was.tariff, job.tariff), Change())
             change.jobs += 1

@@ -99,15 +99,12 @@ def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[in
     if min(submitted, started, ended) < 0:
         raise BadGridEngineRecord(f"a time is before 1970: submission {submitted}, start {started}, end {ended}")
     if unit is StampUnit.AUTO:
-        factor = _SECOND if greatest < _BELOW_MS else _MILLISECOND if greatest < _BELOW_US else 1
-    else:
-        factor = {StampUnit.S: _SECOND, StampUnit.MS: _MILLISECOND, StampUnit.US: 1}[unit]
+        unit = StampUnit.S if greatest < _BELOW_MS else StampUnit.MS if greatest < _BELOW_US else StampUnit.US
+    factor = {StampUnit.S: _SECOND, StampUnit.MS: _MILLISECOND, StampUnit.US: 1}[unit]
     if greatest * factor > _MOST_US:
         raise BadGridEngineRecord(
             f"a time is beyond any calendar: submission {submitted}, start {started}, end {ended}"
         )
-    if factor == 1:
-        return submitted, started, ended
     return submitted * factor, started * factor, ended * factor
 
 

@@ -219,8 +219,8 @@ def read_partitions(envelope: Envelope) -> Partitions:
     if len(entries) > _MOST_PARTITIONS:
         raise BadEnvelope("has thousands of partitions")
     for entry in entries:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        listed = entry.get("nodes") or [] if isinstance(entry, dict) else None
+        fields = entry if isinstance(entry, dict) else {}
+        name, listed = fields.get("name"), fields.get("nodes") or []
         if not isinstance(name, str) or not isinstance(listed, list) or len(name) > _MOST_NAME:
             raise BadEnvelope("a partition is not what it must be")
         nodes[clean(name)] = len(node_names([each for each in listed if isinstance(each, str)]))

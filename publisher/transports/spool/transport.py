@@ -47,15 +47,16 @@ class SpoolTransport:
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         """Write one message. Raises: CredentialError before anything is written, when the certificate has ended."""
-        bare = not self._signed(message.format)
-        if self._signer and not bare:
-            self._signer.check(now)
-        if not bare and (why := unsafe_reason(message.payload)):
+        is_signed = self._signed(message.format)
+        signer = self._signer if is_signed else None
+        if signer:
+            signer.check(now)
+        if is_signed and (why := unsafe_reason(message.payload)):
             return Receipt(verdict=Verdict.REFUSED, reason=plain(why), exit_status=_SET_ASIDE, attempts=0)
         if len(message.payload) > self.payload_limit():
             reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
             return Receipt(verdict=Verdict.TOO_LARGE, reason=reason, exit_status=Rejected.exit_status, attempts=0)
-        content = self._signer.sign(message.payload) if self._signer and not bare else message.payload
+        content = signer.sign(message.payload) if signer else message.payload
         try:
             name = self._put(message, content)
         except OSError as error:
