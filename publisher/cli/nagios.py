@@ -102,7 +102,8 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     looked = [one for status in found for one in _looked(status, now, limits)]
     messages = [(one.state, one.text) for one in looked if one.state is not OK]
     messages += [message for status in found for message in _messages(status)]
-    messages += [(UNKNOWN, trouble)] if trouble else []
+    if trouble:
+        messages.append((UNKNOWN, trouble))
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]

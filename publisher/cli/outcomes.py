@@ -105,6 +105,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     return (outcome.target, outcome.outcome, *(f"{count:,}" for count in counts))
 
 
+def _odd(outcome: Outcome) -> str:
+    odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
+    return f"{'sent anyway' if outcome.messages else 'counted'}, but odd: {odd}"
+
+
 def notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round in addition to its counts."""
     lines = []
@@ -117,9 +122,7 @@ def notes(outcome: Outcome) -> list[str]:
     if outcome.quarantined:
         lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
     if outcome.warnings:
-        odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-        done = "sent anyway" if outcome.messages else "counted"
-        lines.append(f"{outcome.target}: {done}, but odd: {odd}; `publisher explain JOB` shows why")
+        lines.append(f"{outcome.target}: {_odd(outcome)}; `publisher explain JOB` shows why")
     if outcome.shed:
         lines.append(
             f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"

@@ -106,16 +106,20 @@ def _read(word: str, field: _CronField) -> list[int]:
         first, last, step = shape.groups()
         if first and step and not last:
             raise ValueError(f"{part!r}: a step needs a range, such as {first}-{field.values[-1]}/{step}")
-        low = field.values[0] if first is None else _number(first, field)
-        high = low if first else field.values[-1]
-        if last:
-            high = _number(last, field)
+        low, high = _bounds(first, last, field)
         if low > high:
             raise ValueError(f"{part!r}: the {field.name}s run backwards; write two parts with a comma between them")
         if step and int(step) == 0:
             raise ValueError(f"{part!r}: a step must be at least 1")
         found.update(range(low, high + 1, int(step or 1)))
     return sorted(found)
+
+
+def _bounds(first: str | None, last: str | None, field: _CronField) -> tuple[int, int]:
+    if first is None:
+        return field.values[0], field.values[-1]
+    low = _number(first, field)
+    return low, _number(last, field) if last else low
 
 
 def _number(word: str, field: _CronField) -> int:

@@ -84,12 +84,12 @@ def _benchmark_rule(node: Node, origin: str, reading: ReadContext) -> BenchmarkR
     if isinstance(node, Text):
         raise Wrong("is not a mapping; write {type: HEPscore23, value: 11.5}")
     keys = read_block(node, BenchmarkKeys, reading)
-    single = keys.type is not None or keys.value is not None
-    if single == bool(keys.benchmarks):
+    given = [key for key in (keys.type, keys.value) if key is not None]
+    if bool(given) == bool(keys.benchmarks):
         raise Wrong("needs either type and value, or a list of them under benchmarks")
-    if single and (keys.type is None or keys.value is None):
+    if len(given) == 1:
         raise Wrong("needs both type and value, such as {type: HEPscore23, value: 11.5}")
-    benchmarks = keys.benchmarks or (_benchmark(keys.type or "", keys.value or ""),)
+    benchmarks = keys.benchmarks or (_benchmark(*given),)
     try:
         # As on the command line: a month or a day in `until` ends at its end.
         valid = window(

@@ -221,6 +221,10 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
     return None
 
 
+def _is_inside_a_month(start: StartRule) -> bool:
+    return start.kind is StartKind.NOW or (start.since is not None and start.since != month_of(start.since).start)
+
+
 def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
@@ -231,10 +235,7 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBl
     if known.get("sync") and format_name and not (receiver := receiver_of(format_name)).sync_format:
         reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")
     start: StartRule = known.get("start", StartRule())
-    if not format_name or not is_summary_format(format_name):
-        return
-    inside = start.since is not None and start.since != month_of(start.since).start
-    if start.kind is StartKind.NOW or inside:
+    if format_name and is_summary_format(format_name) and _is_inside_a_month(start):
         reading.wrong(
             block.keys["start"].place,
             "would begin inside a month, and a summary of part of a month replaces the whole one at the server; "

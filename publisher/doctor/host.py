@@ -64,10 +64,14 @@ def _schedule(host: Host) -> Finding:
     if dangling:
         advice = "install the units of `conf/` and `systemctl daemon-reload`, or `systemctl disable` what is gone"
         return question.warning(f"{join(dangling)} leads nowhere: the unit is gone", advice)
-    if bool(links) + bool(daemons) + bool(tables) > 1:
+    return _one_starter(question, starters, ways=bool(links) + bool(daemons) + bool(tables))
+
+
+def _one_starter(question: Question, starters: Sequence[str], ways: int) -> Finding:
+    if ways > 1:
         advice = (
-            "keep one of them: `systemctl disable --now publisher.timer` (or publisher-run.service, the daemon), or take "
-            "the cron file away"
+            "keep one of them: `systemctl disable --now publisher.timer` (or publisher-run.service, the daemon), or remove "
+            "the cron file"
         )
         return question.warning(f"several start rounds: {join(starters)}", advice)
     if not starters:

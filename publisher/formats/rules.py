@@ -64,17 +64,20 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
 
     `summed`: without what totals do not say of a job.
     """
-    run = job.job
-    if (
-        run.cpu_count
-        and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * run.cpu_count
-        and job.started_at > 0
-        and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
-        and _has_plain_names(job)
-    ):
+    if _has_plain_times(job) and _has_plain_names(job):
         return ()  # nine of ten jobs, without asking the table
     left_out = _NOT_IN_TOTALS if summed else ()
     return tuple(rule.name for rule in WARNINGS if rule.name not in left_out and rule.check(job))
+
+
+def _has_plain_times(job: PublishedJob) -> bool:
+    run = job.job
+    return (
+        bool(run.cpu_count)
+        and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * (run.cpu_count or 0)
+        and job.started_at > 0
+        and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
+    )
 
 
 def _has_plain_names(job: PublishedJob) -> bool:

@@ -62,25 +62,26 @@ class DryRunLedger(LedgerReader):
         waiting = (one for one in self._waiting if one.message.target == target and one.message.id not in passed)
         return super().outstanding(target, passed) or next(waiting, None)
 
+    def _recounted(self, target: str, before: MonthState, groups: Sequence[SummaryGroup], basis: str) -> MonthState:
+        jobs = sum(group.jobs for group in groups)
+        digest = month_text.digest(month_text.encode(groups))
+        by_settings = before.by_settings or (target, before.month) in self._by_settings
+        return before._replace(
+            jobs=jobs,
+            digest=digest,
+            basis=basis,
+            dirty=False,
+            # Which runs the month has is asked of the real ledger, whatever was counted here.
+            moved=jobs - (before.jobs - before.moved) + self._moved[target, before.month],
+            by_settings=by_settings and digest != before.accepted_digest,
+            on_its_way=False,
+        )
+
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
         states = {state.month: self._with_arrived(target, state) for state in super().months(target)}
         for month, (groups, basis) in counted.items():
-            text = month_text.encode(groups)
-            before = states.get(month, _nothing_of(month))
-            jobs = sum(group.jobs for group in groups)
-            digest = month_text.digest(text)
-            by_settings = before.by_settings or (target, month) in self._by_settings
-            states[month] = before._replace(
-                jobs=jobs,
-                digest=digest,
-                basis=basis,
-                dirty=False,
-                # Which runs the month has is asked of the real ledger, whatever was counted here.
-                moved=jobs - (before.jobs - before.moved) + self._moved[target, month],
-                by_settings=by_settings and digest != before.accepted_digest,
-                on_its_way=False,
-            )
+            states[month] = self._recounted(target, states.get(month, _nothing_of(month)), groups, basis)
         for (name, month), inherited in self._adopted.items():
             if name == target and inherited.groups:
                 jobs = sum(group.jobs for group in inherited.groups)

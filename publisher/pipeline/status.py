@@ -214,15 +214,14 @@ def _status(
     missing: Sequence[Missing],
 ) -> TargetStatus:
     success = state.last_success if state else None
+    done = {name: getattr(state, name) if state else 0 for name in ("delivered", "in_doubt", "quarantined")}
     return TargetStatus(
+        **done,
         target=target.name,
         last_success=success,
         last_published_end=state.last_published_end if state else None,
-        delivered=state.delivered if state else 0,
         pending=waits.pending if waits else None,
         late=waits.late if waits else None,
-        in_doubt=state.in_doubt if state else 0,
-        quarantined=state.quarantined if state else 0,
         held=len(state.held) if state else 0,
         oldest_unsent=waits.first_end if waits else None,
         overdue=None if success is None else target.overdue_after(success),

@@ -18,7 +18,7 @@ from publisher.formats.rules import WARNINGS
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.identity import IdentityMode
-from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob
+from publisher.model.job import JobId, JobRecord, RowRef, SideTable, SkippedJob
 from publisher.model.message import REMOVED
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
 from publisher.model.target import Target
@@ -199,14 +199,12 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
     Raises: UsageError for a job that is not there; LedgerError, SourceError.
     """
     chosen = choose(site.targets, targets)
-    if format_name is not None and format_name not in (known := {**JOB_FORMATS, **SUMMARY_FORMATS}):
-        raise UsageError(f"there is no format {format_name!r}; there are {', '.join(known)}")
     now = site.clock()
     formats = {target.name: _format(format_name or target.format) for target in chosen}
     with closing(site.source()) as source:
-        needs = frozenset(side for each in formats.values() for side in each.needs)
+        needs = frozenset[SideTable]().union(*(each.needs for each in formats.values()))
         page = source.find(job_id, needs, now)
-    if not (page.jobs or page.skipped or page.open):
+    if not any((page.jobs, page.skipped, page.open)):
         raise not_found(
             site,
             f"no finished job is called {job_id!r} in the accounting data; give the JobID that the CE assigned. "
@@ -239,6 +237,10 @@ def _origin(site: Site, job: JobRecord) -> ImportedFrom | None:
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:
+    """Raises: UsageError."""
+    known = {**JOB_FORMATS, **SUMMARY_FORMATS}
+    if name not in known:
+        raise UsageError(f"there is no format {name!r}; there are {', '.join(known)}")
     return summary_format(name) if is_summary_format(name) else job_format(name)
 
 

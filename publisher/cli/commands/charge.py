@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
@@ -25,7 +25,7 @@ from publisher.cli.site import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model import time as when
 from publisher.model.errors import UsageError
-from publisher.model.rates import Tariff, amount_text
+from publisher.model.rates import AssessedJob, Tariff, amount_text
 from publisher.model.text import plural
 from publisher.model.time import iso
 from publisher.pipeline.site import Site
@@ -142,6 +142,7 @@ def _change_json(was: Tariff | None, now: Tariff | None, change: Change) -> Json
 def _kept_json(kept: KeptCharge) -> Json:
     """One job of `charges`."""
     job, was = kept.job, kept.was
+    earlier = _tariff_json(was) if was else dict.fromkeys(("amount", "unit", "formula"))
     return {
         "job": job.job_id,
         "local_id": job.local_id or None,
@@ -149,15 +150,20 @@ def _kept_json(kept: KeptCharge) -> Json:
         "queue": job.queue or None,
         "project": job.project or None,
         "group": job.group or None,
-        "amount": _amount(job.amount),
-        "unit": job.tariff and job.tariff.unit,
-        "formula": job.tariff and job.tariff.formula,
+        **_tariff_json(job),
         "reason": job.reason or None,
         "news": kept.news,
         "news_of": kept.news_of,
-        "was_amount": was and _amount(was.amount),
-        "was_unit": was and was.tariff and was.tariff.unit,
-        "was_formula": was and was.tariff and was.tariff.formula,
+        **{f"was_{name}": value for name, value in earlier.items()},
+    }
+
+
+def _tariff_json(job: AssessedJob) -> dict[str, Any]:
+    tariff = job.tariff
+    return {
+        "amount": _amount(job.amount),
+        "unit": tariff and tariff.unit,
+        "formula": tariff and tariff.formula,
     }
 
 

@@ -70,16 +70,18 @@ def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     chosen = choose(site.targets, arguments.target)
     targets: list[Target] = [target for target in chosen if arguments.target or arguments.check or target.sync]
     if not targets:
-        names = " or ".join(f"`--target {target.name}`" for target in chosen if _takes_counts(target))
-        raise UsageError(
-            f"no target has `sync: true`; set it in the configuration, or name one: {names}"
-            if names
-            else "no target has a receiver that takes job counts"
-        )
+        raise _no_target(chosen)
     elsewhere = [target.name for target in targets if not _takes_counts(target)]
     if elsewhere and not arguments.check:
         raise UsageError(f"the receiver takes no job counts: {', '.join(elsewhere)}")
     return targets
+
+
+def _no_target(chosen: Sequence[Target]) -> UsageError:
+    names = " or ".join(f"`--target {target.name}`" for target in chosen if _takes_counts(target))
+    if not names:
+        return UsageError("no target has a receiver that takes job counts")
+    return UsageError(f"no target has `sync: true`; set it in the configuration, or name one: {names}")
 
 
 def _takes_counts(target: Target) -> bool:

@@ -10,8 +10,9 @@ from publisher.cli.commands.quarantine import quarantined_json
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_job, add_json
+from publisher.ledger.contract import Delivery
 from publisher.model.errors import SourceError
-from publisher.model.job import JobId, job_key
+from publisher.model.job import JobId, JobRecord, job_key
 from publisher.pipeline import status as operations
 from publisher.pipeline.status import Traced
 
@@ -36,38 +37,38 @@ def _as_json(traced: Traced) -> Json:
     local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows or ()}
     return {
         "job": traced.job_id,
-        "deliveries": [
-            {
-                "target": one.target,
-                "message_id": one.message_id or None,
-                "state": str(one.state),
-                "remote_id": one.remote_id or None,
-                "row_id": one.row_id or None,
-                "sent": moment_text(one.settled_at),
-                "prepared": moment_text(one.made_at),
-                "format": one.format or None,
-                "digest": one.digest or None,
-                "records": one.records,
-                "end_time": moment_text(one.ended_at),
-                "run": one.run.hex(),
-                "local_id": local_ids.get(one.run),
-                "reason": one.reason or None,
-            }
-            for one in traced.deliveries
-        ],
+        "deliveries": [_delivery_json(one, local_ids.get(one.run)) for one in traced.deliveries],
         "quarantined": [quarantined_json(held) for held in traced.quarantined],
-        "rows": None
-        if traced.rows is None
-        else [
-            {
-                "database": row.row.database,
-                "record_id": row.row.record_id,
-                "status": row.status,
-                "local_id": row.local_id,
-                "end_time": moment_text(row.ended_at),
-            }
-            for row in traced.rows
-        ],
+        "rows": None if traced.rows is None else [_row_json(row) for row in traced.rows],
+    }
+
+
+def _delivery_json(one: Delivery, local_id: str | None) -> Json:
+    return {
+        "target": one.target,
+        "message_id": one.message_id or None,
+        "state": str(one.state),
+        "remote_id": one.remote_id or None,
+        "row_id": one.row_id or None,
+        "sent": moment_text(one.settled_at),
+        "prepared": moment_text(one.made_at),
+        "format": one.format or None,
+        "digest": one.digest or None,
+        "records": one.records,
+        "end_time": moment_text(one.ended_at),
+        "run": one.run.hex(),
+        "local_id": local_id,
+        "reason": one.reason or None,
+    }
+
+
+def _row_json(row: JobRecord) -> Json:
+    return {
+        "database": row.row.database,
+        "record_id": row.row.record_id,
+        "status": row.status,
+        "local_id": row.local_id,
+        "end_time": moment_text(row.ended_at),
     }
 
 

@@ -90,10 +90,9 @@ def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> Takeo
         return TakeoverStart(at=None, why="ARC never published to this target: publishing.db has no end time for it")
     last = _time(stopped.last_end)
     if last is not None and last <= now:
-        at = month_of(last).start if summary else last
-        last_text = f"the month of {iso(last)}, the" if summary else "the"
-        again = "" if summary else "; the jobs of that second are sent again"
-        return TakeoverStart(at=at, why=f"{last_text} last end time in publishing.db{again}", last_end=stopped.last_end)
+        why = "the last end time in publishing.db"
+        why = f"the month of {iso(last)}, {why}" if summary else f"{why}; the jobs of that second are sent again"
+        return TakeoverStart(at=_rounded(last, summary), why=why, last_end=stopped.last_end)
     report = None if stopped.last_report is None else _time(stopped.last_report)
     last_text = "beyond the calendar" if last is None else iso(last)
     trouble = (
@@ -104,11 +103,16 @@ def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> Takeo
         return TakeoverStart(
             at=None, why="", trouble=f"{trouble}, and does not say since when; set start by what the receiver has"
         )
-    early = report - _BEYOND_ZONES
-    at = month_of(early).start if summary else early
     return TakeoverStart(
-        at=at, why="a day before ARC's last report", trouble=f"{trouble}; check start against what the receiver has"
+        at=_rounded(report - _BEYOND_ZONES, summary),
+        why="a day before ARC's last report",
+        trouble=f"{trouble}; check start against what the receiver has",
     )
+
+
+def _rounded(moment: datetime, summary: bool) -> datetime:
+    """Summaries begin with a whole month."""
+    return month_of(moment).start if summary else moment
 
 
 def _rows(connection: sqlite3.Connection, path: Path) -> list[tuple[object, object, object]]:

@@ -25,16 +25,13 @@ _LOADED_KEY: Final = "/etc/grid-security/hostkey.pem"
 
 def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str) -> str:
     """Write `site`: what the command line chose, or the first gocdb_name. Returns it, '' when it stays open."""
-    problem = check_site(chosen or names[0].text) if chosen or names else None
-    if problem:
-        raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
-    if chosen:
-        origin = next((origin_of(name) for name in names if name.text == chosen), "from the command line")
-        sheet.put(0, "site", scalar(chosen), origin)
-        return chosen
-    if names:
-        sheet.put(0, "site", scalar(names[0].text), origin_of(names[0]))
-        return names[0].text
+    text = chosen or (names[0].text if names else "")
+    if text:
+        if problem := check_site(text):
+            raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
+        origin = next((origin_of(name) for name in names if name.text == text), "from the command line")
+        sheet.put(0, "site", scalar(text), origin)
+        return text
     domain = values.first("infosys/glue2", "admindomain_name")
     if domain is not None and not check_site(domain.text):
         sheet.put(0, "site", scalar(domain.text), f"{origin_of(domain)}: check that it is the name in GOCDB")

@@ -98,8 +98,8 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
 
 
 def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> Iterator[str]:
-    name = draft.gocdb_name
-    if draft.apel and name is not None and site and name.text != site:
+    name = draft.gocdb_name if draft.apel and site else None
+    if name is not None and name.text != site:
         yield (
             f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
             f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"

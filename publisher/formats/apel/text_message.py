@@ -138,9 +138,9 @@ def _fault(record: list[str], by_key: Mapping[str, TextLine], compare: Callable[
         if match is None:
             return f"{text!r} is not a line of key and value"
         key, value = match.groups()
-        if key not in by_key or key in values:
-            return f"{key} is {'repeated' if key in values else 'no key of this message'}"
-        fault = _value_fault(by_key[key], value)
+        if key in values:
+            return f"{key} is repeated"
+        fault = _value_fault(by_key[key], value) if key in by_key else "is no key of this message"
         if fault:
             return f"{key} {fault}"
         values[key] = value
@@ -148,14 +148,18 @@ def _fault(record: list[str], by_key: Mapping[str, TextLine], compare: Callable[
     return f"{missing[0]} is missing" if missing else compare(values)
 
 
+def _text_fault(line: TextLine, value: str) -> str:
+    if len(value) > line.limit:
+        return f"has {len(value)} characters, APEL keeps {line.limit}"
+    return "says none" if value.lower() in NOT_GIVEN else ""
+
+
 def _value_fault(line: TextLine, value: str) -> str:
     if FORBIDDEN_IN_TEXT.search(value):
         return "holds what no message may hold"
     match line.kind:
-        case TextKind.TEXT if len(value) > line.limit:
-            return f"has {len(value)} characters, APEL keeps {line.limit}"
         case TextKind.TEXT:
-            return "says none" if value.lower() in NOT_GIVEN else ""
+            return _text_fault(line, value)
         case TextKind.WHOLE:
             return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"
         case TextKind.TYPE:

@@ -58,7 +58,8 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
         gone = [record for record in added.records if record.entry.key in runs]
-        left = {total.key.digest for total in _totals([one for one in added.records if one.entry.key not in runs])}
+        remaining = [record for record in added.records if record.entry.key not in runs]
+        left = {total.key.digest for total in _totals(remaining)}
         for total in _totals(gone):
             digest = total.key.digest
             known = digest in left or digest in added.before

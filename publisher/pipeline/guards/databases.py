@@ -7,7 +7,7 @@ declares gone for good.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -131,6 +131,14 @@ def listed(site: Site) -> list[SourceFile]:
     return [_one_file(file, list(of_targets), there) for file, of_targets in groupby(known, key=lambda each: each.file)]
 
 
+def _check_retirable(wanted: Sequence[str], known: Collection[str], there: frozenset[str] | None) -> None:
+    for file in wanted:
+        if file not in known:
+            raise UsageError(f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}")
+        if _is_read(file, there):
+            raise UsageError(f"{file}: is there and is read; to read it no more, take it out of `source` first")
+
+
 def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
     """The files of these names are not missed any more, by no target; tells what is known of them now.
 
@@ -142,11 +150,7 @@ def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
         for each in ledger.known_databases():
             known.setdefault(each.file, []).append(each)
         wanted = [file if file in known else os.path.abspath(file) for file in files]
-        for file in wanted:
-            if file not in known:
-                raise UsageError(f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}")
-            if _is_read(file, there):
-                raise UsageError(f"{file}: is there and is read; to read it no more, take it out of `source` first")
+        _check_retirable(wanted, known, there)
         now = site.clock()
         for each in (each for file in wanted for each in known[file] if each.retired is None):
             ledger.retire_database(each.target, each.file, now)

@@ -156,14 +156,12 @@ class _Making:
         were = {total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)}
         own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
         theirs = [total for digest, total in were.items() if not own.get(digest)]
-        moved = any(self._again_by_row[digest] > (were[digest].jobs if digest in were else 0) for digest in own)
+        had = {digest: were[digest].jobs if digest in were else 0 for digest in own}
+        moved = any(self._again_by_row[digest] > jobs for digest, jobs in had.items())
         earlier = sum(self._earlier[total.key] for total in rows)
         if moved or sum(total.jobs for total in theirs) > earlier:
             return list(rows)
-        others = {
-            digest: max(jobs, min(jobs + earlier, were[digest].jobs if digest in were else 0))
-            for digest, jobs in own.items()
-        }
+        others = {digest: max(jobs, min(jobs + earlier, had[digest])) for digest, jobs in own.items()}
         kept = [total._replace(jobs=others[total.key.digest]) for total in rows if own[total.key.digest]]
         return kept + theirs
 

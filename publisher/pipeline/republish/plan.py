@@ -383,12 +383,12 @@ def _brake(
     first = _first_page(site, target, window, source)
     served = Window(start=state.start, end=state.last_published_end)
     runs = {job.key: job.row for job in first.jobs if job.ended_at in served}
-    if len(runs) > 100 and not ledger.known(target.name, runs):
-        return (
-            f"none of the first {len(runs)} jobs of the window was ever delivered to {target.name}, though it was "
-            "served at that time: is this the right accounting database?"
-        )
-    return ""
+    if len(runs) <= 100 or ledger.known(target.name, runs):
+        return ""
+    return (
+        f"none of the first {len(runs)} jobs of the window was ever delivered to {target.name}, though it was "
+        "served at that time: is this the right accounting database?"
+    )
 
 
 def _first_page(site: Site, target: Target, window: Window, source: Source) -> Page:

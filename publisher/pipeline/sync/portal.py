@@ -34,12 +34,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     A month may be a column of its own beside the year, or `2026-03` alone. Raises: UsageError for a file that is none, or that
     has nothing of the site: that is not 0 jobs.
     """
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path}: larger than {_LARGEST} bytes, too large for such a page")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as text: {error}") from error
+    text = _text_of(path)
     counts: dict[tuple[int, str], int] = {}
     for number, row in enumerate(_rows(text, path), start=1):
         if None in row:
@@ -58,6 +53,15 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     return counts
 
 
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path}: larger than {_LARGEST} bytes, too large for such a page")
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as text: {error}") from error
+
+
 def _is_of(site: str, named: Any) -> bool:
     return named in (None, "") or column(str(named)) == column(site)
 
@@ -70,10 +74,10 @@ def _rows(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from error
     lists = list(parsed.values()) if isinstance(parsed, dict) else [parsed]
-    rows = next((rows for rows in lists if isinstance(rows, list) and rows and isinstance(rows[0], dict)), None)
-    if rows is None or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{path}: not a list of objects, one per count; {_COLUMNS}")
-    return rows
+    for rows in lists:
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+            return rows
+    raise UsageError(f"{path}: not a list of objects, one per count; {_COLUMNS}")
 
 
 def _table(text: str, path: Path) -> Iterable[Mapping[str, Any]]:

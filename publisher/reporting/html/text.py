@@ -54,8 +54,12 @@ def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]
             heads.append("")
             largest = max(sizes, default=0.0)
             rows = [(*row, _bar(size / largest if largest else 0.0)) for row, size in zip(rows, sizes, strict=False)]
-        more = len(table.rows) - _MOST_ROWS
-        yield f"{table.title}{f', the first {_MOST_ROWS}; {more:,} more' if more > 0 else ''}", heads, rows
+        yield _title(table), heads, rows
+
+
+def _title(table: Table) -> str:
+    more = len(table.rows) - _MOST_ROWS
+    return f"{table.title}, the first {_MOST_ROWS}; {more:,} more" if more > 0 else table.title
 
 
 def files(report: Report) -> Iterator[tuple[str, str]]:

@@ -72,6 +72,14 @@ class _ParsedLines:
     records: int = 0
     stopped: bool = False  # what follows is for a later import
 
+    def add(self, record: GridEngineRecord, skipped: str) -> None:
+        if skipped:
+            self.skipped.append(skipped)
+        elif is_parallel(record):
+            self.parallel.append(record)
+        else:
+            self.serial.append(record)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Import:
@@ -190,10 +198,13 @@ class GridEngineImporter:
             gone = [cursor for cursor in before if not file.fits(cursor.mark)]
         # So few bytes may be those with which the qmaster begins every file.
         unsure = [cursor for cursor in before if cursor.mark.consumed < MARK_BYTES]
-        if not gone and not unsure:
-            return
+        if gone or unsure:
+            self._siblings(run, path, gone, min(cursor.modified for cursor in (*gone, *unsure)))
+
+    def _siblings(self, run: _Import, path: Path, gone: Sequence[FileCursor], since: float) -> None:
+        """What rotation made of a file whose contents are no longer under its name."""
         troubles = len(run.report.troubles)
-        for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
+        for sibling in rotated_siblings(path, since):
             with _trouble_reported(run.report):
                 self._file(run, sibling)
         if len(run.report.troubles) == troubles:
@@ -254,12 +265,7 @@ class GridEngineImporter:
             if wrong:
                 batch.bad.append(_bad(path, line, wrong))
             for record in records:
-                if reason := skips(record):
-                    batch.skipped.append(reason)
-                elif is_parallel(record):
-                    batch.parallel.append(record)
-                else:
-                    batch.serial.append(record)
+                batch.add(record, skips(record))
         return batch
 
     def _write(self, run: _Import, cursor: FileCursor, file: LogFile, batch: _ParsedLines) -> FileCursor:

@@ -151,17 +151,15 @@ def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
     ordered = sorted(record for record in records if not record.pe_task)
     # Two that began in one second have one identity: the greater stays, whichever came first.
     masters = list({master.started_us // _SECOND: master for master in ordered}.values())
-    of_master: dict[int, list[GridEngineRecord]] = defaultdict(list)
+    of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
     for task in sorted(record for record in records if record.pe_task):
         distances = [(_distance(task.started_us, master), number) for number, master in enumerate(masters)]
-        if distances and (nearest := min(distances))[0] <= _CLOCKS_APART_US:
-            of_master[nearest[1]].append(task)
+        nearest, number = min(distances, default=(_CLOCKS_APART_US + 1, 0))
+        if nearest <= _CLOCKS_APART_US:
+            of_master[number].append(task)
     return [
-        ParallelRun(
-            master=master,
-            tasks=tuple(sorted(of_master[number], key=lambda task: (task.started_us, key_of(task)))),
-        )
-        for number, master in enumerate(masters)
+        ParallelRun(master=master, tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))))
+        for master, tasks in zip(masters, of_master, strict=True)
     ]
 
 

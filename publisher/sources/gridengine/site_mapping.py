@@ -24,6 +24,7 @@ _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
 _LRMS: Final = "sge"
 _LIMIT: Final = re.compile(r"(?:([0-9]{0,6}):([0-9]{0,6}):)?([0-9]{0,9})", re.ASCII)
+_COUNT: Final = re.compile("[0-9]{1,5}")
 # For whom a request is: the whole job, its first task, or each of the others.
 _SCOPES: Final = ("global", "master", "slave")
 # What Grid Engine writes where nobody chose anything.
@@ -224,7 +225,7 @@ class GridEngineMapping(SiteMapping):
         """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be determined."""
         gpus = dict.fromkeys(_SCOPES, 0)
         for scope, name, count in _requested(category):
-            if name in self._options.gpu_resources and count.isascii() and count.isdigit() and len(count) < 6:
+            if name in self._options.gpu_resources and _COUNT.fullmatch(count):
                 if scope not in gpus:
                     return None
                 gpus[scope] += int(count)

@@ -27,11 +27,7 @@ from publisher.sources.importing.database import ImportDatabase
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
-def read_map(path: Path, key: str) -> dict[str, str]:
-    """`WORD VALUE` on each line, the value to the end of the line; `#` begins a comment line.
-
-    `key` is where the configuration names the file. Raises: ConfigError with every line that is wrong.
-    """
+def _text_of(path: Path, key: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -44,9 +40,17 @@ def read_map(path: Path, key: str) -> dict[str, str]:
         raise ConfigError(f"{key}: {path} is not UTF-8: {error}; save it as UTF-8") from error
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is not a map file")
+    return text
+
+
+def read_map(path: Path, key: str) -> dict[str, str]:
+    """`WORD VALUE` on each line, the value to the end of the line; `#` begins a comment line.
+
+    `key` is where the configuration names the file. Raises: ConfigError with every line that is wrong.
+    """
     found: dict[str, str] = {}
     problems = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_text_of(path, key).split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         word, _, value = (part.strip() for part in " ".join(line.split()).partition(" "))

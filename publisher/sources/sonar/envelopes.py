@@ -71,28 +71,31 @@ class Envelope:
         return found
 
 
+def _of_errors(errors: Any) -> Envelope:
+    return Envelope(
+        kind=EnvelopeKind.ERRORS,
+        at=0,
+        cluster="",
+        node="",
+        right_sizes=False,
+        strange_format="",
+        attributes={},
+        errors=_error_texts(errors),
+    )
+
+
 def open_envelope(decoded: dict[str, Any]) -> Envelope:
     """Raises: BadEnvelope."""
-    meta, held, errors = decoded.get("meta"), decoded.get("data"), decoded.get("errors")
+    meta, data, errors = decoded.get("meta"), decoded.get("data"), decoded.get("errors")
     if not isinstance(meta, dict):
         raise BadEnvelope("has no meta: not an envelope of Sonar")
-    if held is not None and errors is not None:
-        raise BadEnvelope("has both data and errors")
     if errors is not None:
-        messages = _error_texts(errors)
-        return Envelope(
-            kind=EnvelopeKind.ERRORS,
-            at=0,
-            cluster="",
-            node="",
-            right_sizes=False,
-            strange_format="",
-            attributes={},
-            errors=messages,
-        )
-    if not isinstance(held, dict):
+        if data is not None:
+            raise BadEnvelope("has both data and errors")
+        return _of_errors(errors)
+    if not isinstance(data, dict):
         raise BadEnvelope("has neither data nor errors")
-    what, attributes = held.get("type"), held.get("attributes")
+    what, attributes = data.get("type"), data.get("attributes")
     if what == "slurm_jobs":
         raise BadEnvelope(
             "written by Sonar before 0.13, in a form that is not read: import what a later one has written"

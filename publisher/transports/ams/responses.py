@@ -118,6 +118,11 @@ def token_of(answer: Answer) -> str:
     return token if isinstance(token, str) and _TOKEN.fullmatch(token) else ""
 
 
+def _is_passing(status: int) -> bool:
+    """Whether it may go well the next time."""
+    return status in _PASSING or status >= 500
+
+
 def token_verdict(answer: Answer | RequestFailure) -> Decision:
     """What to do after asking authn for the token."""
     if isinstance(answer, RequestFailure):
@@ -125,7 +130,7 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
         return _silence(answer, doubt_matters=False)
     if 200 <= answer.status < 300:
         return _token_given(answer)
-    if answer.status in _PASSING or answer.status >= 500:
+    if _is_passing(answer.status):
         return _retry(f"authn answered {quoted(answer)}", asked=answer.headers.get("retry-after", ""))
     if 300 <= answer.status < 400:
         return _redirect("authn", "auth_url", answer)
@@ -161,7 +166,7 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
         return Decision(action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
     if status == 413:
         return Decision(action=Action.SPLIT, exit_status=REFUSED, reason=f"{quoted(answer)}: too large for the service")
-    if status in _PASSING or status >= 500 or 200 < status < 300:
+    if _is_passing(status) or 200 < status < 300:
         doubt = _PASSING.get(status, True)
         return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.headers.get("retry-after", ""))
     if 300 <= status < 400:

@@ -38,14 +38,17 @@ def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
         if not found or _is_exempt(url, exempt):
             return ""
     full = found if "://" in found else f"http://{found}"
-    try:
-        parts = urlsplit(full)
-        usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:  # not quoted: it may hold a password
+    if not _is_http(full):  # not quoted: it may hold a password
         raise ConfigError(f"{name}: a proxy is given as http://HOST:PORT, other kinds are not supported")
     return full
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_exempt(url: str, no_proxy: str) -> bool:
