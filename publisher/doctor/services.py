@@ -73,17 +73,20 @@ def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | 
         yield _finding(step, "credentials")
 
 
+def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:
+    try:
+        for endpoint in site.endpoints(target):
+            yield from _way(site, target, endpoint, known)
+    except PublisherError as error:  # no CAs, or a proxy that is none
+        yield Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"])
+
+
 def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
     """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
     unfit = [found for found in before if found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE]
     known: dict[str, tuple[Step, ...]] = {}
     for target in targets:
-        ways: list[Finding] = []
-        try:
-            for endpoint in site.endpoints(target):
-                ways += _way(site, target, endpoint, known)
-        except PublisherError as error:  # no CAs, or a proxy that is none
-            ways.append(Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"]))
+        ways = list(_ways(site, target, known))
         yield from ways
         question = Question(
             "preflight", target.name, "only the service itself can say whether it will take our records"

@@ -107,15 +107,17 @@ class BenchmarkPolicy(NamedTuple):
 
         Formats that need one set it aside for that; those that say none publish it.
         """
-        own = _own(job.benchmark) if job.benchmark else None
-        if own is not None and own.arex_default and self.distrust_default:
-            own = None
-        if self.jura_before is not None and job.ended_at < self.jura_before and not is_read_by_jura(job.benchmark):
-            own = _JURAS
+        own = self._own_of(job)
         for rule in self.rules:
             if (rule.override or own is None) and rule.matches(job):
                 return rule.applied
         return own or _NOTHING
+
+    def _own_of(self, job: JobRecord) -> AppliedBenchmark | None:
+        if self.jura_before is not None and job.ended_at < self.jura_before and not is_read_by_jura(job.benchmark):
+            return _JURAS
+        own = _own(job.benchmark) if job.benchmark else None
+        return None if own is not None and own.arex_default and self.distrust_default else own
 
 
 @lru_cache(maxsize=4096)

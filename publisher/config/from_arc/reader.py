@@ -145,13 +145,17 @@ def _read_file(path: Path) -> ArcConf:
     return parse_arc_conf(content, file)
 
 
-def parse_arc_conf(content: bytes, file: str) -> ArcConf:
-    """One file, for bytes that are already here. Raises: ConfigError."""
+def _check_is_text(content: bytes, file: str) -> None:
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{file}: larger than {MAX_BYTES} bytes; this is not an arc.conf")
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise ConfigError(f"{file}:{line}: holds a zero byte; this is not a text file")
+
+
+def parse_arc_conf(content: bytes, file: str) -> ArcConf:
+    """One file, for bytes that are already here. Raises: ConfigError."""
+    _check_is_text(content, file)
     # Comments of older files are Latin-1; what is used is examined again when it is asked for.
     lines = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").split("\n")
     problems: list[str] = []

@@ -14,7 +14,14 @@ from typing import ClassVar, Final
 
 from publisher.formats.apel import text_message
 from publisher.formats.apel.receiver import NORMALISED_SUMMARIES, SUMMARIES
-from publisher.formats.apel.rules import BENCHMARK_RULES, INT_MAX, RUN_RULES, WHERE_RULES, WHO_RULES, YEAR_9999
+from publisher.formats.apel.rules import (
+    BENCHMARK_RULES,
+    RUN_RULES,
+    WHERE_RULES,
+    WHO_RULES,
+    YEAR_9999,
+    has_sound_usage,
+)
 from publisher.formats.apel.text_message import (
     BIGINT_MAX,
     TextKind,
@@ -210,17 +217,7 @@ def _admit_user(who: UserIdentity) -> str:
 
 def _fits(job: PublishedJob, latest: int) -> bool:
     """`_SUMMED_RUN_RULES` in one expression for the hot path."""
-    run = job.job
-    return (
-        0 < job.ended_at <= latest
-        and job.ended_at <= YEAR_9999
-        and 0 <= run.wall_s <= INT_MAX
-        and run.cpu_user_s >= 0
-        and run.cpu_kernel_s >= 0
-        and run.cpu_user_s + run.cpu_kernel_s <= INT_MAX
-        and 0 <= (run.cpu_count or 0) <= INT_MAX
-        and 0 <= (run.node_count or 0) <= INT_MAX
-    )
+    return 0 < job.ended_at <= latest and job.ended_at <= YEAR_9999 and has_sound_usage(job.job)
 
 
 def _admit_place(where: Placement) -> str:

@@ -165,14 +165,16 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
-    fqans = [parse_fqan(fqan) for fqan in who.fqans]
-    named = [(fqan.vo, (fqan.group or "", fqan.role or "")) for fqan in fqans]
+    named = [(fqan.vo, (fqan.group or "", fqan.role or "")) for fqan in map(parse_fqan, who.fqans)]
     vos = {who.vo}
     if named and named[0][1] == (who.group, who.role):
         vos.add(named[0][0])  # a job's own VO may be another one than its FQANs name
-    pairs = [(who.group or (f"/{who.vo}" if who.role else ""), who.role)]
-    pairs += [pair for vo, pair in named if vo in vos]
-    pairs += [(group, "") for group in who.extra_groups]
+    own = who.group or (f"/{who.vo}" if who.role else "")
+    others = [pair for vo, pair in named if vo in vos]
+    return _escaped([(own, who.role), *others, *((group, "") for group in who.extra_groups)])
+
+
+def _escaped(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     escaped = ((xml_text(group), _role(xml_text(role))) for group, role in pairs)
     return tuple(dict.fromkeys(pair for pair in escaped if pair[0]))
 

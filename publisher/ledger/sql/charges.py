@@ -143,21 +143,15 @@ class SqlChargeBook:
             self._locks.leave(number)
 
     def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
-        counted = {"jobs": len(jobs), "unreadable": unreadable}
+        counted = {"unreadable": unreadable}
         with self._database.atomic():
             pairs = [(job, self._of(job.key)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
             changed = [one for one, (_, before) in zip(kept, pairs, strict=True) if one is not None and one != before]
             self._database.execute_many(_KEEP, map(self._row, changed))
-            counted |= {
-                "charged": sum(job.amount is not None for job in jobs),
-                "without_result": sum(bool(job.reason) for job in jobs),
-                "without_rule": sum(job.tariff is None for job in jobs),
-                "first": news.count(News.FIRST),
-                "changed": news.count(News.CHANGED),
-            }
-            self._database.execute(_NOTE, counted | {"id": number, "now": _epoch(now)})
+            counted |= {"first": news.count(News.FIRST), "changed": news.count(News.CHANGED)}
+            self._database.execute(_NOTE, _counts(jobs) | counted | {"id": number, "now": _epoch(now)})
 
     def close(self) -> None:
         self._locks.close()
@@ -297,6 +291,15 @@ def _run(row: Sequence[Any]) -> ChargeRun:
 
 def _digits(amount: Decimal | None) -> str | None:
     return None if amount is None else format(amount, "f")
+
+
+def _counts(jobs: Sequence[AssessedJob]) -> dict[str, int]:
+    return {
+        "jobs": len(jobs),
+        "charged": sum(job.amount is not None for job in jobs),
+        "without_result": sum(bool(job.reason) for job in jobs),
+        "without_rule": sum(job.tariff is None for job in jobs),
+    }
 
 
 def _epoch(moment: datetime) -> int:

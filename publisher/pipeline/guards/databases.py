@@ -44,8 +44,7 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
     there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
-    real = {os.path.realpath(name) for name in there}
-    lost = [one for one in known if one.retired is None and os.path.realpath(one.file) not in real]
+    lost = _lost(known, there)
     renamed = {one.file: name for one in lost if (name := _new_name(one, there, source, ledger))}
     missing = [_missing(one) for one in lost if one.file not in renamed]
     return Databases(
@@ -54,6 +53,11 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
         renamed=renamed,
         returned=[one.file for one in known if one.retired is not None and one.file in there],
     )
+
+
+def _lost(known: Sequence[KnownDatabase], there: Iterable[str]) -> list[KnownDatabase]:
+    real = {os.path.realpath(name) for name in there}
+    return [one for one in known if one.retired is None and os.path.realpath(one.file) not in real]
 
 
 def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:

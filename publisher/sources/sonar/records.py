@@ -159,23 +159,27 @@ def read_tres(text: str) -> Resources:
     """What cannot be read is unknown. GPUs are those of `gres/gpu`, or else the sum of its models, never both."""
     if not text or len(text) > _MOST_TRES_TEXT:
         return Resources()
-    found: dict[str, int] = {}
-    models = 0
+    found = _tres_values(text)
+    return Resources(
+        cpus=found.get("cpu") or None,
+        nodes=found.get("node") or None,
+        gpus=found.get("gres/gpu") or min(found["models"], _MOST) or None,
+        memory_kib=found.get("mem") or None,
+        billing=found.get("billing"),
+    )
+
+
+def _tres_values(text: str) -> dict[str, int]:
+    found = {"models": 0}
     for each in text.split(","):
         key, _, value = each.partition("=")
         if key in ("cpu", "node", "gres/gpu", "billing") and (count := _tres_count(value)) is not None:
             found[key] = count
         elif key.startswith("gres/gpu:"):
-            models += _tres_count(value) or 0
+            found["models"] += _tres_count(value) or 0
         elif key == "mem":
             found[key] = _kib(value)
-    return Resources(
-        cpus=found.get("cpu") or None,
-        nodes=found.get("node") or None,
-        gpus=found.get("gres/gpu") or min(models, _MOST) or None,
-        memory_kib=found.get("mem") or None,
-        billing=found.get("billing"),
-    )
+    return found
 
 
 def _kib(text: str) -> int:
@@ -261,8 +265,8 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
     else:
         fields = _job_fields(entry, sacct)
         fields |= {"state": state, "submit": submit, "end": _time(entry, "end_time", offsets)}
-        if state == _PENDING:
-            fields = {key: value for key, value in fields.items() if key in _DESCRIPTION}
+    if state == _PENDING and not step:
+        fields = {key: value for key, value in fields.items() if key in _DESCRIPTION}
     return Observation(
         job=job,
         step=step,

@@ -80,14 +80,7 @@ def _make_runs(
     history: JobHistory, begun: Sequence[StoredRecord], not_started: Sequence[StoredRecord], clock: Clock
 ) -> None:
     starts = [clock.moments(row.start, row.offsets.get(row.start))[0] for row in begun]
-    extra: list[list[Layer]] = [[] for _ in begun]
-    used: set[str] = set()
-    for row in not_started:
-        candidates = [number for number, other in enumerate(begun) if _same_submission(row, other)]
-        for layer in row.layers:
-            for number in _candidates(layer, candidates, begun, starts):
-                extra[number].append(layer)
-                used.add(row.start)
+    extra, used = _assigned(begun, not_started, starts)
     offsets = {clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()}
     for number, row in enumerate(begun):
         fields = _with_undated(row, extra[number])
@@ -97,6 +90,21 @@ def _make_runs(
     unused = [row for row in not_started if row.start not in used]
     if unused:
         history.waiting = merged(max(unused, key=_newest).layers)
+
+
+def _assigned(
+    begun: Sequence[StoredRecord], not_started: Sequence[StoredRecord], starts: Sequence[int]
+) -> tuple[list[list[Layer]], set[str]]:
+    """What records without a start report of each run, and which of these records were used."""
+    extra: list[list[Layer]] = [[] for _ in begun]
+    used: set[str] = set()
+    for row in not_started:
+        candidates = [number for number, other in enumerate(begun) if _same_submission(row, other)]
+        for layer in row.layers:
+            for number in _candidates(layer, candidates, begun, starts):
+                extra[number].append(layer)
+                used.add(row.start)
+    return extra, used
 
 
 def _with_undated(row: StoredRecord, undated: Sequence[Layer]) -> Fields:

@@ -162,7 +162,7 @@ class DeliveredRuns:
             if current not in self._refuted and current in others:
                 others.remove(current)
         if others:
-            wanted = frozenset(digest for rows in blocks.values() for digest in rows.values())
+            wanted = frozenset[int]().union(*(rows.values() for rows in blocks.values()))
             for number in others:
                 yield from self._by_key.find(number, wanted)
 
