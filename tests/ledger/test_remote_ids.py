@@ -40,9 +40,9 @@ def test_a_run_without_an_id_is_not_found_under_its_neighbours_tag() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 9)), min_size=1, max_size=20))
-def test_stretches_that_go_up_and_down_come_back(stretches: list[tuple[int, int]]) -> None:
+def test_ranges_that_go_up_and_down_come_back(ranges: list[tuple[int, int]]) -> None:
     """Batches with rows that SGAS had before: old ids stand between new ones."""
-    numbers = [first + step for first, length in stretches for step in range(length)]
+    numbers = [first + step for first, length in ranges for step in range(length)]
     named = [(job_key(str(place), ""), str(number)) for place, number in enumerate(numbers)]
     packed = messages.pack(named)
     assert [messages.find(packed, key) for key, _ in named] == [str(number) for number in numbers]

@@ -14,7 +14,7 @@ from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.pages import PlacedRun
-from publisher.ledger.sql.messages import Arrival, carried_text, rendered_text
+from publisher.ledger.sql.messages import MessageSummary, carried_text, rendered_text
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
@@ -95,7 +95,7 @@ class SqlLedger(LedgerReader):
         return state
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        arrival = rows.arrival_of_rendered(records)
+        summary = rows.summary_of_rendered(records)
         target = self._known_number(message.target)
         with self._database.atomic():
             text = rendered_text(records)
@@ -103,8 +103,8 @@ class SqlLedger(LedgerReader):
             self._delivered.add(target, number, [_placed(record) for record in records])
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest)
-            counts.look_before_again(self._database, target, [ended_at for ended_at, _ in arrival.first])
-        self._on_its_way = number, message.id, arrival
+            counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
+        self._on_its_way = number, message.id, summary
         self._additions.setdefault(target, []).append(added)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
@@ -229,15 +229,15 @@ class SqlLedger(LedgerReader):
             if months.months_of(self._database, number):
                 self._months_sent(target, number, remote_id, now)
                 return
-            arrival = self._arrival(number, message.id)
-            rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=arrival.rows_blob(remote_ids))
-            rows.leave_quarantine(self._database, target, arrival.keys)
+            summary = self._summary(number, message.id)
+            rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
+            rows.leave_quarantine(self._database, target, summary.keys)
             if counts.accept(self._database, number, rows.epoch(now)):
                 self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(now)})
                 return
-            counts.add(self._database, target, arrival.first)
+            counts.add(self._database, target, summary.first)
             self._database.execute(
-                _DELIVERED, {"target": target, "records": len(arrival.first), "last_end": arrival.last_end}
+                _DELIVERED, {"target": target, "records": len(summary.first), "last_end": summary.last_end}
             )
             if not self._database.execute(_PREPARED, {"target": target}).fetchone():
                 self._additions.pop(target, None)
@@ -250,7 +250,7 @@ class SqlLedger(LedgerReader):
         keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
         counts.replace(self._database, target, whole, {})
         months.count_delivered(self._database, target)
-        rows.leave_quarantine(self._database, target, rows.arrival_of_carried(records).keys)
+        rows.leave_quarantine(self._database, target, rows.summary_of_carried(records).keys)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._database.atomic():
@@ -383,13 +383,13 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             return sum(self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
 
-    def _arrival(self, number: int, message: MessageId) -> Arrival:
+    def _summary(self, number: int, message: MessageId) -> MessageSummary:
         """What is counted of an outstanding message: of one that was prepared just now, or as it is written down."""
-        prepared, name, arrival = self._on_its_way
+        prepared, name, summary = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
-            return arrival
-        return rows.arrival_of_carried(rows.outbox_records(self._database, number))
+            return summary
+        return rows.summary_of_carried(rows.outbox_records(self._database, number))
 
     def _renumbered(self, target: int, database: str) -> None:
         if not self._delivered.is_in_round(target):  # who only looks changes nothing

@@ -4,7 +4,7 @@ The receiver's own ids of a message's rows, packed, and found again by the run's
 
 Entries do not keep a job's place in its message, so each id has a tag: as few leading bytes of the run's key as tell
 the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in order, so that the ids beside the tags
-are a few stretches: 2.2 bytes a job in messages of 50 (measured), where the reply itself has 85.
+are a few ranges: some 2 bytes a job, where the reply itself has 85.
 
 Rows of the publishing database, written inside a move's transaction.
 """
@@ -113,7 +113,7 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     width = next(width for width in count(1) if len({key[:width] for key in by_key}) == len(by_key))
     head = _varint(len(known)) + b"".join(key[:width] for key in known)
     if all(_is_number(text) for text in known.values()):
-        return bytes([width]) + head + _stretches([int(text) for text in known.values()])
+        return bytes([width]) + head + _ranges([int(text) for text in known.values()])
     return bytes([width | _TEXTS]) + head + json.dumps(list(known.values()), separators=(",", ":")).encode()
 
 
@@ -137,8 +137,8 @@ def _is_number(text: str) -> bool:
     return len(text) < 20 and text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
 
 
-def _stretches(numbers: Sequence[int]) -> bytes:
-    """Numbers as stretches that count up by one: how far each begins from the end of the last, and how long it is."""
+def _ranges(numbers: Sequence[int]) -> bytes:
+    """Numbers as ranges that count up by one: how far each begins from the end of the last, and how long it is."""
     begins = [place for place, number in enumerate(numbers) if not place or number != numbers[place - 1] + 1]
     packed = []
     for begin, following in zip(begins, [*begins[1:], len(numbers)], strict=True):
@@ -191,7 +191,7 @@ def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class MessageSummary:
     """Job ids and keys in the message's order; `first` are end time and submit host of what was never delivered before."""
 
     job_ids: Sequence[JobId] = ()
@@ -206,9 +206,9 @@ class Arrival:
         return pack([(key, remote_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
 
 
-def arrival_of_rendered(records: Sequence[Rendered]) -> Arrival:
+def summary_of_rendered(records: Sequence[Rendered]) -> MessageSummary:
     """Of records that are about to leave."""
-    return Arrival(
+    return MessageSummary(
         job_ids=[record.job.job_id for record in records],
         keys=[record.entry.key for record in records],
         first=[(record.entry.ended_at, record.submit_host) for record in records if record.first_time],
@@ -216,9 +216,9 @@ def arrival_of_rendered(records: Sequence[Rendered]) -> Arrival:
     )
 
 
-def arrival_of_carried(records: Sequence[OutboxRecord]) -> Arrival:
+def summary_of_carried(records: Sequence[OutboxRecord]) -> MessageSummary:
     """Of records as they are written down."""
-    return Arrival(
+    return MessageSummary(
         job_ids=[record.job_id for record in records],
         keys=[job_key(record.job_id, record.local_id) for record in records],
         first=[(record.ended_at, record.submit_host) for record in records if record.first_time],

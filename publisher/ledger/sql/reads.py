@@ -24,7 +24,7 @@ from publisher.ledger.sql import counts, keys, messages, months
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
-from publisher.ledger.sql.messages import Arrival, carried_from
+from publisher.ledger.sql.messages import MessageSummary, carried_from
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import (
     REMOVED,
@@ -140,7 +140,7 @@ class LedgerReader:
         self._database = database
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._delivered = DeliveredRuns(database)
-        self._on_its_way: tuple[int, MessageId, Arrival] = (0, MessageId(""), Arrival())  # prepared last
+        self._on_its_way: tuple[int, MessageId, MessageSummary] = (0, MessageId(""), MessageSummary())  # prepared last
         self._additions: dict[int, list[keys.Addition]] = {}  # by target, of messages that are not settled
 
     def target(self, target: str) -> TargetState | None:

@@ -30,19 +30,19 @@ TABLES: Final = """
         Step TEXT NOT NULL,        -- '': the job itself
         Start TEXT NOT NULL,       -- on the cluster's clock, or ? and the submission
         Written INTEGER NOT NULL,  -- 1: it is a row in AAR
-        Said TEXT NOT NULL,        -- JSON: layers, and the first offset that was claimed for each time
+        Content TEXT NOT NULL,     -- JSON: layers, and the first offset that was claimed for each time
         PRIMARY KEY (Job, Step, Start)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
 """
 _KEYS_AT_ONCE: Final = 300  # three parameters each; SQLite before 3.32 takes 999
 _KNOWN: Final = """
-    SELECT Job, Step, Start, Said FROM wanted CROSS JOIN SonarRecord ON Job = wanted_job AND Step = wanted_step
+    SELECT Job, Step, Start, Content FROM wanted CROSS JOIN SonarRecord ON Job = wanted_job AND Step = wanted_step
     AND Start = wanted_start
 """
 _PUT: Final = """
-    INSERT INTO SonarRecord (Job, Step, Start, Written, Said) VALUES (?, ?, ?, 0, ?)
-    ON CONFLICT (Job, Step, Start) DO UPDATE SET Said = excluded.Said
+    INSERT INTO SonarRecord (Job, Step, Start, Written, Content) VALUES (?, ?, ?, 0, ?)
+    ON CONFLICT (Job, Step, Start) DO UPDATE SET Content = excluded.Content
 """
 _LAST_SEEN: Final = """
     INSERT INTO SonarJob (Job, Due, Stage, Heard, Reason) VALUES (?, 0, 'new', ?, '')
@@ -52,7 +52,7 @@ _TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Job = ?"
 _SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Due > ?"
 _DUE: Final = "SELECT Job, Reason FROM SonarJob WHERE Due <= ? ORDER BY Due, Job LIMIT ?"
 # In the order of the key, the job itself is before its steps.
-_OF_JOB: Final = "SELECT Step, Start, Written, Said FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
+_OF_JOB: Final = "SELECT Step, Start, Written, Content FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
 _SETTLE: Final = "UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Job = ?"
 _WRITTEN: Final = "UPDATE SonarRecord SET Written = ? WHERE Job = ? AND Step = '' AND Start = ?"
 _STAGES: Final = """
