@@ -27,7 +27,7 @@ class Fqan(NamedTuple):
 
 
 def parse_fqan(text: str) -> Fqan:
-    """What APEL 2.5.0 makes of an FQAN (measured): the first of several at `;`, the role wherever `role=` occurs.
+    """What APEL 2.5.0 makes of an FQAN: the first of several at `;`, the role wherever `role=` occurs.
 
     Without a leading slash the whole text is the VO. An FQAN that begins with a role names none (the server would take
     the role for it): its `vo` is '', and it is never published.

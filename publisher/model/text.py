@@ -2,7 +2,7 @@
 everybody.
 
 One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset
-rejects the message (measured on SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is
+rejects the message (SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is
 transliterated, in CAR and in text messages alike.
 """
 

@@ -16,7 +16,7 @@ from publisher.model.job import JobRecord
 class ImportedJob(NamedTuple):
     """One finished run, as a row of AAR with its extra information. 0 and '' are unknown, as ARC writes it.
 
-    A tuple, because there are millions: a frozen dataclass of this size takes four times as long to make.
+    A tuple, because there are millions.
     """
 
     job_id: str

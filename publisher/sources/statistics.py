@@ -97,7 +97,7 @@ class JobFilter:
 
 
 class CountedJob(NamedTuple):
-    """What statistics need of a job, finished or not. Made for every row, so a tuple: half the time of a frozen dataclass.
+    """What statistics need of a job, finished or not. Made for every row, so a tuple.
 
     None is unknown. '' is a name that is not there. `unreadable` is whether some value is not a number, or a negative time.
     """

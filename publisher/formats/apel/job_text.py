@@ -1,7 +1,7 @@
 """APEL individual job messages as text: v0.2, v0.3 and v0.4.
 
 The server reads v0.2 and v0.3 alike; v0.4 says the benchmarks as a dictionary and must not name a ServiceLevelType
-(measured on APEL 2.5.0). The values are those of CAR, so a site may change between the two without a job counted twice;
+(APEL 2.5.0). The values are those of CAR, so a site may change between the two without a job counted twice;
 in both, key styles other than APEL's own have no say, because the server takes group and role from the FQAN.
 """
 

@@ -1,7 +1,7 @@
 """Quality rules: what APEL would refuse, by name, before one bad record sinks the message it travels in.
 
 Nothing that APEL's receiver or loader does comes back to the sender, and a refused record takes its whole message with
-it, so each of its rules is checked here (all measured on SSM 4.0.0 and APEL 2.5.0). Rules about what many jobs share
+it, so each of its rules is checked here (SSM 4.0.0 and APEL 2.5.0). Rules about what many jobs share
 (who, where, benchmark) are tables of their own: a format asks them once for each shared object.
 """
 

@@ -25,7 +25,7 @@ _DAY_S: Final = 86_400
 _SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as sqlite/schema.py lists them
 
 _TARGETS = "SELECT name, id FROM target"
-# All of them, 0.5 µs each: an index on the time would cost every message something, for ever.
+# All of them: an index on the time would cost every message something, for ever.
 _MESSAGES = "SELECT id, target, state, format, records, bytes, settled_at FROM message WHERE id > 0 ORDER BY id"
 _MONTHS = """
 SELECT month_message.month, message.id, message.settled_at

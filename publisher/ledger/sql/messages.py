@@ -23,7 +23,7 @@ from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
 from publisher.model.message import Entry, Message, Progress, Rendered, WindowMark
 
-# Flat lists of plain values, made here: to look for circles in them takes a quarter of the time.
+# Flat lists of plain values, made here: there are no circles to look for (hot path).
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -41,7 +41,7 @@ def carried_text(records: Sequence[OutboxRecord]) -> str:
 
 
 def rendered_text(records: Sequence[Rendered]) -> str:
-    """The same of records that were rendered just now, without a `OutboxRecord` of each (0.7 of 2 µs)."""
+    """The same of records that were rendered just now, without an `OutboxRecord` of each (hot path)."""
     return _ENCODER.encode(
         [
             _line(

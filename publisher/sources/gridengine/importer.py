@@ -45,8 +45,7 @@ SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; r
 PATHS: Final = "accounting file, or the directory that holds it"
 _NAME: Final = "gridengine"
 _FILES: Final = ("accounting", "accounting.jsonl")
-# In one transaction. Measured with 300,000 lines of JSON, of which a third belong to parallel jobs, while others kept the two
-# cores busy: 34,300 to 35,500 in a second of processor time; 66 MiB, also with 1,000,000. 4,000 at once are a tenth slower.
+# In one transaction; more at once are slower (docs/performance.md).
 _BATCH_LINES: Final = 500
 _SECOND: Final = 1_000_000  # µs
 # A file whose first lines are all bad is something else, and is left alone.

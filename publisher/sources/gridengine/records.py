@@ -49,7 +49,7 @@ class StampUnit(StrEnum):
 class GridEngineRecord(NamedTuple):
     """A record. 0 and '' are unknown, texts hold nothing that XML or SQLite cannot; times are µs since 1970 in UTC.
 
-    A tuple, because there are millions: a frozen dataclass of this size takes four times as long to make.
+    A tuple, because there are millions.
     """
 
     job: int

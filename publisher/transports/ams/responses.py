@@ -3,7 +3,7 @@
 Three voices answer on these ports: argo-messaging and argo-api-authn, always with an error envelope or the plain text of
 Go's router; and the balancer in front, with HTML or nothing. Their words are distinguished by that.
 
-Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120, both measured.
+Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from publisher.transports.http.answers import Answer, Failure, RequestFailure, e
 
 LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
 
-# Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large (measured: its check for
+# Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large (its check for
 # 413 compares the producer's words, which have changed).
 BIG: Final = 650_000
 

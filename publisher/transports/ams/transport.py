@@ -105,7 +105,7 @@ class AmsTransport:
         """
         self._signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
-            # AMS stores an empty record for some characters, and nobody gets past that until an operator steps in (measured).
+            # AMS stores an empty record for some characters, and nobody gets past that until an operator steps in.
             return _not_sent(Verdict.REFUSED, _SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
             data = _base64(self._signer.sign(message.payload))

@@ -28,7 +28,7 @@ from publisher.transports.credentials.host_certificate import (
     validity,
 )
 
-# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0, measured).
+# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 # Begins with bytes that have no case, so that the search is quick.
 _THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
@@ -118,7 +118,7 @@ class Signer:
         """The payload as a signed message, pure ASCII.
 
         What is signed has CRLF line ends (RFC 8551 section 3.1.1). What is sent has LF, as every SSM sender's text has: the
-        receiver's OpenSSL restores them (measured), it is shorter, and its length does not depend on the number of lines.
+        receiver's OpenSSL restores them, it is shorter, and its length does not depend on the number of lines.
 
         Raises: Poison for a payload that `objection` objects to.
         """

@@ -91,7 +91,7 @@ def parsed(body: bytes) -> object:
 def envelope_message(answer: Answer) -> str:
     """The message of an AMS or authn error envelope, or an empty string when somebody else is speaking.
 
-    Their Content-Type is not examined: AMS labels half of its JSON as text/plain (measured).
+    Their Content-Type is not examined: AMS labels half of its JSON as text/plain.
     """
     document = parsed(answer.body)
     error = document.get("error") if isinstance(document, dict) else None

@@ -37,7 +37,7 @@ class _Connection(HTTPSConnection):
     """One connection. It notes how far the attempt has come, and reads the answer even after the upload broke.
 
     AMS answers 401, 403 and 404 before it has read the body, then closes: a client that still uploads sees a broken pipe,
-    a reset or a TLS end of file, and finds the answer only if it looks (measured: always there, for bodies up to 5 MB).
+    a reset or a TLS end of file, and finds the answer only if it looks (always there, for bodies up to 5 MB).
     """
 
     line: ClassVar[ConnectionOptions]

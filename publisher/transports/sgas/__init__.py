@@ -1,6 +1,6 @@
 """SGAS, the accounting service of NeIC and SweGrid: the options of such a target. The transport loads when one is made.
 
-Spec: luts3-service 3.8.1 and its head of development, HTTP interface as measured.
+Spec: luts3-service 3.8.1 and its head of development.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Options(TransportOptions):
     """The keys of a target of the type `sgas`."""
 
     url: str = field(metadata={"help": "https://HOST:PORT/sgas, or the insert URL below it, https://HOST:PORT/sgas/ur"})
-    # The shipped nginx takes 2 MiB and not a byte more (measured); where it was raised, this may be.
+    # The shipped nginx takes 2 MiB and not a byte more; where it was raised, this may be.
     batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one message; nginx takes 2097152"})
     connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
     read_timeout_s: float = field(default=90, metadata={"help": "seconds of silence to bear (nginx bears 60)"})

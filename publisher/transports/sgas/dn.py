@@ -1,7 +1,7 @@
 """This host's DN as an SGAS server may see it: nginx hands it on in one of two spellings, and SGAS compares it byte for byte.
 
 Spec: RFC 2253 as OpenSSL writes it (nginx 1.11.6 and newer), and OpenSSL's one-line form (older, or configured so), in which
-OpenSSL 1.1.1 and newer put a backslash before `/` and `+` (measured: `/CN=host\\/ce.example.org`).
+OpenSSL 1.1.1 and newer put a backslash before `/` and `+` (`/CN=host\\/ce.example.org`).
 """
 
 from __future__ import annotations

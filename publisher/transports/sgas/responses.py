@@ -241,7 +241,7 @@ STATUSES: Final[Mapping[tuple[int, AnsweredBy | None], ResponseRule]] = {
     (502, None): _DOUBT,
     # SGAS cannot reach its database
     (503, None): _AGAIN,
-    # an insert of more than 60 s, which is committed all the same (measured)
+    # an insert of more than 60 s, which is committed all the same
     (504, None): _DOUBT,
 }
 
@@ -394,7 +394,7 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     except (ValueError, RecursionError):
         reply = ...
     if reply is None:
-        # The head of development after its database came back: stored, but the ids are lost on the way (measured).
+        # The head of development after its database came back: stored, but the ids are lost on the way.
         return Receipt(verdict=Verdict.DELIVERED)
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
