@@ -12,7 +12,7 @@ FUZZ_RUNS ?= 300000
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "no venv module here; on Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/pip install --quiet --no-compile --editable .
+	PIP_NO_COMPILE=1 $(BIN)/pip install --quiet --editable .
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.installed

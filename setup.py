@@ -37,4 +37,5 @@ def _shared() -> list[tuple[str, list[str]]]:
     ]
 
 
-setup(data_files=_shared())
+# Only a wheel holds them: other steps of a build, and editable installs, need not make them.
+setup(data_files=_shared() if "bdist_wheel" in sys.argv else [])
