@@ -531,10 +531,16 @@ def test_tasks_go_to_the_run_in_whose_time_they_began(tmp_path: Path) -> None:
     assert (first["UsedCPUUserTime"], again["UsedCPUUserTime"]) == (308, 109)  # 110.5 s less 2 s of the kernel
 
 
-def test_clocks_of_hosts_may_differ_a_little(tmp_path: Path) -> None:
-    task = replace(TASKS[0], started=TIGHT.started - 45)
+@pytest.mark.parametrize("early_s", [45, 60])
+def test_clocks_of_hosts_may_differ_a_little(tmp_path: Path, early_s: int) -> None:
+    task = replace(TASKS[0], started=TIGHT.started - early_s)
     assert imported(tmp_path, colon(task), colon(TIGHT))["NodeCount"] == 1
     assert only(tmp_path / "imported.db")["UsedCPUUserTime"] == 109
+
+
+def test_a_task_that_began_more_than_a_minute_before_is_of_another_run(tmp_path: Path) -> None:
+    task = replace(TASKS[0], started=TIGHT.started - 61)
+    assert imported(tmp_path, colon(task), colon(TIGHT))["NodeCount"] == 0
 
 
 def test_of_other_parallel_jobs_the_number_of_hosts_is_known_for_single_host_environments(tmp_path: Path) -> None:
