@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from tests.support.pki import PKI, Credential
 
-pytest_plugins = ["tests.fake_ams.fixtures"]
+pytest_plugins = ["tests.fake_ams.fixtures", "tests.support.fixtures"]
 
 # The same examples in every run: a red run must be red again. `--hypothesis-profile=wide` looks further.
 settings.register_profile("steady", derandomize=True, deadline=None)

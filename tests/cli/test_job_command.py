@@ -41,8 +41,7 @@ def schema(request: pytest.FixtureRequest) -> Schema:
 
 
 def write(site: ConfiguredSite, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2) -> None:
-    with site.arex(schema) as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs, schema=schema)
 
 
 def job(site: ConfiguredSite, action: str, job_id: str, *words: str) -> Run:

@@ -120,8 +120,7 @@ def test_a_line_is_not_too_long_for_nagios() -> None:
 def test_the_command(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     """From before the first round to a configuration that is broken."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)
-    with site.arex() as arex:
-        arex.write_all(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    site.fill(*generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
     site.config["targets"]["egi"]["every"] = "1h"
     first = site.run("status", "--nagios")
     assert (first.status, first.err) == (1, "")

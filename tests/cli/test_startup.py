@@ -92,8 +92,7 @@ CRYPTOGRAPHY: Final = ("cryptography", "ssl")
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """Everything there is has been sent."""
     made = SiteUnderTest(tmp_path, pki, fake_ams)
-    with made.arex() as arex:
-        arex.write_all(generate(1, 5, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    made.fill(*generate(1, 5, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
     first = made.publish()
     assert first.status == 0, first.err
     return made

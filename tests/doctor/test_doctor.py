@@ -101,8 +101,7 @@ class Clinic:
         connection.close()
 
     def write(self, *jobs: SampleJob | RawRow) -> None:
-        with self.site.arex() as arex:
-            arex.write_all(jobs)
+        self.site.fill(*jobs)
 
     def messages(self) -> int:
         """Requests that would hand records over, ever."""
@@ -930,8 +929,7 @@ def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
         return [found["found"] for found in findings if found["name"] == "jobs per month"]
 
     before = per_month()
-    with clinic.site.arex(schema=1) as arex:
-        arex.write_all(recent_jobs())
+    clinic.site.fill(*recent_jobs(), schema=1)
     assert per_month() == before
 
 

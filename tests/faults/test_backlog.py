@@ -148,8 +148,7 @@ def test_so_is_it_said(site: WatchedSite, many: Path, fake_ams: FakeAMS) -> None
 
 
 def test_few_jobs_are_counted_exactly(site: WatchedSite) -> None:
-    with site.site.arex() as arex:
-        arex.write_all(generate(1, 40, START, END))
+    site.site.fill(*generate(1, 40, START, END))
     site.site.config["targets"]["egi"]["vos"] = ["atlas"]
     counting = CountingSite(site)
     found = status(counting)

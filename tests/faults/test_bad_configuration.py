@@ -56,18 +56,8 @@ cli.main()
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
-
-
-def fill(site: SiteUnderTest, batch: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(batch)
 
 
 def assert_delivers(site: SiteUnderTest, batch: list[SampleJob]) -> None:
@@ -202,7 +192,7 @@ def test_a_wrong_command_line_is_64(site: SiteUnderTest, arguments: tuple[str, .
 def test_the_programs_own_streams_may_be_of_any_kind(public: SiteUnderTest) -> None:
     """A terminal of Latin-1, as cron and old consoles have it, is no reason to fail."""
     public.config["records"] = {}
-    fill(public, [replace(jobs(1)[0], benchmark="\u0661\u0660:\u4f5c\u4e1a")])
+    public.fill(replace(jobs(1)[0], benchmark="\u0661\u0660:\u4f5c\u4e1a"))
     public.save()
     command = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(public.path)]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
@@ -306,7 +296,7 @@ def test_credentials_that_cannot_be_used_are_77_and_nothing_leaves(site: SiteUnd
     """Defects 1 and 25: ARC's publisher sends an empty message and moves on; with an empty CA directory it checks nobody."""
     bend, words = CREDENTIALS[trouble]
     batch = jobs(10)
-    fill(site, batch)
+    site.fill(*batch)
     good = dict(site.config["credentials"])
     bend(site)
     site.save()
@@ -322,7 +312,7 @@ def test_credentials_that_cannot_be_used_are_77_and_nothing_leaves(site: SiteUnd
 
 def test_a_key_that_this_user_may_not_read_is_77(public: SiteUnderTest) -> None:
     batch = jobs(10)
-    fill(public, batch)
+    public.fill(*batch)
     belongs_to(public.folder, unprivileged())
     key = Path(public.config["credentials"]["key"])
     if os.geteuid() == 0:
@@ -374,9 +364,9 @@ def test_a_state_that_cannot_be_read_is_74_and_left_alone(site: SiteUnderTest, t
     """Half of ARC's lost months began with a state that could not be read and was written anew."""
     breaks, words = STATES[trouble]
     batch = jobs(30)
-    fill(site, batch[:20])
+    site.fill(*batch[:20])
     assert site.publish().status == 0
-    fill(site, batch[20:])
+    site.fill(*batch[20:])
     with closing(sqlite3.connect(site.state)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     whole = site.state.read_bytes()
@@ -395,7 +385,7 @@ def test_a_state_that_cannot_be_read_is_74_and_left_alone(site: SiteUnderTest, t
 
 def test_a_state_directory_that_may_not_be_written_is_74(public: SiteUnderTest) -> None:
     batch = jobs(10)
-    fill(public, batch)
+    public.fill(*batch)
     belongs_to(public.folder, unprivileged())
     locked = public.folder / "locked"
     locked.mkdir(mode=0o555)
@@ -418,7 +408,7 @@ def test_a_state_of_another_user_is_74(public: SiteUnderTest) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files of another user")
     batch = jobs(10)
-    fill(public, batch)
+    public.fill(*batch)
     assert public.publish("--limit", "5").status == 0
     belongs_to(public.folder, unprivileged())
     for path in public.state.parent.iterdir():
@@ -430,7 +420,7 @@ def test_a_state_of_another_user_is_74(public: SiteUnderTest) -> None:
 
 
 def test_a_state_path_that_cannot_be(site: SiteUnderTest) -> None:
-    fill(site, jobs(3))
+    site.fill(*jobs(3))
     for path in (site.path / "publishing.db", site.control, Path("/proc/publishing.db")):
         site.config["state"] = str(path)
         site.save()
@@ -442,7 +432,7 @@ def test_a_file_that_may_not_grow_is_74_and_the_next_round_mends_it(site: SiteUn
     """A quota or RLIMIT_FSIZE: whatever the ledger was writing, nothing is lost and nothing is sent under two ids."""
     site.config["targets"]["egi"] |= {"batch_records": 20}
     batch = jobs(100)
-    fill(site, batch)
+    site.fill(*batch)
     assert_plain(in_a_child(site, "publish", "--json", "--force", most_bytes=most_bytes), 74, str(site.state.parent))
     assert_delivers(site, batch)
     assert len(site.received(with_openssl=False)) <= 120, "at most one message went twice"
@@ -473,7 +463,7 @@ def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size
         pytest.skip("only root can mount a file system")
     site.config["targets"]["egi"] |= {"batch_records": 20}
     batch = jobs(100)
-    fill(site, batch)
+    site.fill(*batch)
     site.state.parent.mkdir()
     site.save()
     ended = subprocess.run(
@@ -498,7 +488,7 @@ def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size
 def test_another_publisher_at_work_is_75_for_that_target_alone(site: SiteUnderTest) -> None:
     """Defect 17: two runs of ARC's publisher at once send everything twice."""
     batch = jobs(10)
-    fill(site, batch)
+    site.fill(*batch)
     two_targets(site)
     site.save()
     assert site.publish("--limit", "2").status == 0
@@ -543,7 +533,7 @@ def two_targets(site: SiteUnderTest, **other: Any) -> None:
 def test_a_service_that_is_away_is_75_and_everything_waits(site: SiteUnderTest) -> None:
     """Defect 26: ARC's publisher ends with 0 when every target failed."""
     batch = jobs(10)
-    fill(site, batch)
+    site.fill(*batch)
     away = f"https://localhost:{closed_port()}"
     site.config["targets"]["egi"] |= {"attempts": 1, "auth_url": away}
     site.save()
@@ -596,7 +586,7 @@ def test_one_failing_target_stops_no_other_and_the_gravest_status_wins(
     """Defects 5, 7 and 26: in ARC one target's crash or filter silences those behind it, and the exit status is 0."""
     batch = [replace(job, benchmark="HEPSPEC:10.5") for job in jobs(10)]
     batch[0] = replace(batch[0], benchmark=None)
-    fill(site, batch)
+    site.fill(*batch)
     good = {**site.config["targets"]["egi"], "attempts": 1}
     statuses = []
     site.config["targets"] = {}
@@ -636,7 +626,7 @@ def test_a_service_that_goes_away_in_the_middle_leaves_the_rest_for_later(site: 
     """Defect 16: ARC sends everything again after a part failed."""
     site.config["targets"]["egi"] |= {"attempts": 1, "batch_records": 10}
     batch = jobs(50)
-    fill(site, batch)
+    site.fill(*batch)
     site.fake.faults.push(Fault.none(), Fault.none(), Fault.status(503))
     run = site.publish()
     assert_complains(run, 75, "503")

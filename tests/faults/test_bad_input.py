@@ -9,7 +9,6 @@ import os
 import re
 import sqlite3
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -33,34 +32,18 @@ from tests.arex_databases import (
     set_schema_version,
 )
 from tests.fake_ams.receiver import Receiver
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_ams.signature import have_openssl
 from tests.fake_ams.tables import Tables
 from tests.support.complaints import assert_complains, assert_plain
-from tests.support.pki import PKI
-from tests.support.sites import Row, SiteUnderTest, told, truth
+from tests.support.sites import Row, SiteUnderTest
 from tests.support.strict_apel import CAR, read_car
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
-
-
-def fill(site: SiteUnderTest, batch: list[SampleJob], schema: Schema = 2) -> None:
-    with site.arex(schema) as arex:
-        arex.write_all(batch)
-
-
-def assert_received(site: SiteUnderTest, expected: list[SampleJob]) -> None:
-    """Every job arrived, with its numbers, once."""
-    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in expected)
 
 
 # Files
@@ -106,9 +89,9 @@ BROKEN: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
 def test_an_accounting_file_that_cannot_be_read_is_66_and_nothing_is_lost(site: SiteUnderTest, trouble: str) -> None:
     breaks, words = BROKEN[trouble]
     batch = jobs(40)
-    fill(site, batch[:20])
+    site.fill(*batch[:20])
     assert site.publish().status == 0
-    fill(site, batch[20:])
+    site.fill(*batch[20:])
     path = site.database()
     whole = path.read_bytes()
     breaks(path)
@@ -124,14 +107,14 @@ def test_an_accounting_file_that_cannot_be_read_is_66_and_nothing_is_lost(site: 
     path.write_bytes(whole)
     again = site.publish()
     assert (again.status, again.json["targets"]["egi"]["records"]) == (0, 20), again.err
-    assert_received(site, batch)
+    site.assert_received(*batch)
 
 
 def test_a_database_that_is_named_and_missing(site: SiteUnderTest) -> None:
     there = site.control / "accounting" / "a.db"
     gone = site.control / "accounting" / "b.db"
     site.config["source"] = {"type": "arex", "databases": [str(there), str(gone)]}
-    fill(site, jobs(3))
+    site.fill(*jobs(3))
     site.database().rename(there)
     assert_complains(site.publish(), 66, str(gone), "there is no such file", "source.databases")
     site.config["source"] = {"type": "arex", "databases": [str(there.parent / "*.sqlite")]}
@@ -157,9 +140,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_locked_accounting_file_is_66_and_no_record_is_half_read(site: SiteUnderTest, journal: str) -> None:
     """Defect 8 of ARC's publisher: behind a lock it sends records without FQAN, with HEPSPEC 1.0, as published."""
     batch = jobs(40)
-    fill(site, batch[:20])
+    site.fill(*batch[:20])
     assert site.publish().status == 0
-    fill(site, batch[20:])
+    site.fill(*batch[20:])
     with closing(sqlite3.connect(site.database(), isolation_level=None)) as holder:
         holder.execute(f"PRAGMA journal_mode = {journal}")
         holder.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -171,7 +154,7 @@ def test_a_locked_accounting_file_is_66_and_no_record_is_half_read(site: SiteUnd
         holder.execute("ROLLBACK")
     again = site.publish()
     assert (again.status, again.json["targets"]["egi"]["records"]) == (0, 20), again.out
-    assert_received(site, batch)
+    site.assert_received(*batch)
 
 
 def test_damage_in_the_middle_ends_the_round_and_what_went_out_is_counted(site: SiteUnderTest) -> None:
@@ -179,7 +162,7 @@ def test_damage_in_the_middle_ends_the_round_and_what_went_out_is_counted(site: 
     site.config["targets"]["egi"] |= {"batch_records": 100}
     site.config["source"]["page_rows"] = 100
     batch = jobs(900)
-    fill(site, batch)
+    site.fill(*batch)
     path = site.database()
     whole = path.read_bytes()
     size, at = int.from_bytes(whole[16:18], "big"), whole.find(batch[600].job_id.encode())
@@ -194,7 +177,7 @@ def test_damage_in_the_middle_ends_the_round_and_what_went_out_is_counted(site: 
     assert broken.json["targets"]["egi"]["messages"] == sent / 100
     path.write_bytes(whole)
     assert site.publish().json["targets"]["egi"]["records"] == 900 - sent
-    assert_received(site, batch)
+    site.assert_received(*batch)
 
 
 # Hostile rows
@@ -443,7 +426,7 @@ def test_a_row_that_is_mended_in_what_does_not_count_leaves_quarantine_too(site:
     again = site.publish()
     assert (again.status, again.json["targets"]["egi"]["records"]) == (0, 1), again.out
     assert site.run("quarantine", "list", "--json").json["quarantined"] == []
-    assert_received(site, [bad, *rest])
+    site.assert_received(bad, *rest)
 
 
 def test_text_of_jobs_cannot_forge_log_lines_or_tables(site: SiteUnderTest) -> None:

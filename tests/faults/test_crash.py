@@ -100,8 +100,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI) -> Iterator[Walk]:
         site = SiteUnderTest(tmp_path_factory.mktemp("site"), pki, fake)
         site.config["targets"]["egi"] |= {"batch_records": 8, "attempts": 1}
         jobs = list(generate(1, 22, START, END))
-        with site.arex() as arex:
-            arex.write_all([*jobs, replace(jobs[0], job_id="hopeless", benchmark="fast")])
+        site.fill(*jobs, replace(jobs[0], job_id="hopeless", benchmark="fast"))
         with subprocess.Popen(
             [sys.executable, "-m", "tests.faults.crash_nursery"],
             stdin=subprocess.PIPE,

@@ -17,11 +17,6 @@ from tests.support.sites import Run, SiteUnderTest
 JOBS = list(generate(16, 12, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def add(path: Path, *jobs: SampleJob, schema: Schema = 2) -> None:
     with Writer(path, schema=schema) as writer:
         writer.write_all(jobs)

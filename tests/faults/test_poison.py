@@ -11,7 +11,6 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,7 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
-from tests.support.pki import PKI
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -37,15 +35,9 @@ POISON = {
 ENCRYPTED = b"Application/X-PKCS7-Mime"
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
     jobs = list(generate(1, count, START, END))
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     return jobs
 
 

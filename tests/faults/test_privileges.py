@@ -17,24 +17,17 @@ import pytest
 
 from tests.arex_databases import Writer, generate, leave_wal
 from tests.fake_ams.faults import Fault
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.complaints import assert_complains, assert_plain
 from tests.support.patience import PATIENCE_S
-from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 PASSWORD = "hunter2-not-to-be-told"  # what the tests look for
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, count: int = 6) -> None:
-    with site.arex() as arex:
-        arex.write_all(generate(1, count, START, END))
+    site.fill(*generate(1, count, START, END))
 
 
 def mode(path: Path) -> int:

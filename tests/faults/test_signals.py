@@ -43,8 +43,7 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     site.config["source"]["page_rows"] = 5
     site.save()
     jobs = list(generate(1, 1500, START, END))
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     fake_ams.faults.push(*[Fault.none()] * 3)
     fake_ams.faults.always(Fault.delay(1))  # so that the signal comes before the end also where all are slow
     child = start(site)
@@ -63,8 +62,7 @@ def test_in_the_middle_of_a_message_that_is_not_answered(tmp_path: Path, pki: PK
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.save()
     jobs = list(generate(1, 20, START, END))
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     fake_ams.faults.push(Fault.delay(FOR_EVER_S))
     child = start(site)
     fake_ams.wait_for_messages(1)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,40 +19,25 @@ from publisher.cli.site import LiveSite
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
-from tests.arex_databases import SampleJob, generate
+from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.complaints import assert_plain
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
-from tests.support.sites import SiteUnderTest, told, truth
+from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
-def fill(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(jobs)
-
-
-def assert_received(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
-    """Every job arrived, with its numbers, once."""
-    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in jobs)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 99, 100, 4096, 0.3, 0.6, 0.95])
 def test_a_state_that_was_cut_short_is_74_and_left_as_it_is(site: SiteUnderTest, kept: float) -> None:
     """Never taken for a new one, which would send everything again, and never mended by guessing."""
     jobs = list(generate(1, 40, START, END))
-    fill(site, jobs[:30])
+    site.fill(*jobs[:30])
     assert site.publish().status == 0
-    fill(site, jobs[30:])
+    site.fill(*jobs[30:])
     whole = site.state.read_bytes()
     cut = whole[: kept if isinstance(kept, int) else int(len(whole) * kept)]
     site.state.write_bytes(cut)
@@ -66,7 +50,7 @@ def test_a_state_that_was_cut_short_is_74_and_left_as_it_is(site: SiteUnderTest,
         site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
     site.state.write_bytes(whole)
     assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 READ_ONLY = """
@@ -99,7 +83,7 @@ def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnde
     if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
         pytest.skip("only root can mount a file system")
     jobs = list(generate(1, 20, START, END))
-    fill(site, jobs)
+    site.fill(*jobs)
     site.state.parent.mkdir()
     site.save()
     ended = subprocess.run(
@@ -116,7 +100,7 @@ def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnde
     assert ended.stdout.splitlines()[-1] == "[74, 0, 74, 0]", ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
     assert "must be able to write" in ended.stderr or "the state directory must" in ended.stderr
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 # The clock
@@ -172,13 +156,13 @@ def test_a_clock_that_jumps_and_comes_back_loses_and_doubles_nothing(
     """Also without --force: no target waits for a year because it had its round in the future."""
     site, clock = clocked
     jobs = list(generate(1, 60, START, END))
-    fill(site, jobs[:20])
+    site.fill(*jobs[:20])
     assert clock.round(force=force).records == 20
-    fill(site, jobs[20:40])
+    site.fill(*jobs[20:40])
     clock.ahead = JUMPS[jump]
     there = clock.round(force=force)
     assert (there.exit_status, there.records) == (0, 20)
-    fill(site, jobs[40:])
+    site.fill(*jobs[40:])
     clock.ahead = timedelta(0)
     back = clock.round(force=force)
     if jump == "back an hour" and not force:  # the last round is an hour old, not a day
@@ -186,7 +170,7 @@ def test_a_clock_that_jumps_and_comes_back_loses_and_doubles_nothing(
         clock.ahead = timedelta(hours=25)
         back = clock.round(force=force)
     assert (back.exit_status, back.records) == (0, 20)
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
     ids = [message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC)]
     assert len(set(ids)) == len(ids)
     assert clock.round().outcome == "nothing"
@@ -198,7 +182,7 @@ def test_a_clock_that_is_a_year_ahead_of_the_certificate_sends_nothing_and_loses
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     clock = Clock(site)
     jobs = list(generate(1, 10, START, END))
-    fill(site, jobs)
+    site.fill(*jobs)
     clock.ahead = timedelta(days=365)
     ahead = clock.round()
     assert (ahead.exit_status, ahead.records) == (77, 0)
@@ -209,7 +193,7 @@ def test_a_clock_that_is_a_year_ahead_of_the_certificate_sends_nothing_and_loses
     assert "check this machine's clock" in behind.reason
     clock.ahead = timedelta(0)
     assert clock.round().records == 10
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -219,7 +203,7 @@ def test_a_message_that_was_written_down_before_a_jump_keeps_its_id(
     site, clock = clocked
     site.config["targets"]["egi"] |= {"attempts": 1}
     jobs = list(generate(1, 5, START, END))
-    fill(site, jobs)
+    site.fill(*jobs)
     site.fake.faults.push(Fault.store_then_close())
     assert clock.round().exit_status == 75
     clock.ahead = JUMPS[jump]

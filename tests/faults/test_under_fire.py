@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -30,32 +29,20 @@ from publisher.pipeline.site import ProcessEnvironment
 from publisher.sources.arex.source import Options, create
 from publisher.sources.base import Page
 from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
-from tests.fake_ams.service import FakeAMS
 from tests.support.complaints import assert_complains
 from tests.support.daemons import until
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
-from tests.support.pki import PKI
-from tests.support.sites import SiteUnderTest, told, truth
+from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
 ROWS = 12_000
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     with site.arex() as arex:
         for job in jobs:
             arex.write(job)
-
-
-def assert_received(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
-    """Every job arrived, with its numbers, once."""
-    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in jobs)
 
 
 @contextmanager
@@ -177,7 +164,7 @@ def test_rounds_while_arex_writes_at_full_speed(site: SiteUnderTest, journal: Jo
                 break
     assert during > 1, "some of it was read while the rest was being written"
     assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 # Replaced under our feet
@@ -254,7 +241,7 @@ def test_a_database_that_is_replaced_in_the_middle_of_a_round(site: SiteUnderTes
     assert round_with(site, AtPage(page, lambda: REPLACED[how](site, jobs))) in (0, 66)
     for _ in range(2):
         assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
@@ -284,7 +271,7 @@ def test_a_writer_that_holds_the_lock_is_waited_for_as_long_as_configured(site: 
     with process(holding(site.database(), 1.5), ""):
         run = site.publish()
         assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 20)
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 def test_a_writer_that_holds_the_lock_longer_is_66_in_bounded_time(site: SiteUnderTest) -> None:
@@ -296,7 +283,7 @@ def test_a_writer_that_holds_the_lock_longer_is_66_in_bounded_time(site: SiteUnd
     with process(holding(site.database(), FOR_EVER_S), ""):
         assert_complains(site.publish(), 66, str(site.database()), "locked", "try again")
     assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 def has_open(pid: int, path: Path) -> bool:
@@ -336,7 +323,7 @@ def test_with_wal_a_long_write_transaction_delays_nothing(site: SiteUnderTest) -
     site.config["source"] |= {"lock_wait_s": 0}
     with process(holding(site.database(), FOR_EVER_S), ""):
         assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 # Mounts
@@ -354,7 +341,7 @@ def test_a_mount_that_vanishes_in_the_middle_of_a_round(site: SiteUnderTest) -> 
     assert site.run("status", "--json").json["targets"]["egi"]["pending"] is None
     shutil.move(away, site.control / "accounting")
     assert site.publish().status == 0
-    assert_received(site, jobs)
+    site.assert_received(*jobs)
 
 
 ON_A_FULL_MOUNT = """
@@ -408,7 +395,7 @@ def test_a_full_file_system_below_the_database_keeps_nothing_from_being_read(sit
     if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:
         pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
     assert ended.returncode == 0, ended.stderr
-    assert_received(site, list(generate(1, 30, START, END)))
+    site.assert_received(*list(generate(1, 30, START, END)))
 
 
 def test_a_round_leaves_the_database_as_it_was(site: SiteUnderTest) -> None:

@@ -79,8 +79,7 @@ class Template:
         self.site = SiteUnderTest(folder, pki, fake)
         self.site.save()
         self.jobs = list(generate(1, 5, START, END))
-        with self.site.arex(schema) as arex:
-            arex.write_all(self.jobs)
+        self.site.fill(*self.jobs, schema=schema)
         with closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self.good = self.path.read_bytes()

@@ -16,7 +16,7 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas import FakeSGAS
 from tests.support.pki import PKI
 from tests.support.ports import closed_port
@@ -84,18 +84,8 @@ def trouble(request: pytest.FixtureRequest) -> Trouble:
     return TROUBLES[str(request.param)]
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def jobs_of(count: int, seed: int = 1, start: datetime = SEPTEMBER, end: datetime = NOVEMBER) -> list[SampleJob]:
     return [replace(job, benchmark="HEPSPEC:10.5") for job in generate(seed, count, start, end)]
-
-
-def fill(site: SiteUnderTest | SgasSite, jobs: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(jobs)
 
 
 def fails(site: SiteUnderTest, trouble: Trouble, *arguments: str) -> Callable[[], None]:
@@ -146,7 +136,7 @@ def status(site: SiteUnderTest | SgasSite) -> dict[str, Any]:
 
 def test_nothing_of_a_message_that_was_not_stored_stays(site: SiteUnderTest, trouble: Trouble) -> None:
     jobs = jobs_of(40)
-    fill(site, jobs)
+    site.fill(*jobs)
     configure(site, batch_records=10)
     mend = fails(site, trouble)
     assert outbox(site) == 0
@@ -168,7 +158,7 @@ def test_nothing_of_a_message_that_was_not_stored_stays(site: SiteUnderTest, tro
 
 def test_a_vo_that_is_excluded_by_then_stays_here(site: SiteUnderTest, trouble: Trouble) -> None:
     jobs = jobs_of(40)
-    fill(site, jobs)
+    site.fill(*jobs)
     mend = fails(site, trouble)
     mend()
     vos = sorted({job.vo for job in jobs if job.vo})
@@ -181,7 +171,7 @@ def test_a_vo_that_is_excluded_by_then_stays_here(site: SiteUnderTest, trouble: 
 
 def test_a_rehearsal_tells_what_will_go(site: SiteUnderTest) -> None:
     jobs = jobs_of(40)
-    fill(site, jobs)
+    site.fill(*jobs)
     mend = fails(site, _no_topic)
     mend()
     vos = sorted({job.vo for job in jobs if job.vo})
@@ -193,7 +183,7 @@ def test_a_rehearsal_tells_what_will_go(site: SiteUnderTest) -> None:
 
 
 def test_a_rehearsal_sends_what_is_in_doubt_as_it_is(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40))
+    site.fill(*jobs_of(40))
     configure(site, batch_records=10, attempts=1)
     site.fake.faults.push(Fault.none(), *[Fault.drop_without_storing()] * 2)
     assert site.publish().status == 75
@@ -203,7 +193,7 @@ def test_a_rehearsal_sends_what_is_in_doubt_as_it_is(site: SiteUnderTest) -> Non
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
 def test_what_is_in_doubt_keeps_its_bytes_and_its_id_whatever_it_meets(site: SiteUnderTest, form: str) -> None:
-    fill(site, jobs_of(20))
+    site.fill(*jobs_of(20))
     configure(site, attempts=1, format=form)
     site.fake.faults.push(Fault.store_then_close())
     assert site.publish().status == 75
@@ -223,7 +213,7 @@ def test_what_is_in_doubt_keeps_its_bytes_and_its_id_whatever_it_meets(site: Sit
 
 
 def test_a_message_of_a_process_that_was_killed_is_in_doubt(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(20))
+    site.fill(*jobs_of(20))
     configure(site, attempts=1)
     site.fake.faults.push(Fault.store_then_close())
     assert site.publish().status == 75
@@ -239,7 +229,7 @@ def test_a_message_of_a_process_that_was_killed_is_in_doubt(site: SiteUnderTest)
 
 
 def test_halves_of_a_message_that_was_too_large_are_given_up_with_it(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40))
+    site.fill(*jobs_of(40))
     site.fake.faults.push(Fault.status(413), Fault.none(), Fault.status(403, b"{}"))
     assert site.publish().status == 77
     assert outbox(site) == 0
@@ -253,7 +243,7 @@ def test_halves_of_a_message_that_was_too_large_are_given_up_with_it(site: SiteU
 
 
 def test_halves_of_a_message_in_doubt_are_in_doubt(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40))
+    site.fill(*jobs_of(40))
     configure(site, attempts=1)
     site.fake.faults.push(Fault.store_then_close(), Fault.status(413), Fault.none(), Fault.status(403, b"{}"))
     assert site.publish().status == 75
@@ -267,7 +257,7 @@ def test_halves_of_a_message_in_doubt_are_in_doubt(site: SiteUnderTest) -> None:
 
 
 def test_records_that_every_one_was_refused_are_given_up(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(30))
+    site.fill(*jobs_of(30))
     no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
     site.fake.faults.always(no)
     assert site.publish().status == 76
@@ -298,7 +288,7 @@ def test_a_correction_that_did_not_arrive_is_a_correction_still(site: SiteUnderT
 
 
 def test_a_released_job_that_did_not_arrive_goes_with_the_next_round(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(6))
+    site.fill(*jobs_of(6))
     no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
     # Three go, of the other three the first is narrowed down to.
     site.fake.faults.push(no, Fault.none(), no, no, Fault.none())
@@ -314,7 +304,7 @@ def test_a_released_job_that_did_not_arrive_goes_with_the_next_round(site: SiteU
 
 
 def test_a_republish_goes_on_before_what_was_given_up(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(40, start=SEPTEMBER, end=OCTOBER))
     configure(site, batch_records=10)
     assert site.publish().status == 0
     site.fake.faults.push(Fault.none(), Fault.status(403, b"{}"))
@@ -327,7 +317,7 @@ def test_a_republish_goes_on_before_what_was_given_up(site: SiteUnderTest) -> No
 
 
 def test_a_first_portion_of_a_republish_is_given_up_whole(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(40, start=SEPTEMBER, end=OCTOBER))
     configure(site, batch_records=10)
     assert site.publish().status == 0
     site.fake.faults.push(Fault.status(403, b"{}"))
@@ -338,7 +328,7 @@ def test_a_first_portion_of_a_republish_is_given_up_whole(site: SiteUnderTest) -
 
 
 def test_rows_that_never_arrived_are_on_no_ticket(site: SiteUnderTest, trouble: Trouble) -> None:
-    fill(site, jobs_of(40, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(40, start=SEPTEMBER, end=OCTOBER))
     site.config["site"] = "WRONG-SITE"
     mend = fails(site, trouble)
     mend()
@@ -353,7 +343,7 @@ def test_rows_that_never_arrived_are_on_no_ticket(site: SiteUnderTest, trouble: 
 
 
 def test_keys_of_what_arrived_stay_when_the_rest_is_given_up(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(40, start=SEPTEMBER, end=OCTOBER))
     site.fake.faults.push(Fault.status(413), Fault.none(), Fault.status(403, b"{}"))
     assert site.publish().status == 77
     with closing(sqlite3.connect(site.state)) as connection:
@@ -370,7 +360,7 @@ def test_keys_of_what_arrived_stay_when_the_rest_is_given_up(site: SiteUnderTest
 @pytest.mark.parametrize("form", ["apel-summary-0.2", "apel-summary-0.4", "apel-normalised-summary-0.4"])
 def test_totals_under_a_wrong_site_stay_here(site: SiteUnderTest, trouble: Trouble, form: str) -> None:
     jobs = jobs_of(60)
-    fill(site, jobs)
+    site.fill(*jobs)
     configure(site, format=form)
     site.config["site"] = "WRONG-SITE"
     mend = fails(site, trouble)
@@ -391,7 +381,7 @@ def test_totals_under_a_wrong_site_stay_here(site: SiteUnderTest, trouble: Troub
 
 def test_rows_of_a_month_that_did_arrive_are_known(site: SiteUnderTest) -> None:
     """Of three messages of a month the second is refused: what stands under the wrong site is on the ticket, no more."""
-    fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(60, start=SEPTEMBER, end=OCTOBER))
     configure(site, format="apel-summary-0.4", batch_records=5)
     site.config["site"] = "WRONG-SITE"
     site.save()
@@ -413,7 +403,7 @@ def test_rows_of_a_month_that_did_arrive_are_known(site: SiteUnderTest) -> None:
 
 
 def test_what_was_accepted_for_a_month_that_did_not_arrive_is_to_be_accepted_again(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(60, start=SEPTEMBER, end=OCTOBER))
     configure(site, format="apel-summary-0.4")
     site.config["site"] = "WRONG-SITE"
     site.save()
@@ -431,7 +421,7 @@ def test_what_was_accepted_for_a_month_that_did_not_arrive_is_to_be_accepted_aga
 
 
 def test_rows_in_doubt_are_known_once_they_arrived(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(60, start=SEPTEMBER, end=OCTOBER))
     configure(site, format="apel-summary-0.4", batch_records=5, attempts=1)
     site.config["site"] = "WRONG-SITE"
     site.save()
@@ -449,7 +439,7 @@ def test_rows_in_doubt_are_known_once_they_arrived(site: SiteUnderTest) -> None:
 
 
 def test_a_rehearsal_counts_a_month_in_doubt_once(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(60, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(60, start=SEPTEMBER, end=OCTOBER))
     configure(site, format="apel-summary-0.4", attempts=1)
     site.fake.faults.push(Fault.store_then_close())
     assert site.publish().status == 75
@@ -459,10 +449,10 @@ def test_a_rehearsal_counts_a_month_in_doubt_once(site: SiteUnderTest) -> None:
 
 
 def test_single_records_that_were_sent_before_are_not_forgotten_with_totals_that_were_not(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(30, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(30, start=SEPTEMBER, end=OCTOBER))
     assert site.publish().status == 0
     configure(site, format="apel-summary-0.4")
-    fill(site, jobs_of(5, seed=3, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(5, seed=3, start=SEPTEMBER, end=OCTOBER))
     mend = fails(site, _no_right, "--accept-key-change")
     assert status(site)["delivered"] == 30
     mend()
@@ -473,7 +463,7 @@ def test_single_records_that_were_sent_before_are_not_forgotten_with_totals_that
 @pytest.mark.parametrize("form", ["car", "apel-job-0.4"])
 def test_jobs_of_totals_that_never_arrived_go_one_by_one_in_another_format(site: SiteUnderTest, form: str) -> None:
     jobs = jobs_of(40)
-    fill(site, jobs)
+    site.fill(*jobs)
     configure(site, format="apel-summary-0.4")
     mend = fails(site, _no_topic)
     mend()
@@ -485,7 +475,7 @@ def test_jobs_of_totals_that_never_arrived_go_one_by_one_in_another_format(site:
 
 
 def test_single_records_that_never_arrived_go_as_totals_in_another_format(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(40))
+    site.fill(*jobs_of(40))
     mend = fails(site, _no_topic)
     mend()
     configure(site, format="apel-summary-0.4")
@@ -497,7 +487,7 @@ def test_single_records_that_never_arrived_go_as_totals_in_another_format(site: 
 
 
 def test_counts_that_did_not_arrive_are_told_as_they_are_then(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(20, start=SEPTEMBER, end=OCTOBER))
+    site.fill(*jobs_of(20, start=SEPTEMBER, end=OCTOBER))
     assert site.publish().status == 0
     mend = _no_right(site)
     assert site.run("sync", "--target", "egi", "--json").status == 77
@@ -524,7 +514,7 @@ def nordic(tmp_path: Path, pki: PKI) -> Iterator[SgasSite]:
 @pytest.mark.parametrize("status_of_refusal", [403, 406])
 def test_sgas_gets_what_is_configured_after_a_refusal(nordic: SgasSite, status_of_refusal: int) -> None:
     """It never corrects what it has."""
-    fill(nordic, jobs_of(60))
+    nordic.fill(*jobs_of(60))
     configure(nordic, machine_name="wrong.example.org")
     body = b"Not allowed" if status_of_refusal == 406 else b"Forbidden"
     nordic.fake.faults.push(Fault.status(status_of_refusal, body))
@@ -541,10 +531,10 @@ def test_sgas_gets_what_is_configured_after_a_refusal(nordic: SgasSite, status_o
 
 
 def test_a_round_that_failed_is_due_at_once(site: SiteUnderTest) -> None:
-    fill(site, jobs_of(10))
+    site.fill(*jobs_of(10))
     configure(site, every="6h")
     assert site.publish().status == 0
-    fill(site, jobs_of(5, seed=3))
+    site.fill(*jobs_of(5, seed=3))
     mend = fails(site, _no_right)
     mend()
     with closing(sqlite3.connect(site.state)) as connection, connection:
@@ -564,7 +554,7 @@ def _a_day_passes(site: SiteUnderTest) -> None:
 def test_a_round_that_stopped_tells_only_what_happened(site: SiteUnderTest, trouble: Trouble) -> None:
     odd = [replace(job, cpus=0, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs_of(20)]
     unfit = [replace(job, vo="x" * 300) for job in jobs_of(8, seed=5)]
-    fill(site, [*odd[:10], *unfit[:4], *odd[10:], *unfit[4:]])
+    site.fill(*odd[:10], *unfit[:4], *odd[10:], *unfit[4:])
     configure(site, batch_records=5)
     mend = trouble(site)
     site.save()
@@ -589,7 +579,7 @@ def test_a_round_that_stopped_tells_only_what_happened(site: SiteUnderTest, trou
 
 
 def test_what_went_out_before_a_round_stopped_is_told_once(site: SiteUnderTest) -> None:
-    fill(site, [replace(job, cpus=0, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs_of(20)])
+    site.fill(*[replace(job, cpus=0, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs_of(20)])
     configure(site, batch_records=5)
     site.fake.faults.push(Fault.none(), Fault.status(403, b"{}"))
     told = site.publish().json["targets"]["egi"]
@@ -600,14 +590,14 @@ def test_what_went_out_before_a_round_stopped_is_told_once(site: SiteUnderTest) 
 
 
 def test_of_halves_those_that_arrived_are_told(site: SiteUnderTest) -> None:
-    fill(site, [replace(job, cpus=0) for job in jobs_of(20)])
+    site.fill(*[replace(job, cpus=0) for job in jobs_of(20)])
     site.fake.faults.push(Fault.status(413), Fault.none(), Fault.status(403, b"{}"))
     told = site.publish().json["targets"]["egi"]
     assert (told["records"], told["warnings"]["cores-zero"]) == (10, 10)
 
 
 def test_jobs_that_were_only_counted_are_not_called_sent(site: SiteUnderTest) -> None:
-    fill(site, [replace(job, cpus=0) for job in jobs_of(20)])
+    site.fill(*[replace(job, cpus=0) for job in jobs_of(20)])
     configure(site, format="apel-summary-0.4")
     mend = _no_right(site)
     text = site.run("publish", "--force").out

@@ -198,8 +198,7 @@ class Twins:
         self.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
     def write(self, cases: Sequence[SampleJob | RawRow], schema: Schema) -> None:
-        with self.quick.arex(schema) as arex:
-            arex.write_all(cases)
+        self.quick.fill(*cases, schema=schema)
 
     def publish(self) -> Watching:
         """A round of both, and that nothing tells them apart afterwards."""

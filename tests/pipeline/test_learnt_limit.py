@@ -32,11 +32,6 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
 
 
-def fill(site: SiteUnderTest | SgasSite, batch: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(batch)
-
-
 def refused(site: SiteUnderTest) -> int:
     """Messages that AMS did not take since the last look."""
     count = sum(request.status != 200 for request in site.fake.requests.on("publish"))
@@ -61,11 +56,11 @@ def test_a_limit_is_learnt_once_and_remembered(site: SiteUnderTest, says: int) -
         site.fake.policy.profile = "new"
         site.fake.set_limit(700_000)
     batch = jobs(900)
-    fill(site, batch[:500])
+    site.fill(*batch[:500])
     assert site.publish().status == 0
     assert {request.status for request in site.fake.requests.on("publish")} == {says, 200}
     refused(site)
-    fill(site, batch[500:])
+    site.fill(*batch[500:])
     run = site.publish()
     assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 400)
     assert refused(site) == 0, "the next run packs for what it learnt"
@@ -77,7 +72,7 @@ def test_a_limit_is_learnt_once_and_remembered(site: SiteUnderTest, says: int) -
 def test_the_rest_of_the_round_is_packed_for_it(site: SiteUnderTest) -> None:
     """Of many messages only those on their way when the first refusal comes are cut; the others are packed to fit."""
     batch = jobs(3000)
-    fill(site, batch)
+    site.fill(*batch)
     site.config["source"]["page_rows"] = 100
     site.save()
     assert site.publish().status == 0
@@ -108,12 +103,12 @@ def other_options(site: SiteUnderTest) -> None:
 def test_a_limit_is_forgotten(site: SiteUnderTest, forgets: Callable[[SiteUnderTest], None]) -> None:
     """The operators raised theirs meanwhile: messages are large again, without anybody having told us."""
     batch = jobs(450)
-    fill(site, batch[:200])
+    site.fill(*batch[:200])
     assert site.publish().status == 0
     forgets(site)
     site.fake.set_limit(1_400_000)
     refused(site)
-    fill(site, batch[200:])
+    site.fill(*batch[200:])
     before = len(site.fake.messages(PROJECT, TOPIC))
     run = site.publish()
     assert (run.status, run.json["targets"]["egi"]["messages"]) == (0, 1)
@@ -123,9 +118,9 @@ def test_a_limit_is_forgotten(site: SiteUnderTest, forgets: Callable[[SiteUnderT
 
 
 def test_a_rehearsal_packs_for_it_too(site: SiteUnderTest) -> None:
-    fill(site, jobs(300))
+    site.fill(*jobs(300))
     assert site.publish().status == 0
-    fill(site, jobs(300, seed=2))
+    site.fill(*jobs(300, seed=2))
     planned = site.publish("--dry-run").json["targets"]["egi"]["messages"]
     assert planned == site.publish().json["targets"]["egi"]["messages"] > 1
 
@@ -135,10 +130,10 @@ def test_summaries_are_cut_for_it_in_the_next_run(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"format": "apel-summary-0.4"}
     site.fake.set_limit(90_000)
     batch = [replace(job, benchmark="HEPSPEC:10.5", user=f"/CN=user {number}") for number, job in enumerate(jobs(300))]
-    fill(site, batch[:250])
+    site.fill(*batch[:250])
     assert site.publish().status == 0
     assert refused(site) > 0
-    fill(site, batch[250:])
+    site.fill(*batch[250:])
     run = site.publish()
     assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 300)
     assert run.json["targets"]["egi"]["messages"] > 1
@@ -150,12 +145,12 @@ def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
         fake.set_limit(100_000)
         site = SgasSite(tmp_path, pki, fake)
         site.config["targets"]["nordic"] |= {"batch_records": 0}
-        fill(site, jobs(300))
+        site.fill(*jobs(300))
         site.save()
         assert site.publish().status == 0
         assert any(request.status == 413 for request in site.fake.requests)
         site.fake.requests.clear()
-        fill(site, jobs(300, seed=2))
+        site.fill(*jobs(300, seed=2))
         assert site.publish().status == 0
         assert all(request.status == 200 for request in site.fake.requests)
 

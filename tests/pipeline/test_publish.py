@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,46 +22,30 @@ from publisher.pipeline import publish
 from publisher.pipeline.site import ProcessEnvironment
 from publisher.sources.arex.source import ArexSource
 from publisher.sources.base import Page
-from tests.arex_databases import SampleJob, Writer, bulk, generate
+from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.crash_walk import crash_walk
-from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
 
 
 def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
 
 
-def fill(site: SiteUnderTest, *batch: SampleJob, schema: int = 2) -> None:
-    with site.arex(2 if schema == 2 else 1) as arex:
-        arex.write_all(batch)
-
-
-def assert_received(site: SiteUnderTest, *expected: SampleJob) -> None:
-    """Every job arrived, with its numbers, once."""
-    assert Counter(told(row) for row in site.received(with_openssl=False)) == Counter(truth(job) for job in expected)
-
-
 @pytest.mark.parametrize("schema", [1, 2])
-def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: SiteUnderTest, schema: int) -> None:
+def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: SiteUnderTest, schema: Schema) -> None:
     batch = jobs(700)
-    fill(site, *batch, schema=schema)
+    site.fill(*batch, schema=schema)
     first = site.publish()
     assert first.status == 0, first.err
     assert first.json["targets"]["egi"]["records"] == 700
     assert first.json["targets"]["egi"]["outcome"] == "ok"
     second = site.publish()
     assert (second.status, second.json["targets"]["egi"]["outcome"]) == (0, "nothing")
-    assert_received(site, *batch)
+    site.assert_received(*batch)
     status = site.run("status", "--json").json["targets"]["egi"]
     assert status["delivered"] == 700
     assert (status["pending"], status["late"], status["in_doubt"], status["quarantined"]) == (0, 0, 0, 0)
@@ -76,20 +59,20 @@ def test_a_run_that_stands_in_two_rows_of_a_page_goes_out_once(site: SiteUnderTe
     batch = jobs(200)
     batch[3] = replace(batch[3], job_id="a#b")
     twin = replace(batch[3], job_id="stored otherwise")
-    fill(site, *batch, twin)
+    site.fill(*batch, twin)
     with closing(sqlite3.connect(site.database())) as database, database:
         (stored,) = database.execute("SELECT JobID FROM AAR WHERE JobID LIKE 'a%b'").fetchone()
         assert stored == "a%23b"
         database.execute("UPDATE AAR SET JobID = 'a#b' WHERE JobID = 'stored otherwise'")
     told = site.publish().json["targets"]["egi"]
     assert (told["records"], told["messages"] > 3) == (len(batch), True)
-    assert_received(site, *batch)
+    site.assert_received(*batch)
     assert site.publish().json["targets"]["egi"]["records"] == 0
 
 
 def test_what_arrived_verifies_with_the_openssl_command(site: SiteUnderTest) -> None:
     batch = jobs(120)
-    fill(site, *batch)
+    site.fill(*batch)
     assert site.publish().status == 0
     assert len(site.received(with_openssl=True)) == 120
 
@@ -100,26 +83,26 @@ def test_late_rows_and_rows_of_one_second_are_delivered(site: SiteUnderTest) -> 
     batch, late = list(generate(1, 40, middle, END)), list(generate(2, 20, START, middle))
     moment = max(job.end_time for job in batch)
     same_second, rest = [job.moved_to(moment) for job in batch[:20]], batch[20:]
-    fill(site, *same_second[:10], *rest)
+    site.fill(*same_second[:10], *rest)
     assert site.publish().status == 0
-    fill(site, *same_second[10:], *late)
+    site.fill(*same_second[10:], *late)
     waiting = site.run("status", "--json").json["targets"]["egi"]
     assert waiting["pending"] == 30
     assert waiting["late"] == 20
     again = site.publish()
     assert again.json["targets"]["egi"]["records"] == 30
-    assert_received(site, *same_second, *late, *rest)
+    site.assert_received(*same_second, *late, *rest)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
 def test_both_schemas_side_by_side_count_a_migrated_job_once(site: SiteUnderTest) -> None:
     batch = jobs(90)
-    fill(site, *batch[:60], schema=1)
+    site.fill(*batch[:60], schema=1)
     assert site.publish().json["targets"]["egi"]["records"] == 60
-    fill(site, *batch[30:], schema=2)  # 30 of them migrated, 30 new
+    site.fill(*batch[30:], schema=2)  # 30 of them migrated, 30 new
     assert site.publish().json["targets"]["egi"]["records"] == 30
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 def test_jobs_that_run_are_delivered_when_they_finish(site: SiteUnderTest) -> None:
@@ -133,7 +116,7 @@ def test_jobs_that_run_are_delivered_when_they_finish(site: SiteUnderTest) -> No
         assert site.publish().json["targets"]["egi"]["records"] == 1
         arex.finish(first)
         assert site.publish().json["targets"]["egi"]["records"] == 1
-    assert_received(site, first, second, third)
+    site.assert_received(first, second, third)
 
 
 def test_a_job_whose_side_rows_are_still_to_come_waits(site: SiteUnderTest) -> None:
@@ -145,7 +128,7 @@ def test_a_job_whose_side_rows_are_still_to_come_waits(site: SiteUnderTest) -> N
         assert site.publish().json["targets"]["egi"]["records"] == 0
         arex.complete(job)
     assert site.publish().json["targets"]["egi"]["records"] == 1
-    assert_received(site, job)
+    site.assert_received(job)
 
 
 def test_a_run_under_another_local_id_is_another_run(site: SiteUnderTest) -> None:
@@ -184,15 +167,15 @@ def test_the_same_run_with_other_values_replaces_what_was_delivered(site: SiteUn
 def test_renumbered_rows_are_recognised(site: SiteUnderTest) -> None:
     """`rotate` and `migrate` give other RecordIDs; what was delivered is known by job."""
     batch = jobs(50)
-    fill(site, *batch)
+    site.fill(*batch)
     assert site.publish().json["targets"]["egi"]["records"] == 50
     site.database().unlink()
     shuffled = batch[10:]
     random.Random(3).shuffle(shuffled)
     new = list(generate(99, 5, START, END))
-    fill(site, *new, *shuffled)
+    site.fill(*new, *shuffled)
     assert site.publish().json["targets"]["egi"]["records"] == 5
-    assert_received(site, *batch, *new)
+    site.assert_received(*batch, *new)
 
 
 def test_a_database_that_was_made_anew_may_end_with_the_same_job(site: SiteUnderTest) -> None:
@@ -200,13 +183,13 @@ def test_a_database_that_was_made_anew_may_end_with_the_same_job(site: SiteUnder
     *batch, last = jobs(21)
     for first, second in ((batch[:10], batch[10:]), (batch[10:], batch[:10])):
         site.database().unlink(missing_ok=True)
-        fill(site, *first)
+        site.fill(*first)
         with closing(sqlite3.connect(site.database())) as connection, connection:
             connection.execute("UPDATE sqlite_sequence SET seq = 100000 WHERE name = 'AAR'")
-        fill(site, *second, last)
+        site.fill(*second, last)
         site.publish()
         forget_the_sweep(site)
-    assert_received(site, *batch, last)
+    site.assert_received(*batch, last)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
@@ -237,7 +220,7 @@ def test_a_database_that_is_replaced_just_after_an_open_row_was_read(
     for _ in range(2):
         forget_the_sweep(site)
         assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
@@ -246,10 +229,10 @@ def test_a_job_that_is_stored_in_two_spellings_far_apart_goes_out_once(site: Sit
     site.config["source"]["page_rows"] = 1
     batch = jobs(20)
     batch[3] = replace(batch[3], job_id="a#b")
-    fill(site, *batch)
+    site.fill(*batch)
     with closing(sqlite3.connect(site.database())) as connection, connection:
         connection.execute("UPDATE sqlite_sequence SET seq = 100000 WHERE name = 'AAR'")
-    fill(site, replace(batch[3], job_id="stored otherwise"))
+    site.fill(replace(batch[3], job_id="stored otherwise"))
     with closing(sqlite3.connect(site.database())) as connection, connection:
         connection.execute("UPDATE AAR SET JobID = 'a#b' WHERE JobID = 'stored otherwise'")
     site.publish()
@@ -264,7 +247,7 @@ def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:
     """Defect 9: one job that ends in 2036 stops ARC's publisher until then."""
     batch = jobs(30)
     ahead = batch[0].moved_to(int(datetime(2036, 1, 1, tzinfo=UTC).timestamp()))
-    fill(site, ahead, *batch[1:])
+    site.fill(ahead, *batch[1:])
     run = site.publish()
     assert run.status == 65
     assert (run.json["targets"]["egi"]["records"], run.json["targets"]["egi"]["quarantined"]) == (29, 1)
@@ -274,7 +257,7 @@ def test_a_broken_clock_holds_nobody_up(site: SiteUnderTest) -> None:
     assert status["last_published_end_time"] < "2026-12"
     assert site.publish().status == 0, "it is not set aside anew in every round"
     late = list(generate(7, 3, START, END))
-    fill(site, *late)
+    site.fill(*late)
     assert site.publish().json["targets"]["egi"]["records"] == 3
 
 
@@ -282,7 +265,7 @@ def test_a_missing_benchmark_is_set_aside_and_goes_out_once_configured(site: Sit
     site.config["records"] = {}
     batch = [replace(job, benchmark="HEPSPEC:10.5") for job in jobs(20)]
     bare = [replace(job, benchmark=None) for job in batch[:5]]
-    fill(site, *bare, *batch[5:])
+    site.fill(*bare, *batch[5:])
     run = site.publish()
     assert run.status == 65
     assert run.json["targets"]["egi"]["records"] == 15
@@ -293,21 +276,21 @@ def test_a_missing_benchmark_is_set_aside_and_goes_out_once_configured(site: Sit
     site.save()
     assert site.publish().json["targets"]["egi"]["records"] == 5
     assert site.run("quarantine", "list", "--json").json["quarantined"] == []
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
 def test_arex_default_benchmark_is_told_where_wall_time_is_lost(site: SiteUnderTest, form: str) -> None:
     site.config["targets"]["egi"]["format"] = form
     one, two, *others = [replace(job, benchmark="HEPSPEC:1.0", wall_s=0) for job in jobs(40)]
-    fill(site, replace(one, wall_s=5400, queue="b"), replace(two, wall_s=1800, queue="a"), *others)
+    site.fill(replace(one, wall_s=5400, queue="b"), replace(two, wall_s=1800, queue="a"), *others)
     run = site.run("publish")
     assert "egi: 2 records with 2.0 h of wall time in the queues a, b carry HEPSPEC:1.0" in run.out
     assert f"{len(others) + 2}" not in run.out.partition("carry HEPSPEC")[0].rpartition("egi:")[2]
 
 
 def test_jobs_without_wall_time_are_not_worth_a_note_about_their_benchmark(site: SiteUnderTest) -> None:
-    fill(site, *(replace(job, benchmark="HEPSPEC:1.0", wall_s=0) for job in jobs(4)))
+    site.fill(*(replace(job, benchmark="HEPSPEC:1.0", wall_s=0) for job in jobs(4)))
     run = site.run("publish")
     assert run.status == 0
     assert "HEPSPEC" not in run.out
@@ -315,7 +298,7 @@ def test_jobs_without_wall_time_are_not_worth_a_note_about_their_benchmark(site:
 
 def test_arex_default_benchmark_is_sent_counted_and_reported(site: SiteUnderTest) -> None:
     batch = [replace(job, benchmark="HEPSPEC:1.0", wall_s=3600, queue="long") for job in jobs(4)]
-    fill(site, *batch)
+    site.fill(*batch)
     run = site.publish()
     told = run.json["targets"]["egi"]
     assert told["arex_default_benchmarks"] == 4
@@ -329,17 +312,17 @@ def test_odd_jobs_are_sent_and_counted_by_the_rule_that_speaks_of_them(site: Sit
         replace(job, wall_s=100, cpu_user_s=90, cpu_kernel_s=0, cpus=1) for job in jobs(20) if job.local_job_id
     ]
     odd = [replace(one, cpu_user_s=101), replace(two, cpus=0), replace(three, cpus=0, queue="")]
-    fill(site, *odd, *rest)
+    site.fill(*odd, *rest)
     run = site.publish()
     assert run.status == 0, run.err
     assert run.json["targets"]["egi"]["warnings"] == {"cores-zero": 2, "cpu-over-wall": 1, "queue-missing": 1}
-    assert_received(site, *odd, *rest)
+    site.assert_received(*odd, *rest)
     assert site.publish().json["targets"]["egi"]["warnings"] == {}
 
 
 def test_a_distrusted_default_counts_as_missing(site: SiteUnderTest) -> None:
     site.config["records"]["distrust_default"] = True
-    fill(site, *(replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)))
+    site.fill(*(replace(job, benchmark="HEPSPEC:1.0") for job in jobs(4)))
     assert site.publish().json["targets"]["egi"]["arex_default_benchmarks"] == 0
     assert {(row["ServiceLevelType"], float(row["ServiceLevel"])) for row in site.received()} == {("HEPscore23", 11.5)}
 
@@ -353,27 +336,27 @@ def test_selection_by_vo_status_and_start(site: SiteUnderTest) -> None:
     del site.config["targets"]["other"]["vos"]
     site.fake.allow(site.user, "other")
     batch = jobs(200)
-    fill(site, *batch)
+    site.fill(*batch)
     run = site.publish()
     assert run.status == 0, run.err
     since = int(datetime(2026, 10, 16, tzinfo=UTC).timestamp())
     wanted = [job for job in batch if job.status == "completed" and job.end_time >= since]
     assert run.json["targets"]["other"]["records"] == len(wanted)
-    assert_received(site, *(job for job in wanted if job.vo == "atlas"))
+    site.assert_received(*(job for job in wanted if job.vo == "atlas"))
 
 
 def test_limit_counts_jobs_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
     batch = jobs(30)
-    fill(site, *batch)
+    site.fill(*batch)
     assert site.publish("--limit", "12").json["targets"]["egi"]["records"] == 12
     assert site.publish("--limit", "12").json["targets"]["egi"]["records"] == 12
     assert site.publish().json["targets"]["egi"]["records"] == 6
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 def test_a_rehearsal_sends_nothing_and_remembers_nothing(site: SiteUnderTest) -> None:
     batch = jobs(30)
-    fill(site, *batch)
+    site.fill(*batch)
     rehearsed = site.publish("--dry-run")
     assert rehearsed.json["targets"]["egi"]["records"] == 30
     assert not site.state.exists()
@@ -385,18 +368,18 @@ def test_messages_keep_both_limits_and_are_cut_between_records(site: SiteUnderTe
     """Defect of ARC: 500 records of ordinary length are over AMS's limit."""
     site.config["targets"]["egi"] |= {"batch_records": 70, "batch_bytes": 60_000}
     batch = jobs(200)
-    fill(site, *batch)
+    site.fill(*batch)
     assert site.publish().status == 0
     messages = site.fake.messages(PROJECT, TOPIC)
     assert all(len(message.data) <= 60_000 for message in messages)
     assert len(messages) > 200 / 70
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 def test_an_answer_that_was_lost_is_asked_for_again_under_the_same_id(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 20, "attempts": 1}
     batch = jobs(60)
-    fill(site, *batch)
+    site.fill(*batch)
     site.fake.faults.push(Fault.store_then_close())
     run = site.publish()
     assert (run.status, run.json["targets"]["egi"]["outcome"]) == (75, "deferred")
@@ -412,7 +395,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_under_the_same_id(site: Site
 def test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 16}
     batch = jobs(16)
-    fill(site, *batch)
+    site.fill(*batch)
     no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
     # The whole, its first half, quarter, eighth, and the first record; then the others get through.
     site.fake.faults.push(*[no] * 5)
@@ -425,12 +408,12 @@ def test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered(site
     assert site.publish().json["targets"]["egi"]["records"] == 0
     assert site.run("quarantine", "release", held["job"]).status == 0
     assert site.publish().json["targets"]["egi"]["records"] == 1
-    assert_received(site, *batch)
+    site.assert_received(*batch)
 
 
 def test_a_release_sends_what_was_refused_when_it_was_repeated(site: SiteUnderTest) -> None:
     """The run is known as delivered from before, with the same values: a release must send it all the same."""
-    fill(site, *jobs(12))
+    site.fill(*jobs(12))
     assert site.publish().status == 0
     no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
     site.fake.faults.push(Fault.none(), *[no] * 4)  # five go through; the other half is narrowed down to one of them
@@ -459,13 +442,13 @@ def test_a_run_that_is_again_as_it_was_delivered_leaves_quarantine(site: SiteUnd
         arex.finish_again(job, end_time=job.end_time)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert site.run("quarantine", "list", "--json").json["quarantined"] == []
-    assert_received(site, job)
+    site.assert_received(job)
 
 
 def test_a_limit_keeps_what_was_set_aside_on_the_way(site: SiteUnderTest) -> None:
     batch = jobs(20)
     bad, good = [replace(job, benchmark="fast:1") for job in batch[:3]], batch[3:]
-    fill(site, *bad, *good)
+    site.fill(*bad, *good)
     first = site.publish("--limit", "4")
     assert (first.status, first.json["targets"]["egi"]["quarantined"]) == (65, 3)
     held = site.run("quarantine", "list", "--json").json["quarantined"]
@@ -473,7 +456,7 @@ def test_a_limit_keeps_what_was_set_aside_on_the_way(site: SiteUnderTest) -> Non
     second = site.publish("--limit", "4")
     assert (second.status, second.json["targets"]["egi"]["quarantined"]) == (0, 0), "told once"
     assert site.publish().status == 0
-    assert_received(site, *good)
+    site.assert_received(*good)
 
 
 def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_yet(site: SiteUnderTest) -> None:
@@ -513,7 +496,7 @@ def test_a_run_that_was_stored_then_refused_and_then_changed_is_one_row(site: Si
     """Three misfortunes in a row: the answer lost, the repetition refused, and the job ends once more."""
     site.config["targets"]["egi"] |= {"attempts": 1}
     (job,) = jobs(1)
-    fill(site, job)
+    site.fill(job)
     site.fake.faults.push(Fault.store_then_close(), Fault.status(413))
     assert site.publish().status == 75
     assert site.publish().status == 65
@@ -528,7 +511,7 @@ def test_a_run_that_was_stored_then_refused_and_then_changed_is_one_row(site: Si
 def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
     site.config["records"] = {}
     (job,) = jobs(1)
-    fill(site, replace(job, benchmark=None))
+    site.fill(replace(job, benchmark=None))
     assert site.publish().status == 65
     assert site.run("quarantine", "drop", "--all").status == 0
     site.config["records"] = {"benchmark": {"type": "HEPSPEC", "value": 9}}
@@ -540,7 +523,7 @@ def test_a_dropped_job_is_never_sent(site: SiteUnderTest) -> None:
 
 def test_the_token_is_nowhere_but_in_its_header(site: SiteUnderTest) -> None:
     """Defect 25: ARC's publisher has it in the URL and in its log."""
-    fill(site, *jobs(5))
+    site.fill(*jobs(5))
     run = site.run("-vv", "publish", "--force")
     assert run.status == 0
     token = next(user.token for user in site.fake.store.users.values() if user.name == site.user)
@@ -556,7 +539,7 @@ def test_every_step_of_a_round_may_be_the_last(
     site.config["targets"]["egi"] |= {"batch_records": 10, "attempts": 1}
     batch = jobs(34)
     bad = replace(batch[0], job_id="hopeless", benchmark="fast")
-    fill(site, *batch, bad)
+    site.fill(*batch, bad)
     site.save()
     step = 0
     while True:
@@ -603,4 +586,4 @@ def test_a_writer_on_the_accounting_database_is_not_disturbed(site: SiteUnderTes
         arex.connection.execute("COMMIT")
         arex.write_all(batch[20:])
     assert site.publish().json["targets"]["egi"]["records"] == 20
-    assert_received(site, *batch)
+    site.assert_received(*batch)

@@ -49,11 +49,6 @@ def topic(format_name: str) -> str:
     return format_name.replace(".", "-")
 
 
-def fill(site: SiteUnderTest, batch: Iterable[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(batch)
-
-
 def ordinary(count: int = 120, seed: int = 5) -> list[SampleJob]:
     """Jobs that APEL can tell apart: some never reached the batch system."""
     return list(generate(seed, count, SEPTEMBER, NOVEMBER))
@@ -118,7 +113,7 @@ def told(found: Iterable[Row]) -> tuple[int, ...]:
 
 def test_jobs_and_summaries_add_up_to_the_same_by_every_key(site: SiteUnderTest) -> None:
     batch = ordinary()
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     reference = sums(site, "car", KEYS["Summaries"])
     assert len(reference) > 30
@@ -142,7 +137,7 @@ def test_jobs_and_summaries_add_up_to_the_same_by_every_key(site: SiteUnderTest)
 
 def test_sums_by_month_and_vo_are_the_source_s(site: SiteUnderTest) -> None:
     batch = ordinary()
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     expected: dict[tuple[Any, ...], Counter[str]] = {}
     for job in batch:
@@ -160,7 +155,7 @@ def test_sums_by_month_and_vo_are_the_source_s(site: SiteUnderTest) -> None:
 def test_in_jura_s_spelling_only_the_keys_of_summaries_differ(site: SiteUnderTest) -> None:
     site.config["records"]["key_style"] = "jura"
     batch = ordinary(60)
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in FORMATS:
         found = rows(site, name)
@@ -186,7 +181,7 @@ def test_jobs_without_vo_get_one_and_further_groups(site: SiteUnderTest) -> None
     batch = ordinary()
     without = [job for job in batch if not job.vo]
     assert without
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in FORMATS:
         assert told(row for row in rows(site, name) if row["VO"] == "nobodys") == truth(without), name
@@ -206,7 +201,7 @@ def test_a_local_id_prefix_keeps_two_clusters_of_a_site_apart(site: SiteUnderTes
         targets[name] |= {"vos": ["here"], "localid_prefix": "a-"}
         targets[f"other-{name}"] = targets[name] | {"vos": ["there"], "localid_prefix": "b-"}
     site.config["records"]["vo_rules"] = by_queue(here.queue)
-    fill(site, [here, there])
+    site.fill(here, there)
     publish(site)
     for name in APEL_JOBS:
         assert told(rows(site, name)) == truth([here, there]), name
@@ -216,7 +211,7 @@ def test_a_local_id_prefix_keeps_two_clusters_of_a_site_apart(site: SiteUnderTes
 def test_of_two_jobs_under_one_key_of_the_receiver_none_is_lost_in_silence(site: SiteUnderTest) -> None:
     here, *neighbours = ordinary(12)
     there = replace(here, job_id="there", wall_s=here.wall_s + 1)
-    fill(site, [here, *neighbours, there])
+    site.fill(here, *neighbours, there)
     assert site.publish().status == 65
     held = site.run("quarantine", "list", "--json").json["quarantined"]
     assert {(one["target"], one["rule"]) for one in held} == {(name, "key-collision") for name in APEL_JOBS}
@@ -245,7 +240,7 @@ def test_local_jobs_stand_beside_grid_jobs_under_another_vo_and_the_batch_server
     batch = ordinary()
     local = [job for job in batch if job.queue == "plain"]
     assert 5 < len(local) < 100
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in FORMATS:
         found = rows(site, name)
@@ -288,7 +283,7 @@ def test_benchmarks_by_queue_endpoint_host_and_date(site: SiteUnderTest) -> None
         "6": (replace(first, benchmark="HEPSPEC:10.5"), ("hepspec", Decimal("10.5"))),
     }
     batch = [replace(job, job_id=f"job{number}", local_job_id=number) for number, (job, _) in wanted.items()]
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in APEL_JOBS:
         found = {row["LocalJobId"]: (row["ServiceLevelType"].lower(), row["ServiceLevel"]) for row in rows(site, name)}
@@ -302,7 +297,7 @@ def test_several_benchmarks_travel_where_the_format_has_room(site: SiteUnderTest
     both = [{"type": "HEPSPEC", "value": 10}, {"type": "HEPscore23", "value": 11.5}]
     site.config["records"]["benchmark"] = {"benchmarks": both}
     batch = [replace(job, benchmark=None) for job in ordinary(20)]
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in ("apel-job-0.4", "apel-summary-0.4"):
         assert all(b"{HEPscore23: 11.5, HEPSPEC: 10}" in payload for payload in payloads(site, name)), name
@@ -316,7 +311,7 @@ def test_several_benchmarks_travel_where_the_format_has_room(site: SiteUnderTest
 def test_no_benchmark_is_never_guessed(site: SiteUnderTest) -> None:
     site.config["records"] = {}
     good, bare, *_ = (replace(job, benchmark="HEPSPEC:10.5") for job in ordinary(20))
-    fill(site, [good, replace(bare, benchmark=None)])
+    site.fill(good, replace(bare, benchmark=None))
     run = site.publish()
     assert run.status == 65
     for name in FORMATS:
@@ -362,7 +357,7 @@ def hostile_batch() -> list[SampleJob]:
 def test_names_reach_the_receiver_harmlessly_and_their_neighbours_intact(site: SiteUnderTest) -> None:
     hostile, neighbours = hostile_batch(), ordinary(40, seed=8)
     batch = [*neighbours[:20], *hostile, *neighbours[20:]]
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in FORMATS:
         assert told(rows(site, name)) == truth(batch), name
@@ -374,7 +369,7 @@ def test_names_reach_the_receiver_harmlessly_and_their_neighbours_intact(site: S
 
 
 def test_values_that_the_server_takes_for_one_are_one_row(site: SiteUnderTest) -> None:
-    fill(site, hostile_batch())
+    site.fill(*hostile_batch())
     publish(site)
     for name in RAW:
         found = rows(site, name)
@@ -392,7 +387,7 @@ def test_values_that_the_server_takes_for_one_are_one_row(site: SiteUnderTest) -
 def test_a_user_that_no_text_message_can_hold_is_set_aside_there_alone(site: SiteUnderTest) -> None:
     bad = replace(ordinary(1)[0], job_id="bad", user="/CN=application/pkcs7-mime")
     neighbours = ordinary(20, seed=8)
-    fill(site, [*neighbours, bad])
+    site.fill(*neighbours, bad)
     run = site.publish()
     assert run.status == 65
     for name in FORMATS:
@@ -407,7 +402,7 @@ def test_a_user_that_no_text_message_can_hold_is_set_aside_there_alone(site: Sit
 
 def test_a_user_whose_name_would_end_a_record_is_escaped_in_text_messages(site: SiteUnderTest) -> None:
     batch = [replace(ordinary(1)[0], job_id="odd", user="/CN=50 %% done"), *ordinary(20, seed=8)]
-    fill(site, batch)
+    site.fill(*batch)
     publish(site)
     for name in FORMATS:
         found = rows(site, name)
@@ -437,7 +432,7 @@ def test_no_format_tells_who_a_user_is(site: SiteUnderTest, mode: str, user: str
         transfers=tuple(replace(one, url="gsiftp://se.example.org/home/jane/x") for one in pattern.transfers),
     )
     again = replace(jane, job_id="again", local_job_id="99")
-    fill(site, [jane, again])
+    site.fill(jane, again)
     publish(site)
     names = set()
     for name in FORMATS:

@@ -39,11 +39,6 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     return made
 
 
-def fill(site: SiteUnderTest, jobs: Iterable[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(jobs)
-
-
 def messages(site: SiteUnderTest) -> list[tuple[str, list[dict[str, Any]]]]:
     receiver = Receiver.create(site.pki.ca_directory, allowed=[site.host.subject], with_openssl=False)
     taken = [receiver.take(message) for message in site.fake.messages(PROJECT, TOPIC)]
@@ -85,7 +80,7 @@ def two_months(count: int = 150, seed: int = 1) -> list[SampleJob]:
 def test_every_month_arrives_whole_in_every_format(site: SiteUnderTest, any_format: str) -> None:
     site.config["targets"]["egi"]["format"] = any_format
     jobs = two_months()
-    fill(site, jobs)
+    site.fill(*jobs)
     run = site.publish()
     assert run.status == 0, run.err
     assert at_the_receiver(site) == in_the_database(jobs)
@@ -98,11 +93,11 @@ def test_every_month_arrives_whole_in_every_format(site: SiteUnderTest, any_form
 
 def test_only_months_that_changed_go_again_and_always_whole(site: SiteUnderTest) -> None:
     jobs = two_months()
-    fill(site, jobs)
+    site.fill(*jobs)
     assert site.publish().status == 0
     before = len(messages(site))
     late = list(generate(9, 5, SEPTEMBER, OCTOBER))
-    fill(site, late)
+    site.fill(*late)
     assert site.run("status", "--json").json["targets"]["egi"]["pending"] == 5
     assert site.publish().status == 0
     again = messages(site)[before:]
@@ -155,9 +150,9 @@ def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPat
         return real(self, *rest, **named)
 
     monkeypatch.setattr(ArexSource, "window", window)
-    fill(site, two_months())
+    site.fill(*two_months())
     assert site.publish().status == 0
-    fill(site, generate(3, 10, OCTOBER, NOVEMBER))
+    site.fill(*generate(3, 10, OCTOBER, NOVEMBER))
     assert site.publish().status == 0
     assert asked == []
 
@@ -165,7 +160,7 @@ def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPat
 def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteUnderTest) -> None:
     """The receiver keys on it: the old rows would stay and count twice."""
     jobs = [replace(job, benchmark=None) for job in two_months(60)]
-    fill(site, jobs)
+    site.fill(*jobs)
     assert site.publish().status == 0
     before = len(messages(site))
     site.config["records"]["benchmark"]["value"] = 12
@@ -187,7 +182,7 @@ def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteU
 def test_rows_that_are_gone_do_not_shrink_a_month(site: SiteUnderTest) -> None:
     """`arcctl accounting database cleanup` removes old rows; the month at the receiver stays as it was."""
     jobs = two_months(80)
-    fill(site, jobs)
+    site.fill(*jobs)
     assert site.publish().status == 0
     with closing(sqlite3.connect(site.database())) as connection, connection:
         connection.execute("DELETE FROM AAR WHERE EndTime < ?", (OCTOBER.timestamp(),))
@@ -199,11 +194,11 @@ def test_rows_that_are_gone_do_not_shrink_a_month(site: SiteUnderTest) -> None:
 def test_a_lost_answer_is_asked_for_again_and_newer_content_follows(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"attempts": 1}
     jobs = two_months(60)
-    fill(site, jobs)
+    site.fill(*jobs)
     site.fake.faults.push(Fault.store_then_close())
     assert site.publish().status == 75
     late = list(generate(9, 5, SEPTEMBER, OCTOBER))
-    fill(site, late)
+    site.fill(*late)
     run = site.publish()
     assert run.status == 0, run.err
     ids = [message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC)]
@@ -215,7 +210,7 @@ def test_a_lost_answer_is_asked_for_again_and_newer_content_follows(site: SiteUn
 def test_a_month_in_several_messages_is_accepted_with_the_last(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 7, "attempts": 1}
     jobs = two_months(90)
-    fill(site, jobs)
+    site.fill(*jobs)
     site.fake.faults.push(Fault.none(), Fault.none(), *[Fault.drop_without_storing()] * 2)
     assert site.publish().status == 75
     partly = site.run("status", "--json").json["targets"]["egi"]
@@ -227,7 +222,7 @@ def test_a_month_in_several_messages_is_accepted_with_the_last(site: SiteUnderTe
 
 def test_trace_names_the_messages_of_the_month(site: SiteUnderTest) -> None:
     jobs = two_months(20)
-    fill(site, jobs)
+    site.fill(*jobs)
     assert site.publish().status == 0
     traced = site.run("trace", "--json", jobs[0].job_id).json
     states = [one["state"] for one in traced["deliveries"]]
@@ -237,7 +232,7 @@ def test_trace_names_the_messages_of_the_month(site: SiteUnderTest) -> None:
 
 def test_a_job_that_cannot_be_counted_is_set_aside(site: SiteUnderTest) -> None:
     jobs = two_months(30)
-    fill(site, [replace(jobs[0], benchmark="fast"), *jobs[1:]])
+    site.fill(replace(jobs[0], benchmark="fast"), *jobs[1:])
     run = site.publish()
     assert run.status == 65
     assert at_the_receiver(site) == in_the_database(jobs[1:])
@@ -245,7 +240,7 @@ def test_a_job_that_cannot_be_counted_is_set_aside(site: SiteUnderTest) -> None:
 
 
 def test_a_limit_is_refused(site: SiteUnderTest) -> None:
-    fill(site, two_months(5))
+    site.fill(*two_months(5))
     assert site.publish("--limit", "3").status == 64
     assert messages(site) == []
 

@@ -22,7 +22,7 @@ from publisher.model.message import Message, MessageId
 from publisher.transports.base import Receipt, Verdict
 from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas.service import FakeSGAS
 from tests.support.crash_walk import crash_walk
 from tests.support.patience import PATIENCE_S
@@ -43,14 +43,8 @@ class Screen(io.StringIO):
 SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, *jobs: SampleJob) -> None:
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
 
 
 def jobs_of(start: datetime, end: datetime, count: int, seed: int = 1) -> list[SampleJob]:
@@ -80,8 +74,7 @@ def test_a_window_goes_again_and_regular_rounds_are_untouched(site: SiteUnderTes
 def test_a_job_in_two_databases_is_announced_once(site: SiteUnderTest) -> None:
     september = jobs_of(SEPTEMBER, OCTOBER, 40)
     for schema in (1, 2):
-        with site.arex(schema=schema) as arex:
-            arex.write_all(september)
+        site.fill(*september, schema=schema)
     run = site.run("republish", "--yes", "--from", "2026-09", "--to", "2026-09")
     assert run.status == 0, run.err
     assert re.search(r"\b40 jobs", run.out + run.err)
@@ -337,8 +330,7 @@ def test_a_window_that_dwarfs_what_was_delivered_stops_and_names_the_flag(site: 
 
 def test_to_sgas_it_fills_gaps_and_says_so(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:
     site = SgasSite(tmp_path, pki, fake_sgas)
-    with site.arex() as arex:
-        arex.write_all(jobs_of(SEPTEMBER, OCTOBER, 20))
+    site.fill(*jobs_of(SEPTEMBER, OCTOBER, 20))
     run = site.run("republish", "--yes", "--json", "--from", "2026-09-10", "--to", "2026-09-12")
     assert run.status == 0, run.err
     assert "SGAS keeps the row it has: this fills gaps and corrects nothing" in run.err

@@ -74,8 +74,7 @@ def jobs(count: int = 5, seed: int = 1) -> list[SampleJob]:
 
 
 def write(site: SiteUnderTest, these: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(these)
+    site.fill(*these)
 
 
 def arrived(site: SiteUnderTest) -> list[Any]:

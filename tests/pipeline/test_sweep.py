@@ -83,8 +83,7 @@ def test_rows_that_ended_before_the_start_are_not_looked_at(tmp_path: Path, pki:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.config["targets"]["egi"] |= {"start": "2026-10-20"}
     site.save()
-    with site.arex() as arex:
-        arex.write_all(JOBS)
+    site.fill(*JOBS)
     late = [job.job_id for job in JOBS if job.end_time >= datetime(2026, 10, 20, tzinfo=UTC).timestamp()]
     assert 0 < len(late) < len(JOBS)
     assert site.publish().json["targets"]["egi"]["records"] == len(late)

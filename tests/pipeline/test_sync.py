@@ -32,8 +32,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: Fak
 
 
 def fill(site: SiteUnderTest, jobs: Iterable[SampleJob], schema: Schema = 2) -> None:
-    with site.arex(schema) as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs, schema=schema)
 
 
 def told(site: SiteUnderTest) -> tuple[Counts, int]:

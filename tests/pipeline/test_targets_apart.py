@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +20,14 @@ from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, FakeAMS
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
-from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
     jobs = list(generate(1, count, START, END))
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     return jobs
 
 

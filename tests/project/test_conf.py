@@ -253,8 +253,7 @@ def test_the_service_publishes_with_the_key_that_systemd_hands_it(
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(tmp_path, pki, fake)
-        with site.arex() as arex:
-            arex.write_all(jobs)
+        site.fill(*jobs)
         (credentials / name).write_bytes(site.host.key.read_bytes())
         (credentials / name).chmod(0o440)
         site.config["credentials"]["key"] = f"$CREDENTIALS_DIRECTORY/{name}"

@@ -189,8 +189,7 @@ def test_the_page_on_accounting_names_every_format_and_no_other() -> None:
 def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car"}}
     made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
-    with made.arex(2) as arex:
-        arex.write_all(JOBS)
+    made.fill(*JOBS, schema=2)
     made.save()
     return made
 

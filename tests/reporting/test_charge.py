@@ -44,8 +44,7 @@ def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     made = ConfiguredSite(tmp_path, pki, pki.host(), {"out": _spool(tmp_path, "car")})
     made.config["records"]["charges"] = [{"formula": "NumNodes * RunTime", "unit": "nodeh"}]
     made.config["records"]["statuses"] = ["completed", "failed", "aborted"]
-    with made.arex() as arex:
-        arex.write_all(JOBS)
+    made.fill(*JOBS)
     return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ from publisher.model.job import JobRecord
 from publisher.model.policy import KeyStyle
 from publisher.reporting.explain import explained
 from tests.arex_databases import SampleJob, generate
-from tests.fake_ams.service import FakeAMS
 from tests.support.jobs import make_policy
-from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 from tests.support.strategies import hostile_jobs
 from tests.support.strict_apel import read_car
@@ -30,11 +27,6 @@ from tests.support.strict_sgas import read_ur
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def one_job(**changes: Any) -> SampleJob:
     """A job of an ATLAS pilot that ran."""
     ran = (job for job in generate(1, 200, START, END) if job.local_job_id and job.vo == "atlas" and job.cpus)
@@ -42,8 +34,7 @@ def one_job(**changes: Any) -> SampleJob:
 
 
 def fill(site: SiteUnderTest, *batch: SampleJob) -> None:
-    with site.arex() as arex:
-        arex.write_all(batch)
+    site.fill(*batch)
 
 
 def explain(site: SiteUnderTest, job: SampleJob, *words: str) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteUnderTest]:
             arex.write(replace(JOBS[0], job_id="strange", local_job_id="s1", wall_s=-5))
             arex.accept(replace(LATER[-1], status="in-progress"))
         assert site.run("publish", "--force").status == 65
-        with site.arex() as arex:
-            arex.write_all(LATER[:-1])
+        site.fill(*LATER[:-1])
         assert site.run("charge", *WINDOW).status == 0
         yield site
 
@@ -95,8 +94,7 @@ def small(tmp_path: Path, pki: PKI) -> ConfiguredSite:
 
 
 def write(site: ConfiguredSite, jobs: list[SampleJob], schema: Any = 2) -> None:
-    with site.arex(schema) as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs, schema=schema)
 
 
 # What jobs used

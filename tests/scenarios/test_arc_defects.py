@@ -22,10 +22,9 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
-from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.complaints import assert_complains, assert_plain
 from tests.support.patience import PATIENCE_S
-from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 
 HERE: Final = Path(__file__).parents[1]
@@ -195,18 +194,8 @@ def test_the_tests_that_are_named_exist(pointer: str) -> None:
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def jobs(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
-
-
-def fill(site: SiteUnderTest, batch: list[SampleJob]) -> None:
-    with site.arex() as arex:
-        arex.write_all(batch)
 
 
 def payloads(site: SiteUnderTest) -> list[str]:
@@ -228,7 +217,7 @@ def child(site: SiteUnderTest, *arguments: str, zone: str = "UTC") -> subprocess
 @pytest.mark.parametrize("size", [-1, "many", 1.5])
 def test_06_batch_sizes(site: SiteUnderTest, size: object) -> None:
     batch = jobs(700)
-    fill(site, batch)
+    site.fill(*batch)
     site.config["targets"]["egi"] |= {"batch_records": size}
     site.save()
     assert_plain(site.run("publish"), 78, "batch_records")
@@ -259,7 +248,7 @@ def test_10_nothing_that_python_3_12_removed() -> None:
 
 def test_17_two_publishers_at_once(site: SiteUnderTest) -> None:
     batch = jobs(400)
-    fill(site, batch)
+    site.fill(*batch)
     site.config["targets"]["egi"] |= {"batch_records": 20}
     site.save()
     both = [child(site, "publish", "--force") for _ in range(2)]
@@ -288,7 +277,7 @@ def test_27_the_zone_of_the_host_does_not_matter(site: SiteUnderTest, zone: str)
     """20 hours east of Greenwich ARC's first watermark lies 16 hours ahead, and what ends until then is never sent."""
     now = datetime.now(UTC).replace(microsecond=0)
     (job,) = jobs(1)
-    fill(site, [replace(job, submit_time=int(now.timestamp()) - 1, events=()).moved_to(int(now.timestamp()))])
+    site.fill(replace(job, submit_time=int(now.timestamp()) - 1, events=()).moved_to(int(now.timestamp())))
     site.config["targets"]["egi"] |= {"start": "month"}
     site.config["source"] |= {"hold_off_s": 0}
     site.save()
@@ -309,7 +298,7 @@ def test_27_the_zone_of_the_host_does_not_matter(site: SiteUnderTest, zone: str)
 def test_28_a_target_waits_after_success_only(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"every": "24h", "attempts": 1}
     batch = jobs(5)
-    fill(site, batch)
+    site.fill(*batch)
     site.fake.faults.push(Fault.status(503))
     assert_complains(site.run("publish", "--json"), 75, "503")
     assert_plain(site.run("publish", "--json"), 0)
@@ -321,7 +310,7 @@ def test_28_a_target_waits_after_success_only(site: SiteUnderTest) -> None:
     assert len(site.fake.requests) == asked, "a target that is not due is not contacted"
     with closing(sqlite3.connect(site.state)) as connection, connection:
         connection.execute("UPDATE target SET last_success = last_success + 86400 * 365 * 10")
-    fill(site, jobs(3, seed=2))
+    site.fill(*jobs(3, seed=2))
     assert site.run("publish", "--json").json["targets"]["egi"]["records"] == 3, "a clock that was ahead blocks nothing"
 
 
@@ -334,7 +323,7 @@ def test_29_a_new_target_begins_where_it_is_told(site: SiteUnderTest, start: str
         now - 1,
     ]
     batch = [replace(job.moved_to(end), submit_time=end - 1, events=()) for job, end in zip(jobs(3), ends, strict=True)]
-    fill(site, batch)
+    site.fill(*batch)
     site.config["targets"]["egi"] |= {"start": start}
     site.config["source"] |= {"hold_off_s": 0}
     assert_plain(site.publish(), 0)
@@ -349,7 +338,7 @@ def test_31_names_and_times(site: SiteUnderTest) -> None:
     six = replace(job, endpoint_url="https://[2001:db8::1]:443/arex", client_host="2001:db8::17:4711", local_job_id="")
     bare = replace(job, job_id=f"{job.job_id[:-1]}x", endpoint_url="https://2001:db8::1:443/arex", local_job_id="2")
     negative = replace(job, job_id=f"{job.job_id[:-1]}y", wall_s=-1, local_job_id="3")
-    fill(site, [six, bare, negative])
+    site.fill(six, bare, negative)
     assert_plain(site.publish(), 65)
     rows = {row["LocalJobId"]: row for row in site.received()}
     assert rows.keys() == {job.job_id, "2"}, "an empty local id is the job's, a negative duration is set aside"
@@ -368,7 +357,7 @@ def test_31_names_and_times(site: SiteUnderTest) -> None:
 def test_32_odd_names_in_the_configuration(site: SiteUnderTest, name: str) -> None:
     """A name becomes a key of the ledger and a part of a file's name: either it works or the configuration is wrong."""
     batch = jobs(3)
-    fill(site, batch)
+    site.fill(*batch)
     site.config["targets"] = {name: site.config["targets"]["egi"]}
     site.save()
     run = site.publish()
@@ -385,6 +374,6 @@ def test_33_carriage_returns(site: SiteUnderTest) -> None:
         replace(job, job_name=text, user=f"/O=Grid/CN={text}", queue=text)
         for job, text in zip(jobs(4), ("a\rb", "\r", "a\r\nb\r", "\r\n.\r\n--boundary--\r"), strict=True)
     ]
-    fill(site, batch)
+    site.fill(*batch)
     assert_plain(site.publish(), 0)
     assert Counter(map(told, site.received())) == Counter(map(truth, batch)), "verified by openssl where there is one"

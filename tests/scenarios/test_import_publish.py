@@ -126,8 +126,7 @@ def test_a_job_whose_task_came_late_is_sent_again_in_its_place(site: SiteUnderTe
 def test_the_imported_database_stands_beside_that_of_arex(site: SiteUnderTest) -> None:
     site.config["source"] |= {"control_dir": str(site.control), "time_zone": "Europe/Oslo"}
     batch: list[SampleJob] = list(generate(1, 20, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
-    with site.arex() as arex:
-        arex.write_all(batch)
+    site.fill(*batch)
     report = bring_in(site, write(site.folder / "accounting", map(colon, entries(5, 30))))
     assert site.publish().json["targets"]["egi"]["records"] == 20 + report["imported"]
     told = Counter((row["InfrastructureType"], row["InfrastructureDescription"]) for row in site.received())

@@ -54,8 +54,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     paper = {"type": "paper", "tray": str(tmp_path / "tray"), "format": "terse", "start": "all"}
     made = ConfiguredSite(tmp_path, pki, pki.host(), {"post": paper})
-    with made.arex() as arex:
-        arex.write_all(JOBS)
+    made.fill(*JOBS)
     made.config["source"] = {"type": "folder", "folder": str(made.control)}
     made.save()
     return made
@@ -95,8 +94,7 @@ def test_what_only_a_look_at_the_message_finds_is_set_aside_and_its_neighbours_g
     tree: Path, site: ConfiguredSite, tmp_path: Path
 ) -> None:
     unlucky = [replace(JOBS[number], job_id=f"unlucky{number}", wall_s=13) for number in (20, 21, 70)]
-    with site.arex() as arex:
-        arex.write_all(unlucky)
+    site.fill(*unlucky)
     done = run(tree, site, "publish", "--json")
     assert done.returncode == 65, done.stderr
     assert json.loads(done.stdout)["targets"]["post"]["records"] == len(JOBS)

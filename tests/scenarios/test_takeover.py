@@ -142,8 +142,7 @@ def test_lost_jobs_are_listed_before_the_first_round_and_only_then(tmp_path: Pat
     (lost,) = generate(7, 1, datetime(2026, 10, 11, tzinfo=UTC), datetime(2026, 10, 12, tzinfo=UTC))
     lost = replace(lost, job_id="lost-by-jura", local_job_id="4712")
     jobs: list[SampleJob] = [*sorted(seen, key=lambda job: job.end_time), later, lost]
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     site.config["targets"]["egi"] |= {"start": iso(last), "jura_until": iso(last)}
     dry_run = site.publish("--dry-run").json["targets"]["egi"]["lost"]
     run = site.run("publish", "--force")

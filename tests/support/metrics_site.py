@@ -75,8 +75,7 @@ class WatchedSite:
     def finish_jobs(self, count: int) -> None:
         """Some end within the last hour."""
         self._hours += 1
-        with self.site.arex() as arex:
-            arex.write_all(generate(self._hours, count, self.now() - timedelta(hours=1), self.now()))
+        self.site.fill(*generate(self._hours, count, self.now() - timedelta(hours=1), self.now()))
 
     def round(self, targets: Iterable[str] = (), *, force: bool = False) -> list[Outcome]:
         report = ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True)

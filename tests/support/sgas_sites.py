@@ -47,10 +47,6 @@ class SgasSite(ConfiguredSite):
         nordic: dict[str, Any] = self.config["targets"]["nordic"]
         return nordic
 
-    def fill(self, *jobs: SampleJob) -> None:
-        with self.arex() as arex:
-            arex.write_all(jobs)
-
     def publish_all(self, rounds: int = 200) -> Run:
         """Rounds until one has nothing more to send for later."""
         for _ in range(rounds):

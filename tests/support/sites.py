@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import Any
 import yaml
 
 from publisher.cli import main
-from tests.arex_databases import SampleJob, Schema, Writer
+from tests.arex_databases import RawRow, SampleJob, Schema, Writer
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_ams.tables import Tables
@@ -71,6 +72,11 @@ class ConfiguredSite:
     def arex(self, schema: Schema = 2) -> Writer:
         return Writer(self.database(schema), schema=schema)
 
+    def fill(self, *jobs: SampleJob | RawRow, schema: Schema = 2) -> None:
+        """These jobs are finished."""
+        with self.arex(schema) as arex:
+            arex.write_all(jobs)
+
     def save(self) -> None:
         self.path.write_text(yaml.safe_dump(self.config, sort_keys=False))
 
@@ -119,6 +125,10 @@ class SiteUnderTest(ConfiguredSite):
             if not text.startswith("APEL-sync-message"):
                 rows += read_car(text.encode(), datetime.now(UTC))
         return rows
+
+    def assert_received(self, *jobs: SampleJob) -> None:
+        """Every job arrived, with its numbers, once."""
+        assert Counter(map(told, self.received(with_openssl=False))) == Counter(map(truth, jobs))
 
     def table(self) -> Tables:
         """The receiver's rows, kept by its own keys."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,15 +274,9 @@ def test_an_answer_of_sgas_over_tls(case: Any, pki: PKI, host: Credential) -> No
 # A whole round
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    return SiteUnderTest(tmp_path, pki, fake_ams)
-
-
 def fill(site: SiteUnderTest, count: int) -> list[SampleJob]:
     jobs = list(generate(1, count, START, END))
-    with site.arex() as arex:
-        arex.write_all(jobs)
+    site.fill(*jobs)
     return jobs
 
 

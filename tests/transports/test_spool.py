@@ -300,8 +300,7 @@ START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC
 
 def fill(site: SiteUnderTest, count: int = 100, seed: int = 1) -> list[Any]:
     batch = list(generate(seed, count, START, END))
-    with site.arex() as arex:
-        arex.write_all(batch)
+    site.fill(*batch)
     return batch
 
 

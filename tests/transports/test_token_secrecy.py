@@ -47,8 +47,7 @@ def pieces(token: str) -> set[str]:
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     made = SiteUnderTest(tmp_path, pki, fake_ams)
     made.config["targets"]["egi"] |= {"attempts": 1, "read_timeout_s": "3s"}
-    with made.arex() as arex:
-        arex.write_all(generate(1, 5, START, END))
+    made.fill(*generate(1, 5, START, END))
     return made
 
 
