@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from docutils import nodes
 
 import publisher
@@ -331,6 +332,12 @@ def test_the_configuration_in_a_document_is_one(name: str, tmp_path: Path) -> No
     except ConfigError as error:
         pytest.fail(str(error))
     assert len(settings.targets) == 1
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_yaml_in_a_document_is_yaml(name: str) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```", DOCUMENTS[name], re.MULTILINE | re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
 
 
 def test_readme_tells_which_sources_formats_and_targets_there_are() -> None:

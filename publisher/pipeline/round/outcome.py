@@ -136,11 +136,15 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
             f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
             "--accept-key-change` sends their jobs one by one"
         )
-    return (
-        f"held back: {names}: {plural(orphaned, 'row')} would stay at the receiver in addition to the new ones and count "
-        "twice, "
-        f"{plural(lost, 'job')} would be lost there; {remedy}"
-    )
+    effects = []
+    if orphaned:
+        effects.append(
+            f"{plural(orphaned, 'row')} would stay at the receiver in addition to the new ones and count twice"
+        )
+    if lost:
+        effects.append(f"{plural(lost, 'job')} would be lost there")
+    what = f"{names}: {', '.join(effects)}" if effects else names
+    return f"held back: {what}; {remedy}"
 
 
 _GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
