@@ -101,9 +101,7 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     looked = [one for status in found for one in _looked(status, now, limits)]
     messages = [(one.state, one.text) for one in looked if one.state is not OK]
-    messages += [message for status in found for message in _messages(status)]
-    if trouble:
-        messages.append((UNKNOWN, trouble))
+    messages += _further(found, trouble)
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
@@ -111,14 +109,17 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     return nagios_line(_WORDS[state], "; ".join(texts), [one.performance for one in looked]), state
 
 
-def _messages(status: TargetStatus) -> Iterator[tuple[int, str]]:
+def _further(found: Sequence[TargetStatus], trouble: str) -> Iterator[tuple[int, str]]:
     """What no threshold is about."""
-    if not status.began:
-        yield WARNING, f"{status.target}: has not run yet"
-    elif not status.last_success:
-        yield CRITICAL, f"{status.target}: has never succeeded"
-    for missing in status.missing:
-        yield CRITICAL, f"{status.target}: {missing.reason}"
+    for status in found:
+        if not status.began:
+            yield WARNING, f"{status.target}: has not run yet"
+        elif not status.last_success:
+            yield CRITICAL, f"{status.target}: has never succeeded"
+        for missing in status.missing:
+            yield CRITICAL, f"{status.target}: {missing.reason}"
+    if trouble:
+        yield UNKNOWN, trouble
 
 
 def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_Looked]:

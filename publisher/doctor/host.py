@@ -59,7 +59,7 @@ def _schedule(host: Host) -> Finding:
     links = [link for folder in host.units if os.path.lexists(link := folder / _TIMER)]
     daemons = [link for folder in host.units for link in folder.glob(_DAEMONS)]
     tables = [table for folder in host.cron if (table := folder / _CRON).is_file()]
-    starters = [str(path) for path in (*links, *daemons, *tables)]
+    starters = [*map(str, links), *map(str, daemons), *map(str, tables)]
     dangling = [str(link) for link in (*links, *daemons) if not link.exists()]
     if dangling:
         advice = "install the units of `conf/` and `systemctl daemon-reload`, or `systemctl disable` what is gone"

@@ -81,9 +81,13 @@ def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Ite
         yield Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"])
 
 
+def _is_unfit(found: Finding) -> bool:
+    return found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE
+
+
 def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
     """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
-    unfit = [found for found in before if found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE]
+    unfit = [found for found in before if _is_unfit(found)]
     known: dict[str, tuple[Step, ...]] = {}
     for target in targets:
         ways = list(_ways(site, target, known))

@@ -369,10 +369,13 @@ def _fate(
         return "dropped", f"by an administrator; {held.job.rule}: {held.job.reason}"
     if unfit:
         return "set aside", unfit
-    same_decision = held is not None and held.policy_digest == bench.policy_digest
-    if held is not None and held.hold is Hold.HELD and same_decision and is_unchanged(held, job):
+    if held is not None and _stays_held(bench, held, job):
         return "set aside", f"{held.job.rule}: {held.job.reason}"
     return "to be sent", _when_sent(bench, job, held)
+
+
+def _stays_held(bench: _Bench, held: Quarantined, job: JobRecord) -> bool:
+    return held.hold is Hold.HELD and held.policy_digest == bench.policy_digest and is_unchanged(held, job)
 
 
 def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:

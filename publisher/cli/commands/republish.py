@@ -144,11 +144,15 @@ def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, objec
         raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
     if len(given) > 1 or named:
         raise UsageError(f"name one of {', '.join(options)} and --target")
-    strange = [key for key, value in own.items() if value and key not in given[0].once.options]
-    if strange:
-        takers = " or ".join(way.option for way in ways if strange[0] in way.once.options)
-        raise UsageError(f"{_option(strange[0])} goes with {takers}")
+    for key in [key for key in own if own[key]]:
+        _check_takes(given[0], key, ways)
     return given[0]
+
+
+def _check_takes(way: _Way, key: str, ways: Sequence[_Way]) -> None:
+    if key not in way.once.options:
+        takers = " or ".join(other.option for other in ways if key in other.once.options)
+        raise UsageError(f"{_option(key)} goes with {takers}")
 
 
 def _option(key: str) -> str:

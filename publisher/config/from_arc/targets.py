@@ -104,18 +104,23 @@ def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> It
             f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
             f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
         )
-    other = next((one for one in same_destination if one.format != draft.format), None)
-    if other is not None:
-        yield (
-            f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
-            "keep one of them"
-        )
-    replaced = next((one for one in same_destination if draft.summary and _share_vos(one, draft)), None)
+    for other in same_destination:
+        if other.format != draft.format:
+            yield (
+                f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
+                "keep one of them"
+            )
+            break
+    replaced = _replaced(draft, same_destination) if draft.summary else None
     if replaced is not None:
         yield (
             f"its totals would replace some of those that target {replaced.name} sends to the same topic; make them one, "
             "with the vos of both"
         )
+
+
+def _replaced(draft: Draft, same_destination: Sequence[Draft]) -> Draft | None:
+    return next((one for one in same_destination if _share_vos(one, draft)), None)
 
 
 def _share_vos(one: Draft, other: Draft) -> bool:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import ip_address
+from itertools import product
 from typing import Final
 
 from publisher.model.identity import parse_fqan
@@ -171,7 +172,7 @@ def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
         vos.add(named[0][0])  # a job's own VO may be another one than its FQANs name
     own = who.group or (f"/{who.vo}" if who.role else "")
     others = [pair for vo, pair in named if vo in vos]
-    return _escaped([(own, who.role), *others, *((group, "") for group in who.extra_groups)])
+    return _escaped([(own, who.role), *others, *product(who.extra_groups, [""])])
 
 
 def _escaped(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

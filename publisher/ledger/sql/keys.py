@@ -62,19 +62,16 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
         left = {total.key.digest for total in _totals(remaining)}
         for total in _totals(gone):
             digest = total.key.digest
-            known = digest in left or digest in added.before
-            database.execute(
-                _TAKE_AWAY if known else _FORGET,
-                {
-                    "target": target,
-                    "month": total.key.month,
-                    "digest": digest,
-                    "jobs": total.jobs,
-                    "wall_s": total.wall_s,
-                    "cpu_s": total.cpu_s,
-                    "policy": None if digest in left else added.before.get(digest),
-                },
-            )
+            values = {
+                "target": target,
+                "month": total.key.month,
+                "digest": digest,
+                "jobs": total.jobs,
+                "wall_s": total.wall_s,
+                "cpu_s": total.cpu_s,
+                "policy": None if digest in left else added.before.get(digest),
+            }
+            database.execute(_TAKE_AWAY if digest in left | added.before.keys() else _FORGET, values)
 
 
 def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:

@@ -12,7 +12,7 @@ Rows of the publishing database, written inside a move's transaction.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -98,6 +98,11 @@ def _carried(line: Sequence[object]) -> OutboxRecord:
 _TEXTS: Final = 0x80  # in the first byte, beside the width of the tags: the ids are no plain numbers
 
 
+def _distinct_width(keys: Collection[JobKey]) -> int:
+    """As few leading bytes as tell keys apart, also those of runs without an id, which must not be found under another's."""
+    return next(width for width in count(1) if len({key[:width] for key in keys}) == len(keys))
+
+
 def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     """All runs of a message in its order, each with its id or ''; None when no id is known.
 
@@ -109,8 +114,7 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     known = {key: text for key, text in by_key.items() if text}
     if not known:
         return None
-    # Also distinguished from the runs without an id: those must not be found under another's tag.
-    width = next(width for width in count(1) if len({key[:width] for key in by_key}) == len(by_key))
+    width = _distinct_width(by_key)
     head = _varint(len(known)) + b"".join(key[:width] for key in known)
     if all(_is_number(text) for text in known.values()):
         return bytes([width]) + head + _ranges([int(text) for text in known.values()])

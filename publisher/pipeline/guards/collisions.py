@@ -59,8 +59,7 @@ class Collisions(NoCollisions):
         shared = self._sharing({job.ended_at for job in asked}) if asked else {}
         self._others = {}
         for job in asked if shared else ():
-            same_key_runs = shared.get((job.ended_at, _folded(job.local_id)), {})
-            if others := {key: job_id for key, job_id in same_key_runs.items() if job_id != job.job_id}:
+            if others := _others(job, shared.get((job.ended_at, _folded(job.local_id)), {})):
                 self._others[job.key] = others
         keys = dict.fromkeys(key for others in self._others.values() for key in others)
         self._known = self._ledger.known(self._target, keys)
@@ -111,6 +110,10 @@ class Collisions(NoCollisions):
         """The job goes on its way."""
         if fit.entry.key in self._others:
             self._taken[fit.entry.key] = fit.published.ended_at
+
+
+def _others(job: JobRecord, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
+    return {key: job_id for key, job_id in runs.items() if job_id != job.job_id}
 
 
 class LaterRuns(NoCollisions):

@@ -377,6 +377,10 @@ def _brake(
     """Why the window dwarfs or contradicts what the ledger knows."""
     if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
         return f"the window has {rows:,} jobs, {rows // delivered} times what was ever delivered to {target.name}"
+    return _contradiction(site, target, window, source, ledger)
+
+
+def _contradiction(site: Site, target: Target, window: Window, source: Source, ledger: Ledger) -> str:
     state = ledger.target(target.name)
     if state is None or is_summary_format(target.format) or state.last_published_end is None:
         return ""

@@ -136,7 +136,7 @@ def _check(
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
-    by_host = None if portal is None or EVERY_HOST in {host for _, host in portal} else portal
+    by_host = portal if portal is not None and _tells_hosts_apart(portal) else None
     trouble = _of_months(target, state, ledger, first)
     places = {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
     rows = [
@@ -146,6 +146,10 @@ def _check(
     yield from rows
     if portal is not None and by_host is None:
         yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
+
+
+def _tells_hosts_apart(portal: Mapping[HostMonth, int]) -> bool:
+    return all(host != EVERY_HOST for _, host in portal)
 
 
 def _asked_for(places: Iterable[HostMonth], first: int, trouble: Iterable[int]) -> list[HostMonth]:
@@ -387,13 +391,14 @@ def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, kn
         yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
     if found.delivered + found.restarted > row.delivered and not known_trouble:
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    if target.sync and (row.reported or 0) != row.due:
-        theirs = before_us and not row.delivered
-        if row.reported is not None:
-            yield f"reported {row.reported}: publisher sync --target {target.name}"
-        elif not theirs:
-            yield f"reported nothing: publisher sync --target {target.name}"
+    theirs = before_us and not row.delivered
+    if _is_to_report(target, row, theirs):
+        yield f"reported {'nothing' if row.reported is None else row.reported}: publisher sync --target {target.name}"
     yield from _of_portal(target, row)
+
+
+def _is_to_report(target: Target, row: Compared, theirs: bool) -> bool:
+    return target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs)
 
 
 def _of_portal(target: Target, row: Compared) -> Iterable[str]:

@@ -8,7 +8,7 @@ longer counted is reported as 0 once. check.py verifies the counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Final
@@ -38,7 +38,7 @@ from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.round.round import Observer
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
 from publisher.pipeline.site import LiveTarget, Site
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 
 MONTHS: Final = 12
@@ -156,13 +156,18 @@ def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetim
         return
     jobs: Counter[HostMonth] = Counter()
     for page in numbered(source.window(decider.selection.window, frozenset(), now), target.name, source, ledger):
-        keys = [job.key for job in page.jobs]
-        known = ledger.known(target.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
-        for job, key in zip(page.jobs, keys, strict=True):
-            fit = decider.decide(job, key, None, None)
-            if key not in known and isinstance(fit, Publish):
-                jobs[month_number(job.ended_at), sync_host(fit.published.where.receiver_host)] += 1
+        jobs.update(_unknown(target, decider, page, ledger))
     ledger.set_before(target.name, jobs, basis)
+
+
+def _unknown(target: Target, decider: Decider, page: Page, ledger: Ledger) -> Iterator[HostMonth]:
+    """Month and submit host of each eligible job of a page that we did not deliver."""
+    keys = [job.key for job in page.jobs]
+    known = ledger.known(target.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
+    for job, key in zip(page.jobs, keys, strict=True):
+        fit = decider.decide(job, key, None, None)
+        if key not in known and isinstance(fit, Publish):
+            yield month_number(job.ended_at), sync_host(fit.published.where.receiver_host)
 
 
 def whoever_counts(target: Target, window: Window) -> Decider:

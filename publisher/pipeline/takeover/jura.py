@@ -48,6 +48,10 @@ def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
     )
 
 
+def _fqan_of(job: JobRecord, policy: RecordPolicy) -> str:
+    return job.fqans[0] if job.fqans and job.side_fqan and (job.vo or policy.default_vo) else ""
+
+
 def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> JobRecord:
     """A job with the VO, FQAN and benchmark that jura-ng reports on it, or that APEL makes of what it tells.
 
@@ -57,7 +61,7 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     benchmark = job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
     if summary:
         return replace(job, benchmark=benchmark)
-    fqan = job.fqans[0] if job.fqans and job.side_fqan and (job.vo or policy.default_vo) else ""
+    fqan = _fqan_of(job, policy)
     if not read_by_jura(policy.receiver_text(job, fqan))[0]:
         return replace(job, fqans=(), benchmark=benchmark)
     return replace(job, vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)

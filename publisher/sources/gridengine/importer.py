@@ -250,7 +250,7 @@ class GridEngineImporter:
         watching, unit, skips = run.arc.watching, self._options.time_unit, self._site.skips
         for line in lines:
             content = line.content
-            if not content or content.isspace() or content.startswith(b"#"):
+            if not content.strip() or content.startswith(b"#"):
                 continue
             batch.records += 1
             if len(content) != line.length:

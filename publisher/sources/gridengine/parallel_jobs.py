@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
@@ -95,16 +95,23 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
     new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
     runs = [run for job in new for run in _runs(of_job[job])]
     found = {key_of(task) for run in runs for task in run.tasks}
-    before = connection.total_changes
-    keyed = [(record, key_of(record)) for record in records]
-    connection.executemany(_PUT, [(*record, *key[-3:], key in found) for record, key in keyed])
-    duplicates = len(records) - (connection.total_changes - before)
+    duplicates = _keep(connection, records, found)
     merged = len(found)
     for stored in _stored(connection, sorted(of_job.keys() - set(new))):
         made = _runs([record for record, _ in stored])
         runs += made
         merged += _note_merged(connection, stored, made)
     return Merged(runs=runs, merged=merged, duplicates=duplicates)
+
+
+def _keep(
+    connection: sqlite3.Connection, records: Sequence[GridEngineRecord], merged: Collection[tuple[object, ...]]
+) -> int:
+    """Returns how many were kept before."""
+    before = connection.total_changes
+    keyed = [(record, key_of(record)) for record in records]
+    connection.executemany(_PUT, [(*record, *key[-3:], key in merged) for record, key in keyed])
+    return len(records) - (connection.total_changes - before)
 
 
 def _note_merged(

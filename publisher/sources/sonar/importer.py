@@ -147,11 +147,9 @@ class SonarImporter:
             if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S:
                 gone.append(path)
         if gone:
-            shown = ", ".join(map(str, gone[:_SHOWN_FILES])) + (", ..." if len(gone) > _SHOWN_FILES else "")
             run.report.notes.append(
                 f"{plural(len(gone), 'file is', 'files are')} gone that had been read the last time, and may have grown "
-                f"since: {shown}; "
-                "where they were archived, import the archive too"
+                f"since: {_shown(gone)}; where they were archived, import the archive too"
             )
 
     def _tree(self, path: Path, troubles: list[str], unread: list[Path]) -> Iterator[Path]:
@@ -272,6 +270,10 @@ class SonarImporter:
             report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
         if len(run.errors) > _SHOWN_ERRORS:
             report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other errors that Sonar reported")
+
+
+def _shown(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files[:_SHOWN_FILES])) + (", ..." if len(files) > _SHOWN_FILES else "")
 
 
 def _day_and_name(path: Path) -> tuple[str, ...]:

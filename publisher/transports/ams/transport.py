@@ -64,6 +64,9 @@ class _DeliveryAttempts:
     token_awaited: bool = False
 
 
+_UNFINISHED: Final = {True: Verdict.IN_DOUBT, False: Verdict.RETRY_LATER}  # by whether there is doubt
+
+
 class AmsTransport:
     """A `Transport` to one topic of AMS. The token is fetched at the first need and kept for the run."""
 
@@ -193,8 +196,7 @@ class AmsTransport:
                     return self._final(decision, handover)
             self._lost_s += self._world.clock() - began
             if not self._wait_for_retry(decision, handover, message):
-                verdict = Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER
-                return self._receipt(verdict, decision, handover)
+                return self._receipt(_UNFINISHED[handover.doubt], decision, handover)
 
     def _wait_for_retry(self, decision: Decision, handover: _DeliveryAttempts, message: Message) -> bool:
         """Wait for the next attempt; False when there shall be none."""

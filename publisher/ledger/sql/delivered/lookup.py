@@ -156,7 +156,7 @@ class DeliveredRuns:
         numberings = self._numberings(target)
         current = _current(numberings, file)
         others = [number for number, _, has_pages in numberings if has_pages]
-        if current is not None and self._shown.get((target, file)) == current and current not in self._refuted:
+        if current is not None and self._is_shown(target, file, current):
             for block, rows in blocks.items():
                 yield from self._of_block(current, block, rows)
             if current not in self._refuted and current in others:
@@ -165,6 +165,9 @@ class DeliveredRuns:
             wanted = frozenset[int]().union(*(rows.values() for rows in blocks.values()))
             for number in others:
                 yield from self._by_key.find(number, wanted)
+
+    def _is_shown(self, target: int, file: str, numbering: int) -> bool:
+        return self._shown.get((target, file)) == numbering and numbering not in self._refuted
 
     def _of_block(self, numbering: int, block: int, rows: Mapping[int, int]) -> Iterator[PagedRun]:
         wanted = frozenset(rows.values())
