@@ -54,6 +54,10 @@ class _Looked(NamedTuple):
     exact: bool
 
     @property
+    def is_shown_when_well(self) -> bool:
+        return self.name in ("age", "pending") and self.value is not None
+
+    @property
     def state(self) -> int:
         if self.value is None:
             return OK
@@ -104,8 +108,7 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     messages += _further(found, trouble)
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
-    well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
-    texts = [text for _, text in messages] or well
+    texts = [text for _, text in messages] or [one.text for one in looked if one.is_shown_when_well]
     return nagios_line(_WORDS[state], "; ".join(texts), [one.performance for one in looked]), state
 
 

@@ -225,12 +225,15 @@ def _is_inside_a_month(start: StartRule) -> bool:
     return start.kind is StartKind.NOW or (start.since is not None and start.since != month_of(start.since).start)
 
 
+def _in_both(known: Mapping[str, Any]) -> list[str]:
+    return sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
+
+
 def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
-    both = sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
-    if both:
+    if both := _in_both(known):
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
     if known.get("sync") and format_name and not (receiver := receiver_of(format_name)).sync_format:
         reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")

@@ -88,7 +88,7 @@ def _not_read(
     finished = [row for row in rows if row.row in ends]
     for page in numbered(source.reread(finished[:looked_at], frozenset(), now), target.name, source, ledger):
         yield of_page(page)
-    if further := [ends[row.row] for row in finished[looked_at:] if ends[row.row] in selection.window]:
+    if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
     for database in source.databases():
@@ -100,6 +100,10 @@ def _not_read(
                 ahead = source.ahead(page.cursor, selection.window.start, published)
                 yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
                 break
+
+
+def _within_window(ends: Iterable[Epoch], window: Window) -> list[Epoch]:
+    return [end for end in ends if end in window]
 
 
 def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Page) -> list[Epoch]:
@@ -214,16 +218,17 @@ def _status(
     missing: Sequence[Missing],
 ) -> TargetStatus:
     success = state.last_success if state else None
+    pending, late, oldest = (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
     done = {name: getattr(state, name) if state else 0 for name in ("delivered", "in_doubt", "quarantined")}
     return TargetStatus(
         **done,
         target=target.name,
         last_success=success,
         last_published_end=state.last_published_end if state else None,
-        pending=waits.pending if waits else None,
-        late=waits.late if waits else None,
+        pending=pending,
+        late=late,
         held=len(state.held) if state else 0,
-        oldest_unsent=waits.first_end if waits else None,
+        oldest_unsent=oldest,
         overdue=None if success is None else target.overdue_after(success),
         began=state is not None and state.last_round is not None,
         exact=waits is None or waits.exact,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
+from typing import Any
 
 from publisher import config
 from publisher.cli import outcomes, progress
@@ -159,6 +160,10 @@ def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
+def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}
+
+
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
     ways = _ways()
@@ -170,12 +175,12 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         "localid_prefix": arguments.localid_prefix,
         "batch_records": arguments.batch_records and str(arguments.batch_records),
     }
-    if not given and not any((arguments.site, *own.values(), *either.values())):
+    if not given and not arguments.site and not _filled(own | either):
         return []
     way = _chosen(ways, given, own, named=bool(arguments.target))
     place = way.given(arguments) or ""
     keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format}
-    keys |= {key: value for key, value in (own | either).items() if value}
+    keys |= _filled(own | either)
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]

@@ -178,13 +178,14 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
             current.append(read)
     if problems:
         raise ConfigError(problems)
-    return ArcConf(
-        file=file,
-        blocks={
-            name: ArcBlock(name=name, file=file, line=line, options=tuple(options))
-            for name, (line, options) in found.items()
-        },
-    )
+    return ArcConf(file=file, blocks=_blocks(file, found))
+
+
+def _blocks(file: str, found: Mapping[str, tuple[int, list[Option]]]) -> dict[str, ArcBlock]:
+    return {
+        name: ArcBlock(name=name, file=file, line=line, options=tuple(options))
+        for name, (line, options) in found.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,6 +305,17 @@ def _rehearsed(
     )
 
 
+def _blocked(
+    number: int, totals: Sequence[tuple[KeyTotal, str]], orphaned: Sequence[KeyTotal], lost_jobs: int, *, exact: bool
+) -> BlockedMonth:
+    return BlockedMonth(
+        month=number,
+        orphaned=(*(total for total, _ in totals), *orphaned),
+        lost_jobs=lost_jobs,
+        was=next((form for _, form in totals), "") if exact else "",
+    )
+
+
 def _guarded(
     site: Site, target: Target, outline: RepublishPlan, source: Source, ledger: Ledger, looking: RowProgress
 ) -> RepublishPlan:
@@ -333,12 +344,7 @@ def _guarded(
             orphaned[number] = key_guard.orphaned(ledger, target.name, number, would_be)
     lost = {} if outline.exact else key_guard.lost(ledger, target.name, touched, would_be, totals, source)
     held = [
-        BlockedMonth(
-            month=number,
-            orphaned=(*(total for total, _ in totals.get(number, ())), *orphaned[number]),
-            lost_jobs=lost.get(number, 0),
-            was=next((form for _, form in totals.get(number, ())), "") if outline.exact else "",
-        )
+        _blocked(number, totals.get(number, ()), orphaned[number], lost.get(number, 0), exact=outline.exact)
         for number in touched
         if orphaned[number] or number in lost or totals.get(number)
     ]

@@ -83,6 +83,14 @@ def _held_back(round_: Round, planned: RepublishPlan, ledger: Ledger) -> Outcome
     return added(done, held)
 
 
+def _note_rows(
+    site: Site, live: LiveTarget, planned: RepublishPlan, source: Source, ledger: Ledger, observer: Observer
+) -> None:
+    _note_accepted(site, live, planned, ledger)
+    if planned.whole:
+        _note_singles(site, live, planned, source, ledger, observer)
+
+
 def _carry_out(
     site: Site,
     target: Target,
@@ -108,9 +116,7 @@ def _carry_out(
         )
         done = added(done, portion)
         if finished and portion.exit_status in (0, RecordError.exit_status):
-            _note_accepted(site, live, planned, ledger)
-            if planned.whole:
-                _note_singles(site, live, planned, source, ledger, observer)
+            _note_rows(site, live, planned, source, ledger, observer)
             if strange := _under_other_settings(live, planned, ledger):
                 return added(done, strange)
         if not finished and site.wait(_BREATH_S):

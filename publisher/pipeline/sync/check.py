@@ -281,8 +281,7 @@ def _seen_in_the_database(
                 continue
             # A single record stays in the month in which it was delivered; totals are to follow their jobs.
             stays = key in known and not is_summary_format(target.format)
-            month = _month(known[key].ended_at if stays else ended_at)
-            at = (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
+            at = _place(known[key].ended_at if stays else ended_at, host)
             here = seen.setdefault(at, _Seen())
             here.database += not unwanted
             here.count(known.get(key), held.get(key), before_start=ended_at < start)
@@ -367,6 +366,11 @@ class _Runs:
             return wanted, sync_host(self._target.policy.place(job).receiver_host)
         except Unfit:
             return wanted, None
+
+
+def _place(ended_at: Epoch, host: str | None) -> HostMonth:
+    month = _month(ended_at)
+    return (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
 
 
 def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:

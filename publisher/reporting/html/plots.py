@@ -19,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from publisher.ledger.books import TargetHistory
 from publisher.model.text import plural
 from publisher.reporting.html.columns import (
     UNKNOWN,
@@ -345,6 +346,17 @@ def _waits(report: Report) -> Plot:
     )
 
 
+def _by_step(
+    history: TargetHistory, steps: Sequence[str], places: Mapping[int, int]
+) -> tuple[list[float], list[float]]:
+    """Messages and bytes."""
+    counts, heights = [0.0] * len(steps), [0.0] * len(steps)
+    for (day, _), sums in history.days.items():
+        counts[places[day]] += sums.messages
+        heights[places[day]] += sums.bytes
+    return counts, heights
+
+
 def _deliveries(report: Report) -> list[Plot]:
     past = [(one.target, one.history) for one in report.targets if one.history is not None][:OTHERS]
     steps, places = _steps(report)
@@ -357,10 +369,7 @@ def _deliveries(report: Report) -> list[Plot]:
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     messages, sizes = [], []
     for at, (target, history) in enumerate(past):
-        counts, heights = [0.0] * len(steps), [0.0] * len(steps)
-        for (day, _), sums in history.days.items():
-            counts[places[day]] += sums.messages
-            heights[places[day]] += sums.bytes
+        counts, heights = _by_step(history, steps, places)
         messages.append((target, at, counts))
         sizes.append((target, at, heights))
     labels = [f"{name}: {sum(counts):,.0f}" for name, _, counts in messages]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
@@ -87,14 +87,12 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
     """Keep records of parallel jobs, and make the runs again that they touch. Inside a transaction."""
     if not records:
         return Merged(runs=(), merged=0, duplicates=0)
-    of_job: dict[JobNumber, list[GridEngineRecord]] = defaultdict(list)
-    for record in records:
-        of_job[record.job, record.task].append(record)
+    of_job = _by_job(records)
     # Nearly every job comes at once, or in one record: reading it back would take as long as all the rest.
     known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
     new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
     runs = [run for job in new for run in _runs(of_job[job])]
-    found = {key_of(task) for run in runs for task in run.tasks}
+    found = _tasks(runs)
     duplicates = _keep(connection, records, found)
     merged = len(found)
     for stored in _stored(connection, sorted(of_job.keys() - set(new))):
@@ -102,6 +100,17 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
         runs += made
         merged += _note_merged(connection, stored, made)
     return Merged(runs=runs, merged=merged, duplicates=duplicates)
+
+
+def _by_job(records: Iterable[GridEngineRecord]) -> dict[JobNumber, list[GridEngineRecord]]:
+    of_job: dict[JobNumber, list[GridEngineRecord]] = defaultdict(list)
+    for record in records:
+        of_job[record.job, record.task].append(record)
+    return of_job
+
+
+def _tasks(runs: Iterable[ParallelRun]) -> set[tuple[object, ...]]:
+    return {key_of(task) for run in runs for task in run.tasks}
 
 
 def _keep(
@@ -118,7 +127,7 @@ def _note_merged(
     connection: sqlite3.Connection, stored: Sequence[tuple[GridEngineRecord, int]], runs: Sequence[ParallelRun]
 ) -> int:
     """Note of each task's record whether a run has it. Returns how many have one now and had none."""
-    found = {key_of(task) for run in runs for task in run.tasks}
+    found = _tasks(runs)
     tasks = [(key_of(record), bool(was)) for record, was in stored if record.pe_task]
     changed = [key for key, was_merged in tasks if (key in found) != was_merged]
     connection.executemany(_MERGED, [(key in found, *key) for key in changed])
@@ -155,11 +164,11 @@ def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
     """The runs of one job. Its number may have been used before: each task goes to the run that was nearest."""
     if len(records) == 1:
         return [] if records[0].pe_task else [ParallelRun(master=records[0], tasks=())]
-    ordered = sorted(record for record in records if not record.pe_task)
+    tasks, ordered = _sorted_apart(records)
     # Two that began in one second have one identity: the greater stays, whichever came first.
     masters = list({master.started_us // _SECOND: master for master in ordered}.values())
     of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
-    for task in sorted(record for record in records if record.pe_task):
+    for task in tasks:
         distances = [(_distance(task.started_us, master), number) for number, master in enumerate(masters)]
         nearest, number = min(distances, default=(_CLOCKS_APART_US + 1, 0))
         if nearest <= _CLOCKS_APART_US:
@@ -168,6 +177,12 @@ def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
         ParallelRun(master=master, tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))))
         for master, tasks in zip(masters, of_master, strict=True)
     ]
+
+
+def _sorted_apart(records: Iterable[GridEngineRecord]) -> tuple[list[GridEngineRecord], list[GridEngineRecord]]:
+    """Records of tasks, and those of jobs."""
+    ordered = sorted(records)
+    return [record for record in ordered if record.pe_task], [record for record in ordered if not record.pe_task]
 
 
 def _distance(moment: int, run: GridEngineRecord) -> int:
