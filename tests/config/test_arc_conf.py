@@ -107,6 +107,14 @@ def test_the_files_of_arc_conf_d_are_read_after_it_in_the_order_of_their_names(t
     assert [Path(file).name for file in conf.additional] == ["10-first.conf", "20-more.conf", "00.conf"]
 
 
+def test_the_order_of_arc_conf_d_is_not_that_of_the_directory(tmp_path: Path) -> None:
+    path = written(tmp_path / "arc.conf", "[common]\n")
+    names = [f"{number * 7 % 20:02}.conf" for number in range(20)]
+    for name in names:
+        written(tmp_path / "arc.conf.d" / name, f"[queue:a]\nk = {name[:2]}\n")
+    assert [option.text for option in read_arc_conf(path).all("queue:a", "k")] == sorted(name[:2] for name in names)
+
+
 def test_a_problem_in_arc_conf_d_is_told_with_its_file_and_line(tmp_path: Path) -> None:
     path = written(tmp_path / "arc.conf", "[common]\n")
     bad = written(tmp_path / "arc.conf.d" / "jura.conf", "[arex/jura]\nnot an option\n")

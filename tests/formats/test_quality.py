@@ -81,8 +81,10 @@ def apel_fault(job: PublishedJob, now: datetime) -> Unfit | None:
 
 @pytest.mark.parametrize(("fields", "rule"), RUN_CASES)
 def test_rules_about_a_run(fields: dict[str, Any], rule: str | None) -> None:
-    fault = apel_fault(make_policy().describe(make_job(**fields)), NOW)
+    published = make_policy().describe(make_job(**fields))
+    fault = apel_fault(published, NOW)
     assert (fault.rule if fault else None) == rule
+    assert _verdict_of_fast_path(published) == rule
 
 
 @pytest.mark.parametrize(

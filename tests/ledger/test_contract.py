@@ -287,6 +287,14 @@ def test_a_sent_message_is_counted_once_and_traced(kept: Kept) -> None:
     assert kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).key, job(2).key}
 
 
+def test_the_last_end_stays_when_an_earlier_one_follows(kept: Kept) -> None:
+    for number in (3, 1):
+        kept.ledger.sent(prepare(kept.ledger, job(number)), remote_id="17", remote_ids={}, now=NOW)
+    state = kept.ledger.target("egi")
+    assert state is not None
+    assert (state.delivered, state.last_published_end) == (2, END + 3)
+
+
 def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
     progress = Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),))
     prepare(kept.ledger, job(1), progress=progress)

@@ -20,7 +20,7 @@ from publisher.transports.base import Credentials
 from publisher.transports.credentials.host_certificate import slash_dn
 from publisher.transports.credentials.smime import TAKEN_FOR_ENCRYPTED, Signer, UnsafePayload, unsafe_reason
 from tests.support.patience import PATIENCE_S
-from tests.support.pki import PKI, Credential, parse_slash_dn
+from tests.support.pki import PKI, Credential, parse_slash_dn, validity
 
 NOW = datetime.now(UTC)
 SUMMARY = b"APEL-summary-job-message: v0.4\nSite: EXAMPLE-SITE\nMonth: 3\nYear: 2026\n%%\n"
@@ -284,6 +284,11 @@ def test_a_certificate_that_ends_during_a_long_run_is_noticed(pki: PKI) -> None:
     signer.check(NOW + timedelta(days=1))
     with pytest.raises(CredentialError, match="expired on"):
         signer.check(NOW + timedelta(days=2))
+    begins, ends = validity(credential.x509)
+    signer.check(begins)
+    signer.check(ends - timedelta(seconds=1))
+    with pytest.raises(CredentialError, match="expired on"):
+        signer.check(ends)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
