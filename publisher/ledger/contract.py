@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from publisher.model import per_job
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import (
+    CountedRun,
     Cursor,
     LearntLimit,
     Message,
@@ -23,7 +24,6 @@ from publisher.model.message import (
     OpenRow,
     Progress,
     Rendered,
-    Values,
     WindowMark,
 )
 from publisher.model.totals.months import AcceptedChange, InheritedMonth
@@ -408,7 +408,7 @@ class Months(Protocol):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, Values],
+        runs: Mapping[JobKey, CountedRun],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

@@ -22,7 +22,7 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.months import joined
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey
-from publisher.model.message import Message, MessageId, Progress, Values
+from publisher.model.message import CountedRun, Message, MessageId, Progress
 from publisher.model.totals.months import InheritedMonth
 from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
 
@@ -124,7 +124,7 @@ class DryRunLedger(LedgerReader):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, Values],
+        runs: Mapping[JobKey, CountedRun],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

@@ -23,7 +23,7 @@ REMOVED: Final = 0
 
 
 @per_job(frozen=True, slots=True)
-class Entry:
+class RunKeyValues:
     """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
 
     key: JobKey
@@ -31,8 +31,8 @@ class Entry:
     fingerprint: int
 
 
-# End time and fingerprint of an `Entry`, and the row: database and RecordID. A tuple, because one is made for every job.
-Values = tuple[Epoch, int, str, int]
+# End time and fingerprint of a `RunKeyValues`, and the row: database and RecordID. A tuple, because one is made for every job.
+CountedRun = tuple[Epoch, int, str, int]
 
 
 def delivered_from(job_id: JobId, row: RowRef) -> str:
@@ -46,7 +46,7 @@ class Rendered:
 
     job: JobRecord
     content: bytes
-    entry: Entry
+    entry: RunKeyValues
     first_time: bool  # never delivered to this target before
     submit_host: str = ""  # as sync counts spell it
     summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does

@@ -17,12 +17,12 @@ from publisher.ledger.sqlite.connection import open_database_to_read
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import (
     Cursor,
-    Entry,
     LearntLimit,
     Message,
     OpenRow,
     Progress,
     Rendered,
+    RunKeyValues,
     WindowMark,
     message_of,
 )
@@ -92,7 +92,7 @@ def rendered(*jobs: JobRecord) -> list[Rendered]:
         Rendered(
             job=one,
             content=one.job_id.encode(),
-            entry=Entry(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
+            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
             first_time=True,
         )
         for one in jobs

@@ -17,7 +17,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_ledger_file
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, job_key
-from publisher.model.message import Cursor, Entry, Message, Progress, Rendered, message_of
+from publisher.model.message import Cursor, Message, Progress, Rendered, RunKeyValues, message_of
 from tests.support.jobs import make_job
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -60,7 +60,7 @@ def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = Non
         Rendered(
             job=one,
             content=one.job_id.encode(),
-            entry=Entry(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
+            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
             first_time=True,
         )
         for one in jobs

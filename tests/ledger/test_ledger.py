@@ -18,7 +18,7 @@ from publisher.ledger.contract import Hold, MessageState
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob, job_key
-from publisher.model.message import Cursor, Entry, Message, OpenRow, Progress, Rendered, message_id
+from publisher.model.message import Cursor, Message, OpenRow, Progress, Rendered, RunKeyValues, message_id
 from tests.support.jobs import make_job
 from tests.support.ledgers import open_ledger, open_to_read
 
@@ -76,7 +76,7 @@ def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
         Rendered(
             job=one,
             content=f"<{one.job_id}>".encode(),
-            entry=Entry(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
+            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
             first_time=first_time,
         )
         for one in jobs

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from publisher.model.job import JobId
-from publisher.model.message import Entry, LearntLimit, Rendered
+from publisher.model.message import LearntLimit, Rendered, RunKeyValues
 from publisher.pipeline.round.batches import BatchBuilder
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
@@ -160,7 +160,7 @@ def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
 
 def rendered(number: int, size: int) -> Rendered:
     job = make_job(job_id=JobId(f"job{number}"))
-    entry = Entry(key=job.key, ended_at=job.ended_at, fingerprint=0)
+    entry = RunKeyValues(key=job.key, ended_at=job.ended_at, fingerprint=0)
     return Rendered(job=job, content=b"x" * size, entry=entry, first_time=True)
 
 

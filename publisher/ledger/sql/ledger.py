@@ -20,12 +20,12 @@ from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
 from publisher.model.message import (
     REMOVED,
+    CountedRun,
     LearntLimit,
     Message,
     MessageId,
     Progress,
     Rendered,
-    Values,
     WindowMark,
     delivered_from,
 )
@@ -129,7 +129,7 @@ class SqlLedger(LedgerReader):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, Values],
+        runs: Mapping[JobKey, CountedRun],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

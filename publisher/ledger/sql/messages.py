@@ -21,7 +21,7 @@ from typing import Final
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
-from publisher.model.message import Entry, Message, Progress, Rendered, WindowMark
+from publisher.model.message import Message, Progress, Rendered, RunKeyValues, WindowMark
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -59,7 +59,13 @@ def rendered_text(records: Sequence[Rendered]) -> str:
 
 
 def _line(
-    row: RowRef, job_id: str, local_id: str, run: OutboxRecord | Entry, content_bytes: int, first_time: bool, host: str
+    row: RowRef,
+    job_id: str,
+    local_id: str,
+    run: OutboxRecord | RunKeyValues,
+    content_bytes: int,
+    first_time: bool,
+    host: str,
 ) -> tuple[str | int, ...]:
     """A record as `carried_from` takes it apart. `run` has the end time and the fingerprint that were sent."""
     return (

@@ -17,7 +17,7 @@ from publisher.model.job import JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
 from publisher.model.totals.months import BlockedMonth
 from publisher.model.totals.summary import KeyTotal, ascii_key, month_number
-from publisher.pipeline.round.decision import Publish, set_aside
+from publisher.pipeline.round.decision import Publish, skipped_job
 from publisher.pipeline.round.sender import MessageSender
 
 
@@ -200,8 +200,8 @@ class JobBatches:
                     for batch in self._packed(record):
                         self._send(batch)
                 except Unfit as unfit:
-                    quarantined = set_aside(record.job, unfit)
-                    self._sender.set_aside(quarantined)
+                    quarantined = skipped_job(record.job, unfit)
+                    self._sender.quarantine(quarantined)
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
     def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:

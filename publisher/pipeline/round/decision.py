@@ -11,7 +11,7 @@ from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
 from publisher.model import per_job
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
-from publisher.model.message import TOO_LARGE, Entry
+from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection
 
@@ -39,7 +39,7 @@ class Publish:
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
     published: PublishedJob
-    entry: Entry  # under the run's own end time
+    entry: RunKeyValues  # under the run's own end time
     known: DeliveredRun | None
 
 
@@ -81,7 +81,7 @@ class Decider:
             return published
         if known is not None and self.changed is OnChange.KEEP_FIRST:
             fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
-        return Publish(published, Entry(key, published.ended_at, fingerprint), known)
+        return Publish(published, RunKeyValues(key, published.ended_at, fingerprint), known)
 
     def _described(self, job: JobRecord, held: Quarantined | None) -> PublishedJob | SkippedJob | Skip:
         try:
@@ -92,7 +92,7 @@ class Decider:
                 return published
             return self.sent_by_jura(job) or published
         except Unfit as unfit:
-            return set_aside(job, unfit)
+            return skipped_job(job, unfit)
 
     def _passed_over(
         self, known: DeliveredRun, held: Quarantined | None, job: JobRecord, fingerprint: int
@@ -142,7 +142,7 @@ def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 
-def set_aside(job: JobRecord, unfit: Unfit) -> SkippedJob:
+def skipped_job(job: JobRecord, unfit: Unfit) -> SkippedJob:
     """The job as quarantine keeps it, with the rule that it broke."""
     return SkippedJob(
         row=job.row,

@@ -18,7 +18,7 @@ from typing import Final
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns, SideTable
-from publisher.model.message import OpenRow, Progress, Values, delivered_from
+from publisher.model.message import CountedRun, OpenRow, Progress, delivered_from
 from publisher.model.totals.months import month_window
 from publisher.model.totals.summary import GroupPlace, month_number_of
 from publisher.pipeline.round.decision import Decider, Publish, Skip
@@ -124,7 +124,7 @@ class GroupedCounter:
         waiting = totals.waiting(keys)
         # In one of two spellings a job may stand in another row too.
         file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
-        new: dict[JobKey, Values] = {}
+        new: dict[JobKey, CountedRun] = {}
         left: list[int] = []
         columns = zip(keys, groups, runs.ended_at, runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
         for at, (key, group, end, wall_s, user_s, kernel_s) in enumerate(columns):

@@ -24,7 +24,7 @@ from publisher.model.totals.months import BlockedMonth, month_window
 from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import Missing, look_for_databases
 from publisher.pipeline.round.batches import JobBatches
-from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
+from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import counter_for
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
 from publisher.pipeline.round.reader import IncrementalReader, JobReader, WindowReader, position_of
@@ -390,7 +390,7 @@ class Round:
         left: list[JobKey] = []
         for skipped in page.skipped:
             if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
-                self._set_aside(skipped, held.get(skipped.key), quarantined, reading)
+                self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is told now and must be found in quarantine.
@@ -403,7 +403,7 @@ class Round:
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
-                self._set_aside(stays, held.get(key), quarantined, reading)
+                self._quarantine(stays, held.get(key), quarantined, reading)
             else:
                 self._sender.tally.kept += stays.kept and not reading.repeats
                 if stays.left_quarantine:
@@ -431,7 +431,7 @@ class Round:
             fit = self._collisions.checked(fit, held, sink.__contains__)
             sink.take(fit, now, place)
         except Unfit as unfit:
-            return set_aside(fit.published.job, unfit)
+            return skipped_job(fit.published.job, unfit)
         self._collisions.taken(fit)
         self._taken += 1
         job = fit.published.job
@@ -439,7 +439,7 @@ class Round:
         self._sender.remark(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed))
         return None
 
-    def _set_aside(
+    def _quarantine(
         self, skipped: SkippedJob, held: Quarantined | None, quarantined: list[SkippedJob], reading: JobReader
     ) -> None:
         if held is not None and held.hold is Hold.DROPPED:
@@ -447,7 +447,7 @@ class Round:
         if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
             # A sweep meets again what was looked at again just before: count it once.
             if skipped.row not in self._counted_again:
-                self._sender.set_aside(skipped)
+                self._sender.quarantine(skipped)
             if reading.repeats:
                 self._counted_again.add(skipped.row)
         quarantined.append(skipped)

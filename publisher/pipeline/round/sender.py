@@ -36,7 +36,7 @@ from publisher.model.message import (
     message_of,
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
-from publisher.pipeline.round.decision import set_aside
+from publisher.pipeline.round.decision import skipped_job
 from publisher.transports.background import BackgroundTask
 from publisher.transports.base import Receipt, Transport, Verdict
 
@@ -226,7 +226,7 @@ class MessageSender:
         self._lighter.add(key)
         self._watcher.record_shed(self._target, job_id, reason)
 
-    def set_aside(self, job: SkippedJob) -> None:
+    def quarantine(self, job: SkippedJob) -> None:
         """A job is set aside anew; it counts when the progress that says so is written down."""
         self._news[job.key] = job
 
@@ -314,9 +314,9 @@ class MessageSender:
     def _without(self, batch: Batch, made: Assembled) -> Batch:
         """The batch without the records that failed; they are set aside."""
         faulty = {record.entry.key for record, _ in made.faults}
-        quarantined = [set_aside(record.job, unfit) for record, unfit in made.faults]
+        quarantined = [skipped_job(record.job, unfit) for record, unfit in made.faults]
         for job in quarantined:
-            self.set_aside(job)
+            self.quarantine(job)
         return Batch(
             records=tuple(record for record in batch.records if record.entry.key not in faulty),
             progress=batch.progress + Progress(skipped=tuple(quarantined)),

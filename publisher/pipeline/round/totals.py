@@ -28,7 +28,7 @@ from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import REMOVED, Progress, Values, delivered_from
+from publisher.model.message import REMOVED, CountedRun, Progress, delivered_from
 from publisher.model.policy import PublishedJob
 from publisher.model.totals.months import (
     BlockedMonth,
@@ -43,7 +43,7 @@ from publisher.model.totals.months import (
 )
 from publisher.model.totals.summary import Accumulator, Grouping, GroupPlace, KeyTotal, SummaryGroup, month_number
 from publisher.pipeline.round.assemble import make_months
-from publisher.pipeline.round.decision import Decider, Publish, Skip, set_aside
+from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.round.sender import MessageSender
 from publisher.sources import BY_INTERFACE
@@ -72,7 +72,7 @@ class _MonthRows:
 
     def __init__(self, grouping: Grouping) -> None:
         self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
-        self.runs: dict[JobKey, Values] = {}  # to be written down
+        self.runs: dict[JobKey, CountedRun] = {}  # to be written down
         self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
         self.quarantined: list[SkippedJob] = []
         self.present = 0  # runs that the ledger has in this month
@@ -118,7 +118,7 @@ class MonthlyTotals:
         self._months: dict[int, Accumulator | None] = {}
         self._added_to: set[int] = set()  # of these months, since totals were written down
         self.times_written = 0
-        self._runs: dict[JobKey, Values] = {}  # counted, and not written down yet
+        self._runs: dict[JobKey, CountedRun] = {}  # counted, and not written down yet
         self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
         # Months to sum up anew, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
@@ -183,7 +183,7 @@ class MonthlyTotals:
         """A new run comes to a month that will be summed up anew."""
         self._dirty[month_number(ended_at)] -= 1
 
-    def counted(self, runs: Mapping[JobKey, Values]) -> None:
+    def counted(self, runs: Mapping[JobKey, CountedRun]) -> None:
         """These runs were added to their places, or are counted later."""
         self._runs.update(runs)
 
@@ -329,7 +329,7 @@ class MonthlyTotals:
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
         for skipped in found.quarantined:
-            self._sender.set_aside(skipped)
+            self._sender.quarantine(skipped)
         self._count(
             found.runs,
             {state.month: found.groups() if groups is None else groups},
@@ -366,7 +366,7 @@ class MonthlyTotals:
             try:
                 self._format.admit(verdict.published, now)
             except Unfit as unfit:
-                return set_aside(job, unfit)
+                return skipped_job(job, unfit)
         return None if isinstance(verdict, Skip) else verdict
 
     def _decider_of(self, month: int) -> Decider:
@@ -443,7 +443,7 @@ class MonthlyTotals:
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
         nowhere, name = RowRef(database="", record_id=0), JobId(f"summary {month_name(state.month)}")
         quarantined = SkippedJob(nowhere, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
-        self._sender.set_aside(quarantined)
+        self._sender.quarantine(quarantined)
         self._sender.note(Progress(skipped=(quarantined,)))
 
     def _send(self, states: Iterable[MonthState], now: datetime) -> None:
@@ -475,7 +475,7 @@ class MonthlyTotals:
 
     def _count(
         self,
-        runs: Mapping[JobKey, Values],
+        runs: Mapping[JobKey, CountedRun],
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

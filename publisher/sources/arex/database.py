@@ -21,7 +21,7 @@ from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")
-Keep = Callable[[Sequence[Row]], Sequence[Row]]
+RowFilter = Callable[[Sequence[Row]], Sequence[Row]]
 
 BEFORE_ALL: Final = -(2**63)
 LAST_SECOND: Final = 2**63 - 1
@@ -51,7 +51,7 @@ class RowPage:
 
 
 class AccountingDatabase:
-    """The questions to one file. `keep` of a question takes out rows that belong to another database."""
+    """The questions to one file. `row_filter` of a question takes out rows that belong to another database."""
 
     def __init__(self, path: str, copies: CopyDirectory, reading: DatabaseOptions) -> None:
         """Raises: SourceError when it is not an accounting database that we know, or cannot be read."""
@@ -74,7 +74,7 @@ class AccountingDatabase:
         """Whether the cursor's row still is the job that it was."""
         return self._ask(lambda connection, _: _fits(connection, cursor))
 
-    def after(self, cursor: Cursor | None, limit: int, asked: ReadOptions, keep: Keep) -> RowPage | None:
+    def after(self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter) -> RowPage | None:
         """Rows behind a cursor. None when its row is another job: the file was replaced, be it between two pages."""
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
@@ -82,17 +82,21 @@ class AccountingDatabase:
                 return None
             after = BEFORE_ALL if cursor is None else cursor.record_id
             question = sql.SINCE_TO_COUNT if asked.columns else sql.SINCE
-            return self._read(question, {"after": after, "limit": limit}, asked, keep, connection, reader, span=True)
+            return self._read(
+                question, {"after": after, "limit": limit}, asked, row_filter, connection, reader, span=True
+            )
 
         return self._ask(read)
 
-    def ended(self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, keep: Keep) -> RowPage:
+    def ended(
+        self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, row_filter: RowFilter
+    ) -> RowPage:
         """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
-        return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, keep)
+        return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, row_filter)
 
-    def rows(self, record_ids: Sequence[int], asked: ReadOptions, keep: Keep) -> RowPage:
-        return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, keep)
+    def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
+        return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, row_filter)
 
     def job(self, job_id: JobId, asked: ReadOptions) -> RowPage:
         """The row of a job, in whichever spelling it is stored."""
@@ -169,12 +173,12 @@ class AccountingDatabase:
 
         return self._ask(read)
 
-    def ended_between(self, first: int, last: int, keep: Keep) -> Iterator[Sequence[Row]]:
-        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those that `keep` leaves."""
+    def ended_between(self, first: int, last: int, row_filter: RowFilter) -> Iterator[Sequence[Row]]:
+        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those that `row_filter` leaves."""
         after = BEFORE_ALL
         while True:
             rows = self._ask(partial(_ids_of, first=first, after=after, last=last))
-            yield keep(rows)
+            yield row_filter(rows)
             if len(rows) < _IDS_AT_ONCE:
                 return
             after, _, first = rows[-1]
@@ -195,10 +199,10 @@ class AccountingDatabase:
         )
 
     def _page(
-        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: ReadOptions, keep: Keep
+        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: ReadOptions, row_filter: RowFilter
     ) -> RowPage:
         return self._ask(
-            lambda connection, reader: self._read(query, parameters, asked, keep, connection, reader, span=False)
+            lambda connection, reader: self._read(query, parameters, asked, row_filter, connection, reader, span=False)
         )
 
     def _read(
@@ -206,14 +210,14 @@ class AccountingDatabase:
         query: Mapping[int, str],
         parameters: Mapping[str, object],
         asked: ReadOptions,
-        keep: Keep,
+        row_filter: RowFilter,
         connection: sqlite3.Connection,
         reader: RowReader,
         *,
         span: bool,
     ) -> RowPage:
         rows = connection.execute(query[reader.layout], parameters).fetchall()
-        kept = keep(rows)
+        kept = row_filter(rows)
         whole = span and len(kept) == len(rows)
         if asked.columns:
             return RowPage(rows=rows, verdicts=self._columns_of(reader).read(connection, kept, asked, span=span))

@@ -19,7 +19,7 @@ from publisher.sources.arex.database import (
     LAST_SECOND,
     AccountingDatabase,
     DatabaseOptions,
-    Keep,
+    RowFilter,
     RowPage,
     stored_job_id,
 )
@@ -144,10 +144,10 @@ class ArexSource:
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         with self._opened() as opened:
             place = _place(opened, database)
-            reading, keep = opened[place], _keep(opened[:place])
+            reading, row_filter = opened[place], _row_filter(opened[:place])
             restarted = False
             while True:
-                found = reading.after(cursor, limit, asked, keep)
+                found = reading.after(cursor, limit, asked, row_filter)
                 if found is None:
                     cursor, restarted = None, True
                     continue
@@ -194,7 +194,7 @@ class ArexSource:
                 seen = {record_id: at for record_id, at in wanted.items() if at is not None}
                 asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
                 for chunk in _chunks(sorted(wanted), self._page_rows):
-                    found = database.rows(chunk, asked, _keep(opened[:place]))
+                    found = database.rows(chunk, asked, _row_filter(opened[:place]))
                     yield _page(found, gone=_gone(database.name, chunk, found))
 
     def window(
@@ -219,7 +219,7 @@ class ArexSource:
                         continue
                     if place == resumed and after[0] >= start:
                         position = (after[0], after[1].record_id)
-                yield from self._ended(database, position, last, asked, _keep(opened[:place]))
+                yield from self._ended(database, position, last, asked, _row_filter(opened[:place]))
 
     def count(self, window: Window) -> int:
         first = max(1, window.start or 1)
@@ -231,7 +231,7 @@ class ArexSource:
         """How many rows of one database end in [first, last], without those that count in a database above it."""
         if not above:
             return database.count(first, last)
-        return sum(map(len, database.ended_between(first, last, _keep(above))))
+        return sum(map(len, database.ended_between(first, last, _row_filter(above))))
 
     @contextmanager
     def by_end(self) -> Iterator[EndedIn]:
@@ -257,13 +257,18 @@ class ArexSource:
         self._copies.close()
 
     def _ended(
-        self, database: AccountingDatabase, position: tuple[float, int], last: int, asked: ReadOptions, keep: Keep
+        self,
+        database: AccountingDatabase,
+        position: tuple[float, int],
+        last: int,
+        asked: ReadOptions,
+        row_filter: RowFilter,
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), past the position."""
         limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
         end = _COUNTED_END if asked.columns else _END
         while True:
-            found = database.ended(position, last, limit, asked, keep)
+            found = database.ended(position, last, limit, asked, row_filter)
             if not found.rows:
                 return
             position = (found.rows[-1][end], found.rows[-1][0])
@@ -299,17 +304,17 @@ def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
     )
 
 
-def _keep(above: Sequence[AccountingDatabase]) -> Keep:
+def _row_filter(above: Sequence[AccountingDatabase]) -> RowFilter:
     """Leaves out the rows of jobs that are finished in a more authoritative database."""
 
-    def keep(rows: Sequence[Row]) -> Sequence[Row]:
+    def row_filter(rows: Sequence[Row]) -> Sequence[Row]:
         for database in above:
             finished = database.finished_among(rows)
             if finished:
                 rows = [row for row in rows if stored_job_id(row) not in finished]
         return rows
 
-    return keep
+    return row_filter
 
 
 def _page(
