@@ -136,7 +136,7 @@ def _check(
     first = _first_month(now, months)
     seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
     portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
-    by_host = portal if portal is not None and _tells_hosts_apart(portal) else None
+    by_host = portal if portal is not None and _differs_by_host(portal) else None
     trouble = _of_months(target, state, ledger, first)
     places = {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
     rows = [
@@ -148,7 +148,7 @@ def _check(
         yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
 
 
-def _tells_hosts_apart(portal: Mapping[HostMonth, int]) -> bool:
+def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
     return all(host != EVERY_HOST for _, host in portal)
 
 
