@@ -144,6 +144,9 @@ class DryRunLedger(LedgerReader):
         # A changed job may have moved to a month in which nothing was counted yet.
         for month in set(dirty) - {state.month for state in super().months(target)}:
             self._counted[target].setdefault(month, ((), basis))
+        self._mark(target, dirty, clean)
+
+    def _mark(self, target: str, dirty: Iterable[int], clean: Iterable[int]) -> None:
         self._dirty |= {(target, month) for month in dirty}
         self._dirty -= {(target, month) for month in clean}
 

@@ -64,6 +64,10 @@ class _SiteValues:
     hosts: tuple[str | None, ...]  # the submit host to each target; None where it does not want them
 
 
+def _month_starts(window: Window) -> set[Epoch]:
+    return {epoch(month.start) for month in months(window)}
+
+
 class UsageReport:
     """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
 
@@ -80,8 +84,8 @@ class UsageReport:
         self.own_projects = not policy.identity.open
         self.alone = not all(one.depends_on_row_only for one in policies)
         self._selections = [target.selection(Window()) for target, _ in targets]
-        turns = {epoch(month.start) for month in months(window)} | {start for _, start in targets if start is not None}
-        turns = turns.union(*(one.change_times for one in policies))
+        starts = {start for _, start in targets if start is not None}
+        turns = _month_starts(window).union(starts, *(one.change_times for one in policies))
         self._turns = sorted(turns)
         first_day = window.start // DAY_S
         days = (Epoch(day * DAY_S) for day in range(first_day, -(-window.end // DAY_S)))
