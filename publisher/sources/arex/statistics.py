@@ -11,7 +11,7 @@ from typing import Final
 from publisher.model.job import JobId, RowRef
 from publisher.sources.arex.counting import count as sql
 from publisher.sources.arex.counting import sums
-from publisher.sources.arex.counting.count import CountingDatabase, Stretch, with_arex_spelling
+from publisher.sources.arex.counting.count import CountingDatabase, FilteredPage, with_arex_spelling
 from publisher.sources.arex.database import DatabaseOptions, stored_job_id
 from publisher.sources.arex.job_details import read_sheet
 from publisher.sources.arex.rows import Row
@@ -64,12 +64,12 @@ class ArexAccounts:
             wanted = _in_both_spellings(wanted)
         with self._opened() as opened:
             for place, database in enumerate(opened):
-                for stretch in database.stretches(wanted, self._options.page_rows):
-                    taken = _once(stretch, opened[:place], opened[place + 1 :])
+                for page in database.pages(wanted, self._options.page_rows):
+                    taken = _once(page, opened[:place], opened[place + 1 :])
                     yield CountedPage(
                         jobs=tuple(job for _, job in taken),
                         rows=tuple(RowRef(database=database.name, record_id=row[0]) for row, _ in taken),
-                        rows_read=len(stretch.rows),
+                        rows_read=len(page.rows),
                     )
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
@@ -137,10 +137,10 @@ def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
 
 
 def _once(
-    stretch: Stretch, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
+    page: FilteredPage, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
 ) -> Sequence[tuple[Row, CountedJob]]:
     """The jobs that count here: a job counts where it is finished, else where it is, in the most authoritative database."""
-    taken = stretch.taken
+    taken = page.taken
     for database in above:
         there = database.standing_among(row for row, _ in taken)
         taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=True)]

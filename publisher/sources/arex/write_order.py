@@ -19,7 +19,7 @@ from publisher.sources.base import WrittenJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _PAGE_ROWS: Final = 2000
-# The unary plus keeps SQLite off the index of event keys: a page is a stretch of rowids, and one job's events are nine or so.
+# The unary plus keeps SQLite off the index of event keys: a page is a range of rowids, and one job's events are nine or so.
 IN_ORDER: Final = """
     SELECT finished.rowid, AAR.JobID, AAR.LocalJobID, AAR.EndTime, Status.Name, WLCGVOs.Name
     FROM JobEvents AS finished

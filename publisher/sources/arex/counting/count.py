@@ -1,9 +1,9 @@
 """Rows of one accounting database as statistics count them: walked by the index that a filter favours, then filtered.
 
-The questions that local statistics put to an accounting database, by stretches of an index.
+The questions that local statistics put to an accounting database, by pages of an index.
 
-No stretch is longer than a page, whatever a filter leaves of it: filters are applied to rows that were read, so that a filter
-that takes nothing holds no transaction open. The plans are tested.
+However little a filter leaves, no transaction reads more than a page: filters are applied to rows that were read, so that a filter
+that takes nothing holds none open. The plans are tested.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ Place = tuple[Any, Any, Any]  # RecordID, SubmitTime, EndTime of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A stretch of rows that was read in one transaction: all of them, and the jobs of those that a filter takes."""
+class FilteredPage:
+    """A page of rows that was read in one transaction: all of them, and the jobs of those that a filter takes."""
 
     rows: Sequence[Row]
     taken: Sequence[tuple[Row, CountedJob]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummedStretch:
-    """The jobs of a stretch that a filter takes: in groups, with one of each, or by themselves."""
+class SummedPage:
+    """The jobs of a page that a filter takes: in groups, with one of each, or by themselves."""
 
     groups: Sequence[tuple[CountedJob, Totals]]
-    alone: Stretch
+    alone: FilteredPage
     rows_read: int
 
 
@@ -128,21 +128,21 @@ class CountingDatabase(AccountingDatabase):
 
     _names: tuple[sqlite3.Connection, NameTables] | None = None
 
-    def stretches(self, wanted: JobFilter, limit: int) -> Iterator[Stretch]:
-        """All rows that a filter may take, by stretches of at most `limit`. Raises: SourceError."""
+    def pages(self, wanted: JobFilter, limit: int) -> Iterator[FilteredPage]:
+        """All rows that a filter may take, by pages of at most `limit`. Raises: SourceError."""
         for walk in self._walks(wanted):
             parameters = walk.begin
             while True:
-                stretch = self._stretch(walk.question, {**parameters, "limit": limit}, wanted)
-                yield stretch
-                if len(stretch.rows) < limit:
+                page = self._filtered_page(walk.question, {**parameters, "limit": limit}, wanted)
+                yield page
+                if len(page.rows) < limit:
                     break
-                parameters = {**parameters, **walk.advance(_place(stretch.rows[-1]))}
+                parameters = {**parameters, **walk.advance(_place(page.rows[-1]))}
 
     def summed(
         self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]
-    ) -> Iterator[SummedStretch]:
-        """As `stretches`, with most jobs in groups; those that one of `others` has too are by themselves.
+    ) -> Iterator[SummedPage]:
+        """As `pages`, with most jobs in groups; those that one of `others` has too are by themselves.
 
         Filters by queue, interface or extra attributes are not for groups, unless they are told apart `by` it.
         Raises: SourceError.
@@ -185,8 +185,8 @@ class CountingDatabase(AccountingDatabase):
         asked: Mapping[str, object],
         wanted: JobFilter,
         by: str,
-    ) -> tuple[SummedStretch, Place | None]:
-        """A stretch, and where it ends if it is full. Raises: sqlite3.Error."""
+    ) -> tuple[SummedPage, Place | None]:
+        """A page, and where it ends if it is full. Raises: sqlite3.Error."""
         rows_of, alone = page[reader.layout], asked["alone"] != "[]"
         groups = _added_up(connection, sums.sums(rows_of, by, alone), asked)
         rows: list[Row] = []
@@ -202,9 +202,9 @@ class CountingDatabase(AccountingDatabase):
         names.look_up(connection, numbers)
         plain = [_summed(group, names, by) for group in groups if group[0]]
         jobs = ((row, _counted(row, names, reader)) for row in rows)
-        found = SummedStretch(
+        found = SummedPage(
             groups=[one for one in plain if _has_names(wanted, one[0])],
-            alone=Stretch(rows=rows, taken=[(row, job) for row, job in jobs if _takes(wanted, job)]),
+            alone=FilteredPage(rows=rows, taken=[(row, job) for row, job in jobs if _takes(wanted, job)]),
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
         )
         return found, connection.execute(sums.last(rows_of), asked).fetchone()
@@ -271,8 +271,10 @@ class CountingDatabase(AccountingDatabase):
 
         return self._ask(read)
 
-    def _stretch(self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter) -> Stretch:
-        def read(connection: sqlite3.Connection, reader: RowReader) -> Stretch:
+    def _filtered_page(
+        self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter
+    ) -> FilteredPage:
+        def read(connection: sqlite3.Connection, reader: RowReader) -> FilteredPage:
             rows = connection.execute(question[reader.layout], parameters).fetchall()
             names = self._names_of(connection, reader)
             names.fill(connection, rows)
@@ -283,7 +285,7 @@ class CountingDatabase(AccountingDatabase):
                     break
                 having = _having(connection, reader, names, [row for row, _ in taken], attribute, values)
                 taken = [(row, job) for row, job in taken if row[0] in having]
-            return Stretch(rows=rows, taken=taken)
+            return FilteredPage(rows=rows, taken=taken)
 
         return self._ask(read)
 
