@@ -2,8 +2,8 @@
 
 The questions that local statistics put to an accounting database, by pages of an index.
 
-However little a filter leaves, no transaction reads more than a page: filters are applied to rows that were read, so that a filter
-that takes nothing holds none open. The plans are tested.
+However little a filter leaves, no transaction reads more than a page: filters are applied to rows that were read. The plans
+are tested.
 """
 
 from __future__ import annotations
