@@ -106,7 +106,7 @@ class FilteredPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummedPage:
+class PageSums:
     """The jobs of a page that a filter takes: in groups, with one of each, or by themselves."""
 
     groups: Sequence[tuple[CountedJob, Totals]]
@@ -139,9 +139,7 @@ class CountingDatabase(AccountingDatabase):
                     break
                 parameters = {**parameters, **walk.advance(_place(page.rows[-1]))}
 
-    def summed(
-        self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]
-    ) -> Iterator[SummedPage]:
+    def summed(self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]) -> Iterator[PageSums]:
         """As `pages`, with most jobs in groups; those that one of `others` has too are by themselves.
 
         Filters by queue, interface or extra attributes are not for groups, unless they are told apart `by` it.
@@ -185,7 +183,7 @@ class CountingDatabase(AccountingDatabase):
         asked: Mapping[str, object],
         wanted: JobFilter,
         by: str,
-    ) -> tuple[SummedPage, Place | None]:
+    ) -> tuple[PageSums, Place | None]:
         """A page, and where it ends if it is full. Raises: sqlite3.Error."""
         rows_of, alone = page[reader.layout], asked["alone"] != "[]"
         groups = _added_up(connection, sums.sums(rows_of, by, alone), asked)
@@ -202,7 +200,7 @@ class CountingDatabase(AccountingDatabase):
         names.look_up(connection, numbers)
         plain = [_summed(group, names, by) for group in groups if group[0]]
         jobs = ((row, _counted(row, names, reader)) for row in rows)
-        found = SummedPage(
+        found = PageSums(
             groups=[one for one in plain if _has_names(wanted, one[0])],
             alone=FilteredPage(rows=rows, taken=[(row, job) for row, job in jobs if _takes(wanted, job)]),
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
