@@ -201,6 +201,7 @@ def test_a_file_that_is_not_there_or_not_readable(tmp_path: Path) -> None:
         ("EXAMPLE-SITE", '"A\\0B"', "publisher.yaml:1: site: holds the character U+0000, which cannot be seen"),
         ("EXAMPLE-SITE", "EXAMPLE\u00a0SITE", "publisher.yaml:1: site: holds the character U+00A0"),
         ("EXAMPLE-SITE", "SITÉ", "publisher.yaml:1: site: 'SITÉ' is not a site name"),
+        ("EXAMPLE-SITE", "S" * 256, "publisher.yaml:1: site: 'SSSS"),
         ("site:", "? [a]\n: b\nsite:", "publisher.yaml:1: a key must be a plain word"),
         ("type: arex", "type: arecs", "source.type: 'arecs' is not known; did you mean 'arex'?"),
         ("  type: arex\n", "", "publisher.yaml:2: source.type: missing; write the kind of accounting database"),

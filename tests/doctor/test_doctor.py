@@ -755,6 +755,12 @@ def timer_without_unit(clinic: Clinic) -> Planted:
     return warning("timer", "leads nowhere", "systemctl daemon-reload")
 
 
+def daemon_without_unit(clinic: Clinic) -> Planted:
+    (clinic.units / "multi-user.target.wants").mkdir()
+    (clinic.units / "multi-user.target.wants" / "publisher-run.service").symlink_to(clinic.root / "gone.service")
+    return warning("timer", "publisher-run.service leads nowhere", "systemctl daemon-reload")
+
+
 def timer_and_daemon(clinic: Clinic) -> Planted:
     unit = clinic.root / "publisher-run.service"
     unit.write_text("[Service]\n")

@@ -377,6 +377,10 @@ def test_a_job_s_quantities_are_what_the_table_says() -> None:
     assert {quantity.measure for quantity in QUANTITIES.values()} == set(QuantityKind)
 
 
+def test_a_job_without_a_time_of_submission_has_none_in_a_formula() -> None:
+    assert QUANTITIES["SubmitTime"].take(make_job(submitted_at=Epoch(0))) is None
+
+
 @pytest.mark.parametrize(
     ("unit", "result"), [("seconds", "5400"), ("minutes", "90"), ("hours", "1.5"), ("days", "0.0625")]
 )

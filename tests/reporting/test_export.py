@@ -77,6 +77,9 @@ def test_every_finished_job_once_with_what_it_was(site: ConfiguredSite, schema: 
             assert one["scaled_wall_core_s"] == wall_core_s * one["benchmark_value"]
         if one["started_at"] is None:
             assert one["wait_s"] is None
+        else:
+            waited = datetime.fromisoformat(one["started_at"]) - datetime.fromisoformat(one["submitted_at"])
+            assert one["wait_s"] == waited.total_seconds()
 
 
 def test_those_in_progress_are_left_out_and_counted(site: ConfiguredSite) -> None:
