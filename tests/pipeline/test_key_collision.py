@@ -153,6 +153,27 @@ def test_a_release_is_not_undone_by_the_job_that_was_replaced(world: World, agai
     assert wall_of(world, FIRST) == SECOND.wall_s
 
 
+def test_of_two_releases_the_later_stands(world: World) -> None:
+    world.finish([FIRST])
+    done(world.publish())
+    for wall_s in (SECOND.wall_s, 5):
+        if wall_s == 5:
+            world.finish_again(FIRST.job_id, wall_s=5)
+        else:
+            world.finish([SECOND])
+        world.pass_time(1)
+        done(world.publish())
+        release(world)
+        world.pass_time(1)
+        done(world.publish())
+    assert wall_of(world, FIRST) == 5
+    world.finish_again(SECOND.job_id, wall_s=7)
+    world.pass_time(1)
+    done(world.publish())
+    assert set_aside(world) == [(SECOND.job_id, "key-collision")]
+    assert wall_of(world, FIRST) == 5
+
+
 def test_a_release_says_what_it_replaces(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     (job,) = generate(1, 1, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC))
