@@ -314,15 +314,8 @@ class RecordPolicy:
         fqan = self._main_fqan(job)
         main = parse_fqan(fqan)
         own = job.vo or ("" if self.key_style is KeyStyle.JURA else main.vo)
-        for number, rule in enumerate(self.vo_rules, start=1):
-            if (rule.override or not own) and rule.matches(job):
-                found = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
-                return _Affiliation(
-                    vo=rule.vo,
-                    group=rule.group or "",
-                    role=rule.role or "",
-                    origins=_vo_origins(found, "" if rule.field == "any" else rule.field),
-                )
+        if (by_rule := self._by_rule(job, own)) is not None:
+            return by_rule
         if own and fqan:
             origins = _vo_origins("the main FQAN", "fqans")
             if own != main.vo:
@@ -332,6 +325,19 @@ class RecordPolicy:
             return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
         vo, _, issuer = self.default_vo.partition("#")
         return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins("records.default_vo" if vo else "none known"))
+
+    def _by_rule(self, job: JobRecord, own: str) -> _Affiliation | None:
+        """What the first rule says that applies to a job; `own` is the VO that it has without rules."""
+        for number, rule in enumerate(self.vo_rules, start=1):
+            if (rule.override or not own) and rule.matches(job):
+                origin = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
+                return _Affiliation(
+                    vo=rule.vo,
+                    group=rule.group or "",
+                    role=rule.role or "",
+                    origins=_vo_origins(origin, "" if rule.field == "any" else rule.field),
+                )
+        return None
 
     def _main_fqan(self, job: JobRecord) -> str:
         """'' where there is none, or one that names no VO, such as `/`; and in jura-ng's style, one that it cannot read."""

@@ -153,30 +153,26 @@ class TemplateCompiler:
     def plan(self, record: str, fields: Sequence[Field]) -> Template:
         parts: list[Part] = [f"<{record}>"]
         container = ""
-        for (of, inside, repeats, varied), group in groupby(
-            fields,
-            key=lambda field: (
-                field.of,
-                field.inside,
-                bool(field.depends_on),
-                field.depends_on if field.varied else (),
-            ),
-        ):
+        for (of, inside, repeats, varied), group in groupby(fields, key=_rendered_with):
             if inside != container:
                 parts += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
                 container = inside
-            if of is Scope.WHO:  # there are too many users to go into a mould with others
-                parts.append(Placeholder(take=self._shared(of, tuple(group)), write=str))
-            elif of is not Scope.RUN:
-                parts.append(self._shared(of, tuple(group)))
-            elif repeats:
-                remembered = self._remembered(tuple(group))
-                parts.append(Placeholder(take=remembered, write=str) if varied else remembered)
-            else:
+            if of is Scope.RUN and not repeats:
                 parts += [part for field in group for part in self._step(field)]
+            else:
+                parts.append(self._repeated(of, tuple(group), varied=bool(varied)))
         parts.append(f"</{container}></{record}>" if container else f"</{record}>")
         depends_on = [path for field in fields if not field.varied for path in field.depends_on]
         return Template(parts, [path for path in depends_on if path.partition(".")[0] not in _IN_SKELETON])
+
+    def _repeated(self, of: Scope, fields: tuple[Field, ...], *, varied: bool) -> Placeholder | Getter:
+        """Consecutive elements that many jobs share, each text rendered once."""
+        if of is Scope.RUN:
+            remembered = self._remembered(fields)
+            return Placeholder(take=remembered, write=str) if varied else remembered
+        shared = self._shared(of, fields)
+        # There are too many users to go into a skeleton with the rest.
+        return Placeholder(take=shared, write=str) if of is Scope.WHO else shared
 
     def _step(self, field: Field) -> tuple[str, Placeholder, str]:
         """What is before a value, the value, and what is after it: of an optional element nothing but the value."""
@@ -237,6 +233,11 @@ class TemplateCompiler:
         if field.value_in:
             return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
+
+
+def _rendered_with(field: Field) -> tuple[Scope, str, bool, tuple[str, ...]]:
+    """What consecutive fields that are rendered together have in common."""
+    return field.of, field.inside, bool(field.depends_on), field.depends_on if field.varied else ()
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:

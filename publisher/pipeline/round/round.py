@@ -409,12 +409,16 @@ class Round:
                 if stays.left_quarantine:
                     left.append(key)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
+        self._write_down_if_due(sink, len(quarantined))
+        return True
+
+    def _write_down_if_due(self, sink: RecordSink, quarantined: int) -> None:
+        """After a page of which so many jobs were set aside."""
         self._quiet_pages += 1
-        self._quarantine_waiting += len(quarantined)
+        self._quarantine_waiting += quarantined
         if (sink.idle and self._quiet_pages >= _QUIET_PAGES) or self._quarantine_waiting >= _QUARANTINE_BATCH:
             self._quiet_pages = self._quarantine_waiting = 0
             sink.write_down()
-        return True
 
     def _take(
         self,

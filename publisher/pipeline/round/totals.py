@@ -70,7 +70,8 @@ class MessageLimits(NamedTuple):
 class _MonthRows:
     """What a month that is summed up anew has in the accounting data."""
 
-    def __init__(self, grouping: Grouping) -> None:
+    def __init__(self, month: int, grouping: Grouping) -> None:
+        self._month = month
         self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
         self.runs: dict[JobKey, CountedRun] = {}  # to be written down
         self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
@@ -78,6 +79,39 @@ class _MonthRows:
         self.present = 0  # runs that the ledger has in this month
         self.by_settings = False
         self.imported = False  # some rows: our importer writes them, and perhaps otherwise now
+
+    def add(
+        self, job: JobRecord | SkippedJob, fit: Publish | SkippedJob | None, was: DeliveredRun | None, *, was_held: bool
+    ) -> None:
+        """Count a job of the month, by what was known of it before."""
+        before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
+        self.present += before == self._month
+        self.imported |= before == self._month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
+        place = delivered_from(job.job_id, job.row), job.row.record_id
+        if isinstance(fit, Publish):
+            if self._sum(fit, was, before):
+                self.runs[job.key] = fit.entry.ended_at, fit.entry.fingerprint, *place
+        elif before is not None and was is not None:
+            self.runs[job.key] = was.ended_at, REMOVED, *place
+            self.moved[before] += 1
+            if before == self._month:
+                self.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
+            if fit is not None and not was_held and len(self.quarantined) < _QUARANTINE_BATCH:
+                self.quarantined.append(fit)
+
+    def _sum(self, fit: Publish, was: DeliveredRun | None, before: int | None) -> bool:
+        """Add a job to the sums; whether its run is to be written down. `before` is the month that it was counted in."""
+        if before == self._month and was is not None and was.fingerprint == fit.entry.fingerprint:
+            self.unchanged.add(fit.published)
+            return False
+        if before == self._month:
+            self.changed.add(fit.published)
+            return True
+        self.joined.add(fit.published)
+        self.moved[self._month] -= 1
+        if before is not None:
+            self.moved[before] += 1
+        return True
 
     def groups(self) -> list[SummaryGroup]:
         """Everything found."""
@@ -258,7 +292,7 @@ class MonthlyTotals:
 
     def _recount_month(self, state: MonthState, now: datetime) -> None:
         """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
-        found = _MonthRows(self._format.grouping)
+        found = _MonthRows(state.month, self._format.grouping)
         found.by_settings = state.basis != self._basis
         decider = self._decider_of(state.month)
         window = month_window(state.month)
@@ -270,48 +304,12 @@ class MonthlyTotals:
             known, held = self._ledger.known(self._target, rows), self._ledger.held(self._target, keys)
             for job, key in zip(jobs, keys, strict=True):
                 fit = self._looked_at(job, key, held.get(key), decider, now)
-                self._sort(state.month, job, key, fit, known.get(key), found, was_held=key in held)
+                found.add(job, fit, known.get(key), was_held=key in held)
             if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
                 self._count(found.runs, {}, dirty={state.month: 0, **found.moved})
                 found.runs.clear()
                 found.moved.clear()
         self._write_summed_up(state, found)
-
-    def _sort(
-        self,
-        month: int,
-        job: JobRecord | SkippedJob,
-        key: JobKey,
-        fit: Publish | SkippedJob | None,
-        was: DeliveredRun | None,
-        found: _MonthRows,
-        *,
-        was_held: bool,
-    ) -> None:
-        """Count a job of a month, by what was known of it before."""
-        before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
-        place = delivered_from(job.job_id, job.row), job.row.record_id
-        found.present += before == month
-        found.imported |= before == month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
-        if isinstance(fit, Publish):
-            if before != month:
-                found.joined.add(fit.published)
-                found.moved[month] -= 1
-                if before is not None:
-                    found.moved[before] += 1
-            elif was is None or was.fingerprint != fit.entry.fingerprint:
-                found.changed.add(fit.published)
-            else:
-                found.unchanged.add(fit.published)
-                return
-            found.runs[key] = fit.entry.ended_at, fit.entry.fingerprint, *place
-        elif before is not None and was is not None:
-            found.runs[key] = was.ended_at, REMOVED, *place
-            found.moved[before] += 1
-            if before == month:
-                found.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
-            if fit is not None and not was_held and len(found.quarantined) < _QUARANTINE_BATCH:
-                found.quarantined.append(fit)
 
     def _write_summed_up(self, state: MonthState, found: _MonthRows) -> None:
         """The month's new totals, or what was counted before, as far as its jobs are gone."""
@@ -325,7 +323,7 @@ class MonthlyTotals:
                 groups = self._with_gone(counted, found, gone + state.moved)
             if groups is None and (as_counted or not state.dirty):
                 # What is there beside the rows that are gone is met by the regular reading, and added.
-                groups, found = counted, _MonthRows(self._format.grouping)
+                groups, found = counted, _MonthRows(state.month, self._format.grouping)
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
         for skipped in found.quarantined:

@@ -324,14 +324,18 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
         )
     imported = "PUBLISHER_IMPORTER" in configuration
     layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
-    lacking = [
+    if lacking := _lacking(columns, layout):
+        raise SourceError(
+            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
+        )
+    return layout, imported
+
+
+def _lacking(columns: Mapping[str, Collection[str]], layout: int) -> list[str]:
+    """What is not there of the columns of a layout. `columns` are those of each table, in lower case."""
+    return [
         f"{table}.{column}"
         for table, wanted in sql.tables(layout).items()
         for column in wanted
         if column.lower() not in columns.get(table.lower(), ())
     ]
-    if lacking:
-        raise SourceError(
-            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
-        )
-    return layout, imported

@@ -194,10 +194,7 @@ class CountingDatabase(AccountingDatabase):
             rows = connection.execute(sums.odd(rows_of, alone), asked).fetchall()
         names = self._names_of(connection, reader)
         names.fill(connection, rows)
-        numbers = {column: {group[at] for group in groups} for column, at in _IN_SUMS.items()}
-        if by in _BY_COLUMN:
-            numbers[_BY_COLUMN[by]] = {group[5] for group in groups}
-        names.look_up(connection, numbers)
+        names.look_up(connection, _named(groups, by))
         plain = [_summed(group, names, by) for group in groups if group[0]]
         jobs = ((row, _counted(row, names, reader)) for row in rows)
         found = PageSums(
@@ -336,6 +333,12 @@ def _added_up(connection: sqlite3.Connection, sums: str, asked: Mapping[str, obj
 
 _IN_SUMS: Final = {"StatusID": 1, "VOID": 2, "UserID": 3}
 _BY_COLUMN: Final = {"queue": "QueueID", "endpoint": "EndpointID"}
+
+
+def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
+    """The numbers of names in some groups, by column."""
+    places = _IN_SUMS | ({_BY_COLUMN[by]: 5} if by in _BY_COLUMN else {})
+    return {column: {group[at] for group in groups} for column, at in places.items()}
 
 
 def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]:
