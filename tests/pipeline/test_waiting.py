@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def test_a_late_row_is_the_oldest(site: WatchedSite) -> None:
     assert waits(site) == (0, 0, 0, None)
     finish(site, 1, 6)
     assert waits(site) == (2, 1, 0, ENDS[1])
+
+
+def test_a_row_of_the_second_that_was_published_last_is_not_late(site: WatchedSite) -> None:
+    finish(site, 5)
+    site.round(force=True)
+    site.site.fill(replace(JOBS[6].moved_to(ENDS[5]), job_id="in the same second"))
+    assert waits(site) == (1, 0, 0, ENDS[5])
 
 
 def test_jobs_in_doubt_wait_too(site: WatchedSite, fake_ams: FakeAMS) -> None:
