@@ -359,6 +359,22 @@ def test_files_of_a_directory_that_are_not_read_are_named(tmp_path: Path, databa
     assert "accounting2" not in note
 
 
+@pytest.mark.parametrize("name", ["accounting", "accounting.1"])
+def test_a_link_that_leads_nowhere_is_named_and_the_others_are_read(name: str, tmp_path: Path, database: Path) -> None:
+    """The disk that holds the file may not be mounted."""
+    write(tmp_path / "accounting.2", lines(2))
+    link = tmp_path / name
+    link.symlink_to(tmp_path / "elsewhere" / "accounting")
+    report = run_import(database, tmp_path)
+    assert (report.imported, report.exit_status) == (2, 66)
+    assert report.troubles == [f"{link}: No such file or directory; let this user read it, or correct the path"]
+    write(tmp_path / "found", lines(3))
+    link.unlink()
+    link.symlink_to(tmp_path / "found")
+    assert run_import(database, tmp_path).exit_status == 0
+    assert totals(database)[0] == 3
+
+
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_a_damaged_archive_of_any_kind_stops_no_other(suffix: str, tmp_path: Path, database: Path) -> None:
     whole = COMPRESSIONS[suffix](b"".join(lines(50)))

@@ -296,10 +296,11 @@ def in_directory(path: Path, names: Sequence[str]) -> FileListing:
     others: list[Path] = []
     try:
         for each in path.iterdir():
-            if not each.name.startswith(tuple(names)) or not each.is_file():
+            dangling = each.is_symlink() and not each.exists()
+            if not each.name.startswith(tuple(names)) or not (dangling or each.is_file()):
                 continue
             if any(_is_rotated(name, each.name) for name in names):
-                stat = each.stat()
+                stat = each.lstat() if dangling else each.stat()  # reading a dangling link reports it
                 found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
             else:
                 others.append(each)
