@@ -279,6 +279,19 @@ def test_files_of_a_tree_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert "0+sample-c1.csv" not in note
 
 
+def test_folders_of_a_tree_may_be_links(tmp_path: Path) -> None:
+    """Old years lie on another disk; a link may also lead back up."""
+    tree, archive = tmp_path / "tree", tmp_path / "archive/09/21"
+    (tree / "2027").mkdir(parents=True)
+    archive.mkdir(parents=True)
+    write(archive / "0+job-slurm.json", [envelope([record()])])
+    write(tree / "2027/0+job-slurm.json", [envelope([record(job_id=2)])])
+    (tree / "2026").symlink_to(tmp_path / "archive")
+    (tree / "2027/up").symlink_to(tree)
+    report = run_import(tmp_path / "imported.db", tree)
+    assert (report.imported, report.files, report.troubles) == (2, 2, [])
+
+
 def test_a_file_that_left_the_tree_soon_is_told_once(tmp_path: Path) -> None:
     """It may have grown between the last import and its end. What was compressed, or is days old, is not missed."""
     database, tree = tmp_path / "imported.db", tmp_path / "tree"

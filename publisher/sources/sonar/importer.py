@@ -158,7 +158,12 @@ class SonarImporter:
         def report_error(error: OSError) -> None:
             troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
 
-        for folder, folders, names in os.walk(path, onerror=report_error):
+        entered: set[Path] = set()  # a link may lead back up
+        for folder, folders, names in os.walk(path, onerror=report_error, followlinks=True):
+            if (real := Path(folder).resolve()) in entered:
+                folders.clear()
+                continue
+            entered.add(real)
             folders.sort()
             for name in sorted(name for name in names if self._options.samples or not _SAMPLE.match(name)):
                 if _WANTED.fullmatch(name):
