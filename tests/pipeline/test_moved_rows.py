@@ -240,7 +240,10 @@ def test_rows_whose_jobs_are_gone_keep_their_totals_beside_others_that_changed(w
     again = fine(world.republish("2028-03"))
     assert not world.wrong_months()
     assert again.gone == {"2028-03": 2}
-    said = "2028-03: 2 delivered jobs are gone from the accounting data; the rows that had them keep their totals"
+    said = (
+        "2028-03: 2 delivered jobs are no longer in the accounting data (removed there, or restarted since); "
+        "the rows with such jobs keep their totals"
+    )
     assert f"egi: {said}" in told.notes(again)
     site = world.site()
     plans = plan(site, site.settings.targets, RepublishRequest(window=time.Month(2028, 3).window), Steps())

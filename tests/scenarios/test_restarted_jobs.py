@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from publisher.cli.outcomes import notes
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
 from publisher.model.message import REMOVED, Progress
@@ -135,6 +136,14 @@ def test_a_run_with_other_values_takes_the_place_of_the_first(world: World, how:
     assert done(world.sync()).exit_status == 0
     assert world.differences() == []
     assert "publish --force" not in explained(world).reason
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_republish_calls_no_earlier_run_removed(world: World) -> None:
+    world.finish_again(RESTARTED.job_id, local_job_id="777", wall_s=RESTARTED.wall_s + 77)
+    assert done(world.publish()).exit_status == 0
+    (note,) = notes(done(world.republish("2028-03")))
+    assert "1 delivered job is no longer in the accounting data (removed there, or restarted since)" in note
 
 
 @pytest.mark.parametrize("world", APEL_FORMATS, indirect=True)

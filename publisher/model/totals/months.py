@@ -70,8 +70,8 @@ def row_of(group: SummaryGroup, *, by_level: bool) -> KeyTotal:
 def gone_lines(gone: Mapping[str, int]) -> list[str]:
     """Months of totals with delivered jobs that nobody can count again."""
     return [
-        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} gone from the accounting data; the rows that had "
-        "them keep their totals"
+        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the accounting data (removed there, "
+        "or restarted since); the rows with such jobs keep their totals"
         for month, jobs in gone.items()
     ]
 
