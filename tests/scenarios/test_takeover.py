@@ -151,7 +151,7 @@ def test_lost_jobs_are_listed_before_the_first_round_and_only_then(tmp_path: Pat
     start = f"start: {iso(datetime.fromtimestamp(lost.end_time, UTC))}"
     assert start in run.out
     assert "lost-by-jura" in run.err, "it stands in the log, whatever becomes of the round"
-    assert "jobs that ARC sent since then are sent again, as it told them" in run.out
+    assert "jobs that ARC sent since then are sent again, as it sent them" in run.out
     assert [job["job"] for job in dry_run["jobs"] if job["certain"]] == ["lost-by-jura"]
     again = site.publish()
     assert again.json["targets"]["egi"]["lost"] is None
