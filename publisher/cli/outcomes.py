@@ -12,7 +12,7 @@ from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals.months import BlockedMonth, gone_lines
+from publisher.model.totals import BlockedMonth, gone_lines
 from publisher.pipeline.publish import exit_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site

@@ -16,7 +16,7 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import Later, LedgerError
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals.months import month_name
+from publisher.model.totals import month_name
 from publisher.pipeline.site import Site
 
 _STATUS: Final = LedgerError.exit_status

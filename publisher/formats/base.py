@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
 from publisher.model.time import iso
-from publisher.model.totals.summary import Grouping, SummaryGroup, SummaryKey, SyncCount
+from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount
 
 
 class OnChange(StrEnum):

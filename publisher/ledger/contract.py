@@ -26,8 +26,7 @@ from publisher.model.message import (
     Rendered,
     WindowMark,
 )
-from publisher.model.totals.months import AcceptedChange, InheritedMonth
-from publisher.model.totals.summary import KeyTotal, SummaryGroup
+from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal, SummaryGroup
 
 
 def impatient() -> bool:

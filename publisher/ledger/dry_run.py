@@ -23,8 +23,7 @@ from publisher.ledger.sql.months import joined
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import CountedRun, Message, MessageId, Progress
-from publisher.model.totals.months import InheritedMonth
-from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
+from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 
 class DryRunLedger(LedgerReader):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, NewType
 from publisher.model import per_job
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.text import has_two_spellings
-from publisher.model.totals.summary import SummaryKey
+from publisher.model.totals import SummaryKey
 
 MessageId = NewType("MessageId", str)
 # What AMS stores without harm as an attribute value (ams facts, section 5).

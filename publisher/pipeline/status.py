@@ -18,7 +18,7 @@ from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.message import MessageId
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window
-from publisher.model.totals.months import month_window
+from publisher.model.totals import month_window
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
 from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.site import Site, choose

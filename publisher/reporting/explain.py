@@ -23,7 +23,7 @@ from publisher.model.message import REMOVED
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
-from publisher.model.totals.summary import Accumulator, SummaryGroup, month_number
+from publisher.model.totals import Accumulator, SummaryGroup, month_number
 from publisher.pipeline.guards.collisions import is_later_run
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.round.decision import is_unchanged

@@ -13,8 +13,7 @@ from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.job import Epoch
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch, month_of
-from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import month_number, month_number_of, year_and_month
+from publisher.model.totals import month_number, month_number_of, month_window, year_and_month
 from publisher.pipeline import status as target_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus

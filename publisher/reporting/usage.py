@@ -13,7 +13,7 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, months
-from publisher.model.totals.summary import month_number, sync_host
+from publisher.model.totals import month_number, sync_host
 from publisher.sources.statistics import UsageGroup, UsagePage, Used
 
 DAY_S: Final = 86_400

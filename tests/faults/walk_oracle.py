@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publisher.model.totals.summary import month_number_of
+from publisher.model.totals import month_number_of
 from tests.arex_databases import SampleJob
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC

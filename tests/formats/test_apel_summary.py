@@ -19,12 +19,13 @@ from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
-from publisher.model.totals.summary import Accumulator, SummaryGroup, SyncCounter
+from publisher.model.totals import Accumulator, SummaryGroup
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
 from tests.support.strict_apel import Row
 from tests.support.strict_apel_text import COMMON_KEY, KEYS, read_text, replaced, summarised
+from tests.support.sync_counter import SyncCounter
 
 RAW = ("apel-summary-0.2", "apel-summary-0.4")
 NORMALISED = ("apel-summary-0.3", "apel-normalised-summary-0.4")

@@ -14,12 +14,13 @@ from publisher.formats import FORMATS, job_format, summary_format, sync_format
 from publisher.formats.apel.sync_text import ApelSync, create
 from publisher.model.errors import Unfit
 from publisher.model.policy import KeyStyle
-from publisher.model.totals.summary import SyncCount, SyncCounter
+from publisher.model.totals import SyncCount
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import hostile_text
 from tests.support.strict_apel import Row
 from tests.support.strict_apel_text import read_text, replaced
+from tests.support.sync_counter import SyncCounter
 
 GOLDEN = Path(__file__).parent / "golden" / "apel-sync-0.1.txt"
 NOW = datetime.fromtimestamp(ENDED + 3_600, UTC)

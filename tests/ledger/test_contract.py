@@ -26,8 +26,7 @@ from publisher.model.message import (
     WindowMark,
     message_of,
 )
-from publisher.model.totals.months import InheritedMonth
-from publisher.model.totals.summary import KeyTotal, SummaryGroup, SummaryKey
+from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, SummaryKey
 from tests.support.jobs import make_job
 from tests.support.ledgers import open_ledger
 

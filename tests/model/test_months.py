@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from publisher.model.job import Epoch
-from publisher.model.totals.months import FoundJobs, rows_with_gone
-from publisher.model.totals.summary import SummaryGroup
+from publisher.model.totals import FoundJobs, SummaryGroup, rows_with_gone
 
 
 def row(user: str, jobs: int, wall_s: int = 100) -> SummaryGroup:

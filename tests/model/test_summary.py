@@ -17,12 +17,11 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
-from publisher.model.totals.summary import (
+from publisher.model.totals import (
     Accumulator,
     Grouping,
     SummaryGroup,
     SyncCount,
-    SyncCounter,
     by_preference,
     group_key,
     micro_of_a_second,
@@ -30,6 +29,7 @@ from publisher.model.totals.summary import (
 )
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import ordinary_jobs
+from tests.support.sync_counter import SyncCounter
 
 BY_LEVEL = Grouping(by_level=True, several=False)
 DICTIONARY = Grouping(by_level=True, several=True)

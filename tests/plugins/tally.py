@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from publisher.formats.base import Frame, OnChange, Receiver, SummaryFormat
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.totals.summary import Grouping, SummaryGroup
+from publisher.model.totals import Grouping, SummaryGroup
 
 
 def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from publisher.formats.base import Frame, OnChange, Receiver
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.totals.summary import SummaryKey, SyncCount, month_number
+from publisher.model.totals import SummaryKey, SyncCount, month_number
 
 
 def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals.months import gone_lines
+from publisher.model.totals import gone_lines
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest

@@ -16,8 +16,7 @@ from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals.months import AcceptedChange
-from publisher.model.totals.summary import KeyTotal, year_and_month
+from publisher.model.totals import AcceptedChange, KeyTotal, year_and_month
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
 from publisher.pipeline.sync import counts as syncing

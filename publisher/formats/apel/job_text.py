@@ -33,7 +33,7 @@ from publisher.formats.xml.text import RenderedParts
 from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob
 from publisher.model.text import receiver_key
-from publisher.model.totals.summary import by_preference
+from publisher.model.totals import by_preference
 
 
 def _memory(kib: int | None) -> int | None:

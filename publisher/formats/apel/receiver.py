@@ -16,7 +16,7 @@ from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
-from publisher.model.totals.summary import SummaryKey, ascii_key, by_preference, column, month_number
+from publisher.model.totals import SummaryKey, ascii_key, by_preference, column, month_number
 
 _REMEMBERED: Final = 20_000
 

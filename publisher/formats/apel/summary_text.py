@@ -1,6 +1,6 @@
 """APEL summaries as text: v0.2 and v0.4, and normalised v0.3 (under the summary header) and v0.4 (under its own).
 
-One record is one row at the server, grouped by model/totals/summary.py. NodeCount, Processors and the infrastructure are always
+One record is one row at the server, grouped by model/totals.py. NodeCount, Processors and the infrastructure are always
 said: the first two must not be missing, and without the last a job is neither grid nor local. InfrastructureDescription
 never is: it is not a key, and servers older than APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the
 benchmark's type, which its document lacks: the server takes it, and shows benchmark 0 without.
@@ -40,7 +40,7 @@ from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.time import Month, epoch
-from publisher.model.totals.summary import Grouping, GroupKey, SummaryGroup, ascii_key, group_key
+from publisher.model.totals import Grouping, GroupKey, SummaryGroup, ascii_key, group_key
 
 # Spec: apel facts, 4.3 and 4.4
 _WHO_AND_WHERE: Final = (

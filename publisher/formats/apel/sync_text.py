@@ -8,7 +8,7 @@ from publisher.formats.apel import text_message
 from publisher.formats.apel.receiver import SYNC
 from publisher.formats.apel.text_message import TextLine, whole, written
 from publisher.formats.base import Frame, Receiver
-from publisher.model.totals.summary import SyncCount, column
+from publisher.model.totals import SyncCount, column
 
 # Spec: apel facts, 4.8. The server checks nothing of it.
 LINES: Final = (

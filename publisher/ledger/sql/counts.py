@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch
-from publisher.model.totals.summary import month_number, sync_host
+from publisher.model.totals import month_number, sync_host
 
 HostMonth = tuple[int, str]  # 12 x year + month - 1, and the submit host
 

@@ -19,7 +19,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.model.job import JobKey
 from publisher.model.time import Durations, Window
-from publisher.model.totals.summary import month_number
+from publisher.model.totals import month_number
 
 _DAY_S: Final = 86_400
 _SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as sqlite/schema.py lists them

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
 from publisher.model.message import Rendered
-from publisher.model.totals.months import AcceptedChange
-from publisher.model.totals.summary import KeyTotal, SummaryKey
+from publisher.model.totals import AcceptedChange, KeyTotal, SummaryKey
 
 _ADD = """
 INSERT INTO summary_key (target, month, digest, said, site, jobs, wall_s, cpu_s, policy)

@@ -29,8 +29,7 @@ from publisher.model.message import (
     WindowMark,
     delivered_from,
 )
-from publisher.model.totals.months import InheritedMonth
-from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
+from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
 _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"

@@ -20,8 +20,7 @@ from publisher.ledger.contract import MonthState, OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch
 from publisher.model.rates import Benchmark
-from publisher.model.totals.months import InheritedMonth
-from publisher.model.totals.summary import SummaryGroup, month_number, sync_host
+from publisher.model.totals import InheritedMonth, SummaryGroup, month_number, sync_host
 
 
 def encode(groups: Sequence[SummaryGroup]) -> bytes:

@@ -35,8 +35,7 @@ from publisher.model.message import (
     OpenRow,
     WindowMark,
 )
-from publisher.model.totals.months import AcceptedChange, month_window
-from publisher.model.totals.summary import KeyTotal, SummaryGroup, month_number
+from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup, month_number, month_window
 
 STATES: Final = (
     MessageState.PREPARED,

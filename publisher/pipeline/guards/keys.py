@@ -20,8 +20,7 @@ from publisher.model.job import JobRecord, SkippedJob
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
 from publisher.model.time import Window
-from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import KeyTotal, SummaryKey, month_number, sync_host
+from publisher.model.totals import KeyTotal, SummaryKey, month_number, month_window, sync_host
 from publisher.pipeline.round.decision import Decider, Publish, SentByJura, Skip
 from publisher.pipeline.round.reader import numbered, whole_window
 from publisher.sources.base import Page, Source

@@ -19,8 +19,7 @@ from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.target import Target
 from publisher.model.time import Window, months, whole_months
-from publisher.model.totals.months import BlockedMonth, month_window, row_of
-from publisher.model.totals.summary import KeyTotal, month_number_of
+from publisher.model.totals import BlockedMonth, KeyTotal, month_number_of, month_window
 from publisher.pipeline.guards import keys as key_guard
 from publisher.pipeline.guards.databases import missed, missing_text
 from publisher.pipeline.round.outcome import Outcome, added
@@ -367,7 +366,7 @@ def _totals(target: Target, ledger: Ledger, touched: Sequence[int]) -> dict[int,
     return {
         state.month: [
             (
-                row_of(group, by_level=receiver_of(state.accepted_format).keeps_benchmark_values),
+                group.row(by_level=receiver_of(state.accepted_format).keeps_benchmark_values),
                 state.accepted_format or "totals",
             )
             for group in ledger.accepted(target.name, state.month)

@@ -16,8 +16,7 @@ from typing import Final
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, RecordError
 from publisher.model.target import Target
-from publisher.model.totals.months import BlockedMonth
-from publisher.model.totals.summary import KeyTotal
+from publisher.model.totals import BlockedMonth, KeyTotal
 from publisher.pipeline.guards import keys
 from publisher.pipeline.parallel import for_each_target
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_requested, numbers

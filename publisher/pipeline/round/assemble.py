@@ -16,7 +16,7 @@ from publisher.model.message import (
     Rendered,
     message_of,
 )
-from publisher.model.totals.summary import SummaryGroup
+from publisher.model.totals import SummaryGroup
 
 
 class Assembled(NamedTuple):

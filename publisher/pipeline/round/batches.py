@@ -15,8 +15,7 @@ from publisher.formats.base import JobFormat, lighter
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
-from publisher.model.totals.months import BlockedMonth
-from publisher.model.totals.summary import KeyTotal, ascii_key, month_number
+from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number
 from publisher.pipeline.round.decision import Publish, skipped_job
 from publisher.pipeline.round.sender import MessageSender
 

@@ -19,8 +19,7 @@ from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns, SideTable
 from publisher.model.message import CountedRun, OpenRow, Progress, delivered_from
-from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import GroupPlace, month_number_of
+from publisher.model.totals import GroupPlace, month_number_of, month_window
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget

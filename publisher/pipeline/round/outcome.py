@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.text import plural
-from publisher.model.totals.months import BlockedMonth, month_name
+from publisher.model.totals import BlockedMonth, month_name
 from publisher.pipeline.round.sender import RoundCounters
 from publisher.transports.base import Receipt, Verdict
 

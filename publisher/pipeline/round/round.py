@@ -20,7 +20,7 @@ from publisher.model.errors import Later, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
-from publisher.model.totals.months import BlockedMonth, month_window
+from publisher.model.totals import BlockedMonth, month_window
 from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import Missing, look_for_databases
 from publisher.pipeline.round.batches import JobBatches

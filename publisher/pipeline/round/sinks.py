@@ -12,8 +12,7 @@ from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import Ledger
 from publisher.model.job import JobKey
 from publisher.model.message import Progress
-from publisher.model.totals.months import BlockedMonth, row_of
-from publisher.model.totals.summary import KeyTotal
+from publisher.model.totals import BlockedMonth, KeyTotal
 from publisher.pipeline.guards import keys
 from publisher.pipeline.round.batches import BatchBuilder, Guard, JobBatches
 from publisher.pipeline.round.decision import Decider, Publish
@@ -100,7 +99,7 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
         state.month: BlockedMonth(
             month=state.month,
             orphaned=tuple(
-                row_of(group, by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
+                group.row(by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
                 for group in ledger.accepted(live.name, state.month)
             ),
             lost_jobs=0,

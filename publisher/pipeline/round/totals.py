@@ -30,18 +30,21 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import REMOVED, CountedRun, Progress, delivered_from
 from publisher.model.policy import PublishedJob
-from publisher.model.totals.months import (
+from publisher.model.totals import (
+    Accumulator,
     BlockedMonth,
     FoundJobs,
+    Grouping,
+    GroupPlace,
+    KeyTotal,
+    SummaryGroup,
     left_behind,
     month_name,
+    month_number,
     month_window,
-    row_of,
     rows_with_gone,
     whole_messages,
-    without_usage,
 )
-from publisher.model.totals.summary import Accumulator, Grouping, GroupPlace, KeyTotal, SummaryGroup, month_number
 from publisher.pipeline.round.assemble import make_months
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.reader import whole_window
@@ -381,12 +384,12 @@ class MonthlyTotals:
             return ()
         emptied, orphaned = self._left(state, groups)
         lost = self._lost(state)
-        zeros = [without_usage(group) for group in emptied]
+        zeros = [group.without_usage() for group in emptied]
         by_itself = self._format.takes_zeros and not state.by_settings  # jobs that it lost changed and went elsewhere
         if not orphaned and (by_itself or not (zeros or lost)):
             return [*groups, *zeros]
         by_level = self._format.receiver.keeps_benchmark_values
-        orphaned_and_emptied = (*orphaned, *(row_of(group, by_level=by_level) for group in emptied))
+        orphaned_and_emptied = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
         if not self._accept_key_change:
             self._held.append(
                 BlockedMonth(
@@ -426,7 +429,7 @@ class MonthlyTotals:
             left = left_behind(self._format.receiver_key, left, groups)
             if self._format.takes_zeros:
                 return left, tuple(singles)
-        return (), (*(row_of(group, by_level=there.keeps_benchmark_values) for group in left), *singles)
+        return (), (*(group.row(by_level=there.keeps_benchmark_values) for group in left), *singles)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime

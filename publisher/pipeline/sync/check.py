@@ -20,8 +20,15 @@ from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
-from publisher.model.totals.months import AcceptedChange, month_name, month_window
-from publisher.model.totals.summary import column, month_number, month_number_of, sync_host
+from publisher.model.totals import (
+    AcceptedChange,
+    column,
+    month_name,
+    month_number,
+    month_number_of,
+    month_window,
+    sync_host,
+)
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.grouped import Periods
 from publisher.pipeline.round.reader import whole_window

@@ -21,12 +21,12 @@ from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.target import Target
 from publisher.model.time import Month, Window, epoch, month_of
-from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import (
+from publisher.model.totals import (
     SyncCount,
     ascii_key,
     month_number,
     month_number_of,
+    month_window,
     sync_host,
     year_and_month,
 )

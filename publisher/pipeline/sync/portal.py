@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.errors import UsageError
-from publisher.model.totals.summary import column, month_number_of, sync_host
+from publisher.model.totals import column, month_number_of, sync_host
 
 _NAMES: Final = {
     "month": ("month",),

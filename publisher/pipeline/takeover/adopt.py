@@ -23,8 +23,15 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window, epoch
-from publisher.model.totals.months import InheritedMonth, month_window, row_of
-from publisher.model.totals.summary import Accumulator, KeyTotal, SummaryKey, month_number, sync_host
+from publisher.model.totals import (
+    Accumulator,
+    InheritedMonth,
+    KeyTotal,
+    SummaryKey,
+    month_number,
+    month_window,
+    sync_host,
+)
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import as_jura, as_read_by_jura, jura_selection
@@ -124,7 +131,7 @@ def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
     """Rows by the receiver's key."""
     if left.groups:
         form = summary_format(left.format)
-        return {form.receiver_key(group): row_of(group, by_level=form.grouping.by_level) for group in left.groups}
+        return {form.receiver_key(group): group.row(by_level=form.grouping.by_level) for group in left.groups}
     return {total.key.digest: total for total in left.singles}
 
 

@@ -16,8 +16,7 @@ from typing import Final
 from publisher.formats import receiver_of
 from publisher.model.target import Target
 from publisher.model.time import month_of
-from publisher.model.totals.months import month_window
-from publisher.model.totals.summary import KeyTotal, month_number_of, year_and_month
+from publisher.model.totals import KeyTotal, month_number_of, month_window, year_and_month
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.adopt import by_key, left_by_jura, rows_of
 from publisher.sources.base import Source

@@ -1,5 +1,5 @@
-"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per
-row.
+"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per row; and whole months of
+them: their windows, the rows that would be left behind at the receiver, and the messages that they fill.
 
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
 the first. Groups are therefore made by its own keys, after its own normalisation: texts without
@@ -10,7 +10,8 @@ month and submit host, which APEL compares with what it stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,8 +22,8 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark, Benchmark
-from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
-from publisher.model.time import Month
+from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, plural, receiver_key
+from publisher.model.time import Month, Window, epoch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86_400
@@ -138,6 +139,21 @@ class SummaryGroup(NamedTuple):
     def normalised_cpu_s(self) -> int:
         return rounded(self.normalised_cpu_micro)
 
+    def row(self, *, by_level: bool) -> KeyTotal:
+        """As a row of the receiver, for people. `by_level`: whether its table has a benchmark's value."""
+        level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks) or self.kind
+        text = (
+            f"VO {self.vo or 'None'}, group {self.vo_group or 'None'}, role {self.role or 'None'}, "
+            f"user {self.user or 'None'}, SubmitHost {self.submit_host or 'None'}, {self.infrastructure}, {level}, "
+            f"nodes {self.node_count}, processors {self.cpu_count}"
+        )
+        key = SummaryKey(month=month_number_of(self.year, self.month), digest=b"", text=text, site=self.site)
+        return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
+
+    def without_usage(self) -> SummaryGroup:
+        """The record that empties the row."""
+        return self._replace(jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
+
     def has_begun(self, now: datetime) -> bool:
         """Whether the server surely takes the month for begun; a group that waits for that is complete later."""
         return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
@@ -198,14 +214,7 @@ class Accumulator:
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
-        sums = self._group(
-            month=month_number_of(group.year, group.month),
-            spelling=_texts(group),
-            kind=group.kind,
-            benchmarks=group.benchmarks,
-            nodes=group.node_count,
-            cores=group.cpu_count,
-        )
+        sums = self._group(group_key(self._grouping, group), _texts(group), group.benchmarks)
         sums.jobs += group.jobs
         sums.wall_s += group.wall_s
         sums.cpu_s += group.cpu_s
@@ -247,28 +256,13 @@ class Accumulator:
         texts = (
             where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host, where.infrastructure,
         )  # fmt: skip
-        sums = self._group(
-            month=month,
-            spelling=tuple(ascii_key(text) for text in texts),
-            kind=benchmarks[0].kind,
-            benchmarks=benchmarks,
-            nodes=nodes,
-            cores=cores,
-        )
+        spelling = tuple(ascii_key(text) for text in texts)
+        key = _key(self._grouping, month, spelling, benchmarks[0].kind, benchmarks, nodes, cores)
+        sums = self._group(key, spelling, benchmarks)
         return GroupPlace(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
 
-    def _group(
-        self,
-        *,
-        month: int,
-        spelling: tuple[str, ...],
-        kind: str,
-        benchmarks: tuple[Benchmark, ...],
-        nodes: int,
-        cores: int,
-    ) -> _Sums:
+    def _group(self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]) -> _Sums:
         """The group with that key, made if need be."""
-        key = _key(self._grouping, month, spelling, kind, benchmarks, nodes, cores)
         sums = self._groups.get(key)
         if sums is None:
             sums = self._groups[key] = _Sums(spelling, benchmarks)
@@ -368,39 +362,6 @@ class SyncCount(NamedTuple):
     jobs: int
 
 
-class SyncCounter:
-    """Counts jobs by site, submit host and month of their end, as the server keys them."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[int, str, str], tuple[tuple[str, str], int]] = {}
-
-    def add(self, job: PublishedJob) -> None:
-        """Count a job that its format admits. Raises: Unfit when it ended in no calendar month."""
-        self._add(month_number(job.ended_at), ascii_key(job.where.site), ascii_key(job.where.receiver_host), 1)
-
-    def add_count(self, count: SyncCount) -> None:
-        """Count what was counted before, such as the jobs that an earlier publisher delivered."""
-        self._add(
-            month_number_of(count.year, count.month), ascii_key(count.site), ascii_key(count.submit_host), count.jobs
-        )
-
-    def merge(self, other: SyncCounter) -> None:
-        for count in other.counts():
-            self.add_count(count)
-
-    def counts(self) -> Iterator[SyncCount]:
-        """All counts, by month, site and submit host."""
-        for key in sorted(self._counts):
-            (site, host), jobs = self._counts[key]
-            year, month = year_and_month(key[0])
-            yield SyncCount(site=site, submit_host=host, year=year, month=month, jobs=jobs)
-
-    def _add(self, month: int, site: str, host: str, jobs: int) -> None:
-        key = (month, column(site), column(host))
-        spelling, counted = self._counts.get(key, ((site, host), 0))
-        self._counts[key] = (min(spelling, (site, host)), counted + jobs)
-
-
 class SummaryKey(NamedTuple):
     """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people.
 
@@ -420,3 +381,113 @@ class KeyTotal(NamedTuple):
     jobs: int
     wall_s: int
     cpu_s: int
+
+
+class BlockedMonth(NamedTuple):
+    """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose.
+
+    `was` is the format in which it was sent as totals, where single records would count beside them. `emptied`: nothing
+    would stay, because a record of zeros goes out under the key of each of those rows.
+    """
+
+    month: int
+    orphaned: tuple[KeyTotal, ...]
+    lost_jobs: int
+    was: str = ""
+    emptied: bool = False
+
+    @property
+    def name(self) -> str:
+        return month_name(self.month)
+
+
+class InheritedMonth(NamedTuple):
+    """What another publisher left of a month at the receiver: totals, or single records by the rows that they make there."""
+
+    month: int
+    format: str
+    groups: tuple[SummaryGroup, ...]
+    singles: tuple[KeyTotal, ...]
+    hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
+
+
+class AcceptedChange(NamedTuple):
+    """Rows of a month that an administrator let stay at the receiver, without their digests, and jobs that it lost."""
+
+    month: int
+    accepted_at: datetime
+    rows: tuple[KeyTotal, ...]
+    lost_jobs: int
+
+
+def month_name(number: int) -> str:
+    """As people write it: 2026-09."""
+    year, month = year_and_month(number)
+    return f"{year}-{month:02}"
+
+
+def gone_lines(gone: Mapping[str, int]) -> list[str]:
+    """Months of totals with delivered jobs that nobody can count again."""
+    return [
+        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the accounting data (removed there, "
+        "or restarted since); the rows with such jobs keep their totals"
+        for month, jobs in gone.items()
+    ]
+
+
+def month_window(number: int) -> Window:
+    """The end times of a month, by its number (12 x year + month - 1), UTC."""
+    year, month = year_and_month(number)
+    following = year_and_month(number + 1)
+    return Window(start=epoch(Month(year, month).start), end=epoch(Month(*following).start))
+
+
+def left_behind(
+    key: Callable[[SummaryGroup], object], accepted: Iterable[SummaryGroup], new: Iterable[SummaryGroup]
+) -> list[SummaryGroup]:
+    """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
+    replaced = {key(group) for group in new}
+    return [group for group in accepted if key(group) not in replaced]
+
+
+class FoundJobs(NamedTuple):
+    """The counted jobs of a month that are in the accounting data, in groups: as they were counted, and changed since."""
+
+    unchanged: Sequence[SummaryGroup]
+    changed: Sequence[SummaryGroup]
+
+
+def rows_with_gone(
+    key: Callable[[SummaryGroup], object], counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
+) -> Sequence[SummaryGroup] | None:
+    """A month of which so many counted jobs are gone from the accounting data, each row as it was counted or as it is found.
+
+    As it is found is a row that has as many jobs as were counted in it. One that lacks jobs, or has more of them, stays as it
+    was counted: which of its jobs are gone, and which changed their row, is not known. None where the jobs do not add up.
+    """
+    here: Counter[object] = Counter()
+    for group in (*found.unchanged, *found.changed):
+        here[key(group)] += group.jobs
+    were = {key(group): group.jobs for group in counted}
+    if sum(were.values()) - sum(here.values()) != gone:
+        return None
+    as_found = {at for at, jobs in were.items() if here[at] == jobs}
+    kept = [group for group in counted if key(group) not in as_found]
+    return kept + [group for group in (*found.unchanged, *found.changed) if key(group) in as_found]
+
+
+def whole_messages(
+    rendered: Iterable[tuple[int, SummaryGroup, bytes]], *, most_records: int, most_bytes: int, between: int
+) -> Iterator[Sequence[tuple[int, SummaryGroup, bytes]]]:
+    """Rendered groups in order, cut into messages that keep both limits; `most_records` 0 is none by count."""
+    batch: list[tuple[int, SummaryGroup, bytes]] = []
+    size = 0
+    for one in rendered:
+        more = len(one[2]) + between
+        if batch and (size + more > most_bytes or (most_records and len(batch) >= most_records)):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += more
+    if batch:
+        yield batch
