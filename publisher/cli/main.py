@@ -11,17 +11,13 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from functools import partial
+from typing import Final, NoReturn, TextIO
 
-from publisher.cli.commands import Context, command
+from publisher.cli.commands import Context, command, load_site
 from publisher.cli.logs import error_line, log, set_up_logging
 from publisher.cli.parser import parser, verbosity
 from publisher.model.errors import BUG, Later, LedgerError, PublisherError
-
-if TYPE_CHECKING:
-    from publisher.cli.site import LiveSite
 
 # A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 % of it (perf).
 CYCLES_AFTER: Final = 20_000
@@ -58,7 +54,7 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         if given.command is None:
             command_line.print_help()
             return 0
-        context = Context(load=lambda: _site(given.config, stop), stop=stop)
+        context = Context(load=partial(load_site, given.config, stop), stop=stop)
         return command(given.command).load().run(given, context)
     except PublisherError as error:
         error_line(str(error))
@@ -75,12 +71,6 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return _cannot_print(error) if _is_of_output(error) else _bug(error)
     except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
         return _bug(error)
-
-
-def _site(path: Path, stop: threading.Event) -> LiveSite:
-    """Loaded when a command asks for it, as the commands are. Raises: ConfigError."""
-    made: LiveSite = import_module("publisher.cli.site").configured_site(path, stop)
-    return made
 
 
 def _bug(error: Exception) -> int:

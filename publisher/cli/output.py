@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
 from typing import Any, Final, TextIO, TypeVar
+from unicodedata import east_asian_width
 
 from publisher.model.job import Epoch
 
@@ -68,10 +69,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A plain table on a pipe. On a terminal a drawn one, or a plain one; where that is too wide too, a block a row."""
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
+    widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     room = get_terminal_size().columns
-    if out.isatty() and sum(widths) + _FRAME * len(widths) + 1 <= room:
-        _print_drawn(columns, rows, out)
+    drawable = out.isatty() and (out.encoding or "").lower().startswith("utf")
+    if drawable and sum(widths) + _FRAME * len(widths) + 1 <= room:
+        _print_drawn(columns, rows, widths, out)
     elif not rows or not out.isatty() or sum(widths) + 2 * (len(widths) - 1) <= room:
         _print_plain([columns, *rows], widths, out)
     else:
@@ -80,18 +82,29 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
     for row in rows:
-        out.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+        cells = (text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True))
+        out.write("  ".join(cells).rstrip() + "\n")
 
 
-def _print_drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _print_drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
+    """In a frame of box-drawing characters."""
 
-    table = Table(*columns)
+    def line(ends: str, cells: Iterable[str], between: str, fill: str = " ") -> None:
+        padded = [f"{fill}{cell}{fill * (width - _width(cell) + 1)}" for cell, width in zip(cells, widths, strict=True)]
+        out.write(ends[0] + between.join(padded) + ends[1] + "\n")
+
+    empty = [""] * len(widths)
+    line("┏┓", empty, "┳", "━")
+    line("┃┃", columns, "┃")
+    line("┡┩", empty, "╇", "━")
     for row in rows:
-        table.add_row(*(Text(text) for text in row))
-    Console(file=out).print(table)
+        line("││", row, "│")
+    line("└┘", empty, "┴", "─")
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal: letters of East Asian scripts take two."""
+    return len(text) + sum(east_asian_width(letter) in "WF" for letter in text)
 
 
 def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from publisher.cli.outcomes import ticket
+from publisher.cli.commands.publish import ticket
 from publisher.ledger.contract import Hold, Ledger, impatient
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from publisher.cli import outcomes as told
+from publisher.cli.commands import publish as told
 from publisher.cli.commands.republish import plan_lines
 from publisher.model import time
 from publisher.pipeline.republish.plan import RepublishRequest, plan

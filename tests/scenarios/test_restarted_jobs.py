@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from publisher.cli.outcomes import notes
+from publisher.cli.commands.publish import notes
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
 from publisher.model.message import REMOVED, Progress

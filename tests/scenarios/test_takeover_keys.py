@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from publisher.cli.outcomes import ticket
+from publisher.cli.commands.publish import ticket
 from publisher.ledger.contract import Hold
 from publisher.model.time import epoch, iso
 from publisher.pipeline import status as operations

@@ -1,4 +1,6 @@
-"""The commands, a line each. A command's module is loaded when the command is used, so that no other pays for it."""
+"""The commands, a line each. A command's module is loaded when the command is used, and what that needs to do its work when
+it runs: no other command pays for it, and the manual is built without the libraries.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:  # the command line is read without what its commands need
     from publisher.cli.site import LiveSite
@@ -86,3 +89,14 @@ COMMANDS: Final = (
 def command(name: str) -> Command:
     """The command of that name. Raises: KeyError."""
     return {one.name: one for one in COMMANDS}[name]
+
+
+def load_part(name: str) -> Any:
+    """A module of the package that a command needs when it runs, but not for its options. Raises: ImportError."""
+    return import_module(f"publisher.{name}")
+
+
+def load_site(path: Path, stop: threading.Event) -> LiveSite:
+    """The site of a configuration file. Raises: ConfigError."""
+    site: LiveSite = load_part("cli.site").configured_site(path, stop)
+    return site

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from publisher.cli import nagios, progress
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.nagios import nagios_line, performance
 from publisher.cli.output import Json, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
@@ -68,8 +68,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
     """What doctor finds; a configuration that does not load is a finding too."""
-    from publisher.doctor.examination import examine  # the manual is built where there is no cryptography
-
     try:
         site = context.load()
     except ConfigError as error:
@@ -81,6 +79,7 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
     with progress.stages(quiet=arguments.quiet or arguments.json or arguments.nagios) as stages:
+        examine: Callable[..., Diagnosis] = load_part("doctor.examination").examine
         return examine(site, site.settings, host, targets=arguments.target, begins=stages.begins)
 
 

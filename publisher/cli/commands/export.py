@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.filters import add_filters, job_filter
+from publisher.cli.commands.stats import add_filters, job_filter
 from publisher.cli.logs import notice
 from publisher.cli.output import print_csv, print_table
 from publisher.cli.site import incomplete

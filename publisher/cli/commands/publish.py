@@ -1,13 +1,27 @@
-"""`publish`: one regular round."""
+"""`publish`: one regular round; and how results of rounds are shown, also by republish, sync and the daemon."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from publisher.cli import outcomes, progress
+from publisher.cli import progress
 from publisher.cli.commands import Context
+from publisher.cli.logs import log_trouble
+from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets, count
+from publisher.formats import receiver_of
+from publisher.model.rates import wall_text
+from publisher.model.target import Target
+from publisher.model.text import plural
+from publisher.model.totals import BlockedMonth, gone_lines
 from publisher.pipeline import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import Site
+from publisher.pipeline.takeover.lost_jobs import LostJobs
+
+_COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,4 +51,144 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             limit=arguments.limit,
             accept_key_change=arguments.accept_key_change,
         )
-    return outcomes.print_outcomes(arguments, site, ended)
+    return print_outcomes(arguments, site, ended)
+
+
+def print_outcomes(
+    arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome], targets: Sequence[Target] | None = None
+) -> int:
+    """Print what came of the rounds to targets, by default those of the site. Returns the exit status of all of them."""
+    receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
+    shadows = {target.name for target in site.targets if target.shadow}
+    outcomes = [
+        replace(outcome, shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
+        for outcome in outcomes
+    ]
+    for outcome in outcomes:
+        log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    print_result(
+        outcomes,
+        as_json,
+        lambda lines: _as_text(site.name, receivers, lines, dry_run=arguments.dry_run),
+        in_json=arguments.json,
+    )
+    return publish.exit_status(outcomes)
+
+
+def as_json(outcomes: Sequence[Outcome]) -> Json:
+    return {
+        "targets": {
+            outcome.target: {
+                "messages": outcome.messages,
+                "records": outcome.records,
+                "bytes": outcome.bytes,
+                "quarantined": outcome.quarantined,
+                "shed": outcome.shed,
+                "kept": outcome.kept,
+                "arex_default_benchmarks": outcome.arex_default_benchmarks,
+                "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
+                "arex_default_queues": sorted(outcome.arex_default_wall_s),
+                "warnings": dict(outcome.warnings),
+                "outcome": outcome.outcome,
+                "reason": outcome.reason or None,
+                "shadow": outcome.shadow,
+                "held": [_held_json(month) for month in outcome.held],
+                "gone": dict(outcome.gone),
+                "lost": None if outcome.lost is None else _lost_json(outcome.lost),
+            }
+            for outcome in outcomes
+        },
+        "exit": publish.exit_status(outcomes),
+    }
+
+
+def _held_json(held: BlockedMonth) -> Json:
+    return {
+        "month": held.name,
+        "lost_jobs": held.lost_jobs,
+        "emptied": held.emptied,
+        "stale": [
+            {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
+            for total in held.orphaned
+        ],
+    }
+
+
+def _lost_json(lost: LostJobs) -> Json:
+    return {
+        "certain": lost.certain,
+        "perhaps": lost.perhaps,
+        "jobs": [
+            {"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain} for one in lost.jobs
+        ],
+    }
+
+
+def _as_text(site: str, receivers: Mapping[str, str], outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
+    yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
+    for outcome in outcomes:
+        for note in [*notes(outcome), *ticket(site, receivers[outcome.target], outcome)]:
+            yield from note.split("\n")
+    if dry_run:
+        yield "dry run: nothing was sent or recorded"
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    counts = (outcome.messages, outcome.records, outcome.bytes, outcome.quarantined)
+    return (outcome.target, outcome.outcome, *(f"{count:,}" for count in counts))
+
+
+def _odd(outcome: Outcome) -> str:
+    odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
+    return f"{'sent anyway' if outcome.messages else 'counted'}, but odd: {odd}"
+
+
+def notes(outcome: Outcome) -> list[str]:
+    """What an administrator must know of a round in addition to its counts."""
+    lines = []
+    if outcome.shadow:
+        lines.append(f"{outcome.target}: shadow target: everything was done and recorded, but nothing was sent")
+    if outcome.lost is not None:
+        lines += outcome.lost.lines
+    if outcome.reason:
+        lines.append(f"{outcome.target}: {outcome.reason}")
+    if outcome.quarantined:
+        lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+    if outcome.warnings:
+        lines.append(f"{outcome.target}: {_odd(outcome)}; `publisher explain JOB` shows why")
+    if outcome.shed:
+        lines.append(
+            f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"
+        )
+    if outcome.kept:
+        lines.append(
+            f"{outcome.target}: {outcome.kept} changed after delivery; "
+            "the receiver accepts no corrections and keeps the first version"
+        )
+    lines += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
+    if outcome.arex_default_benchmarks:
+        which = f"{outcome.arex_default_benchmarks:,} records with {wall_text(outcome.arex_default_wall_s)}"
+        lines.append(
+            f"{outcome.target}: {which} carry HEPSPEC:1.0, which A-REX writes where no benchmark is configured; set one in "
+            "arc.conf, or records.distrust_default with records.benchmark here"
+        )
+    return lines
+
+
+def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
+    """What to write to the accounting team, so that they delete the rows that would stay behind."""
+    orphaned = [(held.name, total) for held in outcome.held if not held.emptied for total in held.orphaned]
+    if not orphaned:
+        return []
+    lines = [
+        "",
+        f"Text for a ticket to the {receiver} team, to be sent before --accept-key-change ({outcome.target}):",
+        "",
+        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in orphaned))} under other keys.",
+        "  Please delete these rows, which the new ones do not replace:",
+    ]
+    lines += [
+        f"  {month}: {total.key.text}: {plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
+        for month, total in orphaned
+    ]
+    return [*lines, ""]

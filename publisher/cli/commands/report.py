@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 from publisher.cli import progress
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import add_window
@@ -90,7 +89,7 @@ def _is_page(arguments: argparse.Namespace) -> bool:
 def _page_maker() -> Callable[[Report], Iterator[str]]:
     """Looked for before minutes of reading: its libraries need not be installed. Raises: ConfigError."""
     try:
-        maker: Callable[[Report], Iterator[str]] = import_module("publisher.reporting.html.page").page
+        maker: Callable[[Report], Iterator[str]] = load_part("reporting.html.page").page
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in ("jinja2", "matplotlib", "markupsafe"):
             raise ConfigError(_NEEDED.format(module=error.name)) from error

@@ -11,8 +11,9 @@ from hashlib import sha256
 from typing import Any
 
 from publisher import config
-from publisher.cli import outcomes, progress
+from publisher.cli import progress
 from publisher.cli.commands import Context
+from publisher.cli.commands.publish import print_outcomes
 from publisher.cli.logs import error_line, notice
 from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count
 from publisher.cli.site import LiveSite
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         report.expect(sum(plan.records or plan.jobs for plan in plans))
         ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
     requested = [planning.as_requested(target, request) for target in targets]
-    return outcomes.print_outcomes(arguments, site, ended, requested)
+    return print_outcomes(arguments, site, ended, requested)
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from publisher.cli import outcomes, progress
-from publisher.cli.commands import Context
+from publisher.cli import progress
+from publisher.cli.commands import Context, load_part
+from publisher.cli.commands.publish import notes
 from publisher.cli.logs import log, log_trouble
 from publisher.pipeline.daemon.systemd import ServiceManager
 from publisher.pipeline.round.outcome import Outcome
@@ -35,16 +37,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     Raises: ConfigError, LedgerError when it cannot begin.
     """
-    from publisher.pipeline.daemon.daemon import Daemon  # the manual is built where there is no APScheduler
-
+    daemon = load_part("pipeline.daemon.daemon")
     with _signals_wait():
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
             site = follow(context.load())
-            Daemon(
+            daemon.Daemon(
                 site,
                 load=lambda: follow(context.load()),
-                next_command=_next_command,
+                next_command=partial(_next_command, daemon.DaemonCommand),
                 stop=context.stop,
                 manager=ServiceManager(site.environment),
                 observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
@@ -61,9 +62,8 @@ def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
 
         def follow(site: Site) -> Site:
             if site.metrics is not None and not endpoints:
-                from publisher.reporting.metrics.exporter import MetricsEndpoint  # its library need not be installed
-
-                endpoints.append(opened.enter_context(closing(MetricsEndpoint())))
+                endpoint_type = load_part("reporting.metrics.exporter").MetricsEndpoint  # its library may be missing
+                endpoints.append(opened.enter_context(closing(endpoint_type())))
             for endpoint in endpoints:
                 endpoint.follow(site)
             return site
@@ -83,13 +83,11 @@ def _signals_wait() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _next_command(seconds: float) -> DaemonCommand | None:
-    from publisher.pipeline.daemon.daemon import DaemonCommand
-
+def _next_command(commands: type[DaemonCommand], seconds: float) -> DaemonCommand | None:
     asked = signal.sigtimedwait(_SIGNALS, seconds)
     if asked is None:
         return None
-    return DaemonCommand.RELOAD if asked.si_signo == signal.SIGHUP else DaemonCommand.STOP
+    return commands.RELOAD if asked.si_signo == signal.SIGHUP else commands.STOP
 
 
 def _lead_foreign_logs() -> None:
@@ -113,5 +111,5 @@ def _log_outcome(outcome: Outcome) -> None:
         f"{outcome.bytes:,}",
         f"{outcome.quarantined:,}",
     )
-    for note in outcomes.notes(replace(outcome, reason="")):  # the reason was logged above
+    for note in notes(replace(outcome, reason="")):  # the reason was logged above
         log.info("%s", note)

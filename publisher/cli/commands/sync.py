@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from publisher.cli import outcomes, progress
+from publisher.cli import progress
 from publisher.cli.commands import Context
+from publisher.cli.commands.publish import print_outcomes
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets
 from publisher.cli.site import LiveSite, incomplete
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _check(arguments, site, targets, months)
     with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
         ended = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
-    return outcomes.print_outcomes(arguments, site, ended)
+    return print_outcomes(arguments, site, ended)
 
 
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
