@@ -41,7 +41,7 @@ LIBRARIES = {
     "cryptography": ("transports/credentials", "transports/sgas/dn.py"),
     "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
     "yaml": ("config",),
-    "apscheduler": ("config/cron.py", "pipeline/daemon"),
+    "apscheduler": ("config/cron.py", "pipeline/daemon.py"),
     "jinja2": ("reporting/html",),
     "matplotlib": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),

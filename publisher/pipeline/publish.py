@@ -1,30 +1,65 @@
-"""`publish`: one regular round of every target that is due. Nothing here prints."""
+"""`publish` and `sync`: one regular round of every target that is due, or its job counts. Nothing here prints.
+
+A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and one attempt more: 13
+minutes with the default options. Whoever came after it in the file would wait as long, in every round. So each target gets a
+thread, with a ledger and a source of its own: a connection of SQLite belongs to one thread, and a target's rows in the ledger
+to one publisher (its lock). The only thing that two of them share is the ledger's file, whose transactions take milliseconds.
+What one target raises is its own outcome.
+
+A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python delivers only between two steps
+of its own, and a wait for SQLite's locks is one step.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
 from publisher.model.target import Target
-from publisher.pipeline.parallel import for_each_target
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, with_missing_databases
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose
 from publisher.pipeline.sync import counts
 from publisher.pipeline.takeover import adopt
-from publisher.pipeline.takeover.lost_jobs import LostJobs
+from publisher.pipeline.takeover.jura import LostJobs
 from publisher.sources.base import Source
+from publisher.transports.background import BackgroundTask
 
 log = logging.getLogger("publisher")
 
 # A timer is never on the second: a target is due a little before its time is up.
 _EARLY = timedelta(minutes=5)
+
+
+Work = Callable[[Target, Source, Ledger], Outcome]
+
+
+def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False) -> list[Outcome]:
+    """What came of the work on each target, in their order. `work` sees to it that trouble is an outcome.
+
+    Raises: LedgerError, SourceError for what concerns all targets.
+    """
+    with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
+        if not site.parallel:
+            return [work(target, source, ledger) for target in targets]
+        # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
+        begun = [BackgroundTask(partial(_in_thread, site, target, work, dry_run=dry_run)) for target in targets]
+        return [one.result() for one in begun]
+
+
+def _in_thread(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
+    try:
+        with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
+            return work(target, source, ledger)
+    except PublisherError as error:
+        return broken_off(target.name, error)
 
 
 def publish(
@@ -74,6 +109,25 @@ def publish(
             for target in chosen:
                 after_round(site, broken_off(target.name, error))
         raise
+
+
+def sync(
+    site: Site, targets: Sequence[Target], observer: Observer, *, months: int | None, dry_run: bool
+) -> list[Outcome]:
+    """Tell the counts of the last months (None: of all). One target's trouble never stops another.
+
+    Raises: LedgerError, SourceError.
+    """
+
+    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+        try:
+            live = site.live(target, dry_run=dry_run)
+            with closing(live.transport):
+                return counts.send_counts(site, target, live, source, ledger, observer, months=months)
+        except PublisherError as error:
+            return broken_off(target.name, error)
+
+    return for_each_target(site, targets, work, dry_run=dry_run)
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:

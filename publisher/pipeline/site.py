@@ -40,7 +40,7 @@ class ProcessEnvironment:
     """Everything that is not in the configuration and changes from run to run.
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
-    time (`pipeline/parallel.py`), rather than one after the other.
+    time (`pipeline/publish.py`), rather than one after the other.
     """
 
     environment: Mapping[str, str]

@@ -61,16 +61,15 @@ OF_OTHERS: Final = (
     "publisher.reporting.html",
     "publisher.reporting.report",
     "publisher.pipeline.republish.run",
-    "publisher.pipeline.daemon.daemon",
+    "publisher.pipeline.daemon",
     "publisher.config.cron",
     "publisher.cli.commands.run",
-    "publisher.pipeline.takeover.compare",
     "publisher.sources.statistics",
     "publisher.reporting.statistics",
     "publisher.reporting.usage",
 )
 OF_A_ROUND: Final = (
-    "publisher.pipeline.parallel",
+    "publisher.pipeline.publish",
     "publisher.pipeline.round.batches",
     "publisher.transports.ams.transport",
     "publisher.pipeline.round.sender",

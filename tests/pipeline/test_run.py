@@ -26,8 +26,7 @@ import yaml
 from publisher import config
 from publisher.cli.progress import ProgressReport
 from publisher.cli.site import LiveSite
-from publisher.pipeline.daemon import systemd
-from publisher.pipeline.daemon.daemon import Daemon, DaemonCommand
+from publisher.pipeline.daemon import Daemon, DaemonCommand, ServiceManager
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment, Site
 from tests.arex_databases import SampleJob, Writer, generate
@@ -208,14 +207,14 @@ def test_systemd_is_told(site: SiteUnderTest) -> None:
 
 def test_the_watchdog_of_another_process_is_none_of_ours() -> None:
     asked = {"WATCHDOG_USEC": "200000"}
-    assert systemd.ServiceManager(asked).alive_every_s == 0.1
-    assert systemd.ServiceManager(asked | {"WATCHDOG_PID": str(os.getpid())}).alive_every_s == 0.1
-    assert systemd.ServiceManager(asked | {"WATCHDOG_PID": "1"}).alive_every_s is None
+    assert ServiceManager(asked).alive_every_s == 0.1
+    assert ServiceManager(asked | {"WATCHDOG_PID": str(os.getpid())}).alive_every_s == 0.1
+    assert ServiceManager(asked | {"WATCHDOG_PID": "1"}).alive_every_s is None
 
 
 def test_what_is_told_is_one_line_and_told_once(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "socket"))
-    service = systemd.ServiceManager({"NOTIFY_SOCKET": manager.address})
+    service = ServiceManager({"NOTIFY_SOCKET": manager.address})
     for _ in range(2):
         service.status("egi\nREADY=1  " + "x" * 1000)
     service.stopping()
@@ -226,7 +225,7 @@ def test_what_is_told_is_one_line_and_told_once(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_is_gone_is_complained_of_once(tmp_path: Path, logged: Logged) -> None:
-    service = systemd.ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
     service.ready()
     service.alive()
     assert sum("cannot notify systemd" in line for line in logged.lines) == 1
@@ -397,7 +396,7 @@ class InThread:
         self.outcomes: list[Outcome] = []
         self.looks = 0
         self.wishes: SimpleQueue[DaemonCommand] = SimpleQueue()
-        self.manager = systemd.ServiceManager(environment or {})
+        self.manager = ServiceManager(environment or {})
         self.daemon = Daemon(
             site,
             load=lambda: site,

@@ -26,7 +26,7 @@ from publisher.pipeline import status as standing
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
-from publisher.pipeline.sync import check, counts
+from publisher.pipeline.sync import check
 from publisher.transports.base import Receipt, Step, Transport, Verdict
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables
@@ -323,7 +323,7 @@ class World:
     def sync(self, faults: Iterable[str] = ()) -> Outcome | None:
         site = self.site()
         return self._round(
-            faults, lambda: counts.sync(site, site.settings.targets, Steps(), months=None, dry_run=False)
+            faults, lambda: commands.sync(site, site.settings.targets, Steps(), months=None, dry_run=False)
         )
 
     def differences(self) -> list[str]:

@@ -22,7 +22,7 @@ from publisher.config.from_arc.targets import Draft
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
-from publisher.pipeline.takeover.lost_jobs import Watermark, look_for_lost, report
+from publisher.pipeline.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.arex.source import Options, create, writing_order
 

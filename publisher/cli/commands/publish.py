@@ -19,7 +19,7 @@ from publisher.model.totals import BlockedMonth, gone_lines
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
-from publisher.pipeline.takeover.lost_jobs import LostJobs
+from publisher.pipeline.takeover.jura import LostJobs
 
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 

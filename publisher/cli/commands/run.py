@@ -17,12 +17,11 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.publish import notes
 from publisher.cli.logs import log, log_trouble
-from publisher.pipeline.daemon.systemd import ServiceManager
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 
 if TYPE_CHECKING:
-    from publisher.pipeline.daemon.daemon import DaemonCommand
+    from publisher.pipeline.daemon import DaemonCommand
     from publisher.reporting.metrics.exporter import MetricsEndpoint
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -37,7 +36,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     Raises: ConfigError, LedgerError when it cannot begin.
     """
-    daemon = load_part("pipeline.daemon.daemon")
+    daemon = load_part("pipeline.daemon")
     with _signals_wait():
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 load=lambda: follow(context.load()),
                 next_command=partial(_next_command, daemon.DaemonCommand),
                 stop=context.stop,
-                manager=ServiceManager(site.environment),
+                manager=daemon.ServiceManager(site.environment),
                 observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
                 report=_log_outcome,
             ).serve()

@@ -18,13 +18,13 @@ from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import AcceptedChange, KeyTotal, year_and_month
+from publisher.pipeline import publish
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
-from publisher.pipeline.sync import counts as syncing
 from publisher.pipeline.sync.check import Compared
 from publisher.pipeline.sync.portal import EVERY_HOST
-from publisher.pipeline.takeover import compare
-from publisher.pipeline.takeover.compare import ComparedMonth
+from publisher.pipeline.takeover import adopt
+from publisher.pipeline.takeover.adopt import ComparedMonth
 
 _COLUMNS = (
     "target",
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.check:
         return _check(arguments, site, targets, months)
     with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
-        ended = syncing.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
+        ended = publish.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
     return print_outcomes(arguments, site, ended)
 
 
@@ -117,7 +117,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
         accepted=check.accepted(site, targets, months=months),
-        shadows=compare.compare(site, targets, months=months),
+        shadows=adopt.compare(site, targets, months=months),
         incomplete=incomplete(site),
     )
     print_result(found, _as_json, _as_text, in_json=arguments.json)

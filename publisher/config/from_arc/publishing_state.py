@@ -5,7 +5,7 @@ ARC keeps one row a target in `publishing.db`: the latest end time of what it pu
 
 - those are published that were in the accounting database, complete, when their run came;
 - those are lost that were written there later: jobs of the very same second, and late rows
-  (see `pipeline/takeover/lost_jobs.py`).
+  (see `pipeline/takeover/jura.py`).
 
 Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
 because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by

@@ -17,7 +17,7 @@ from publisher.ledger.sqlite import schema
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.model.errors import LedgerError
 
-# Several targets share the file (pipeline/parallel.py), each with a transaction before and after every message.
+# Several targets share the file (pipeline/publish.py), each with a transaction before and after every message.
 _WAIT_S: Final = 120.0
 # Nobody who writes is in the way of those who only read, unless somebody took the file for himself: that is their answer.
 _READER_WAIT_S: Final = 2.0

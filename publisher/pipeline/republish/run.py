@@ -18,7 +18,7 @@ from publisher.model.errors import PublisherError, RecordError
 from publisher.model.target import Target
 from publisher.model.totals import BlockedMonth, KeyTotal
 from publisher.pipeline.guards import keys
-from publisher.pipeline.parallel import for_each_target
+from publisher.pipeline.publish import for_each_target
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_requested, numbers
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, held_reason
 from publisher.pipeline.round.round import Observer, Round

@@ -14,7 +14,7 @@ from publisher.pipeline.round.sender import RoundCounters
 from publisher.transports.base import Receipt, Verdict
 
 if TYPE_CHECKING:  # once in the life of a target
-    from publisher.pipeline.takeover.lost_jobs import LostJobs
+    from publisher.pipeline.takeover.jura import LostJobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

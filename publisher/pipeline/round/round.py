@@ -21,8 +21,8 @@ from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import Missing, look_for_databases
+from publisher.pipeline.guards.keys import NoCollisions, collisions
 from publisher.pipeline.round.batches import JobBatches
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import counter_for

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Final
 
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
 from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage
-from publisher.model.errors import PublisherError
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.target import Target
@@ -31,9 +29,8 @@ from publisher.model.totals import (
     year_and_month,
 )
 from publisher.pipeline.guards.databases import missing_databases
-from publisher.pipeline.parallel import for_each_target
 from publisher.pipeline.round.decision import Decider, Publish
-from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
+from publisher.pipeline.round.outcome import Outcome, concluded
 from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.round.round import Observer
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
@@ -48,25 +45,6 @@ _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 
 HostMonth = tuple[int, str]
-
-
-def sync(
-    site: Site, targets: Sequence[Target], observer: Observer, *, months: int | None, dry_run: bool
-) -> list[Outcome]:
-    """Tell the counts of the last months (None: of all). One target's trouble never stops another.
-
-    Raises: LedgerError, SourceError.
-    """
-
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
-        try:
-            live = site.live(target, dry_run=dry_run)
-            with closing(live.transport):
-                return send_counts(site, target, live, source, ledger, observer, months=months)
-        except PublisherError as error:
-            return broken_off(target.name, error)
-
-    return for_each_target(site, targets, work, dry_run=dry_run)
 
 
 def after_round(

@@ -1,19 +1,23 @@
-"""Taking over from jura-ng (`jura_until`): which jobs it missed, and which rows it left at the
-receiver.
+"""Taking over from jura-ng (`jura_until`), and comparing a shadow with it (`sync --check`).
 
-jura-ng keeps one time per target, the latest end that it published. Jobs written to the accounting
-data behind that are lost unless somebody looks for them, which happens once, before the first
-round. The months that it sent in part are sent whole by us: where its rows had other keys than
-ours, they would stay and count twice. So those rows are worked out and recorded in the ledger as
-accepted by the receiver. From then on the key guard treats them like rows of our own.
+jura-ng keeps one time per target, the latest end that it published. Jobs written to the accounting data behind that are lost
+unless somebody looks for them, which happens once, before the first round. The months that it sent in part are sent whole by
+us: where its rows had other keys than ours, they would stay and count twice. So those rows are worked out and recorded in the
+ledger as accepted by the receiver. From then on the key guard treats them like rows of our own.
+
+What a shadow would have at the receiver is worked out from the same rows as what jura-ng has there. Equal keys with equal
+numbers replace each other when `shadow` is removed; a key that only one of the two has would count beside the other's.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
@@ -22,20 +26,31 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection, Target
-from publisher.model.time import Window, epoch
+from publisher.model.time import Window, epoch, month_of
 from publisher.model.totals import (
     Accumulator,
     InheritedMonth,
     KeyTotal,
     SummaryKey,
     month_number,
+    month_number_of,
     month_window,
     sync_host,
+    year_and_month,
 )
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.site import Site
-from publisher.pipeline.takeover.jura import as_jura, as_read_by_jura, jura_selection
-from publisher.pipeline.takeover.lost_jobs import LostJob, LostJobs, Search, Watermark, look_for_lost, report
+from publisher.pipeline.takeover.jura import (
+    LostJob,
+    LostJobs,
+    Search,
+    Watermark,
+    as_jura,
+    as_read_by_jura,
+    jura_selection,
+    look_for_lost,
+    report,
+)
 from publisher.sources.base import Source
 
 
@@ -180,3 +195,73 @@ def _lost_jobs(search: Search) -> LostJobs:
         ),
         lines=tuple(report(search)),
     )
+
+
+_EARLIEST: Final = 12 * 1970
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """A row of the receiver that is not the same on both sides. None where one has no such key."""
+
+    row: str
+    ours: KeyTotal | None
+    theirs: KeyTotal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedMonth:
+    """A month of a shadow: how many rows are on both sides with equal numbers, and those that are not."""
+
+    target: str
+    month: int
+    format: str  # ours
+    their_format: str
+    equal: int
+    different: tuple[ComparedRow, ...]
+
+    @property
+    def month_name(self) -> str:
+        year, month = year_and_month(self.month)
+        return f"{year}-{month:02}"
+
+
+def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> list[ComparedMonth]:
+    """The shadows of jura-ng among the targets (`jura_format`), month by month, where they go to APEL. Raises: SourceError."""
+    now = site.clock()
+    this = month_of(now)
+    last = month_number_of(this.year, this.month)
+    first = _EARLIEST if months is None else last - months + 1
+    shadows = [one for one in targets if one.shadow and one.jura_format and receiver_of(one.format).sync_format]
+    with closing(site.source()) as source:
+        return [
+            _compared(target, number, source, now)
+            for target in shadows
+            for number in range(first, last + 1)
+            if source.count(month_window(number))
+        ]
+
+
+def _compared(target: Target, number: int, source: Source, now: datetime) -> ComparedMonth:
+    selection = target.selection(month_window(number))
+    ours = by_key(rows_of(selection, target.policy, target.format, number, source, now))
+    left = left_by_jura(target, number, None, source, now)
+    theirs = by_key(left)
+    every = {**theirs, **ours}
+    different = [
+        ComparedRow(row=total.key.text, ours=ours.get(key), theirs=theirs.get(key))
+        for key, total in every.items()
+        if _numbers(ours.get(key)) != _numbers(theirs.get(key))
+    ]
+    return ComparedMonth(
+        target=target.name,
+        month=number,
+        format=target.format,
+        their_format=left.format,
+        equal=len(every) - len(different),
+        different=tuple(sorted(different, key=lambda one: one.row)),
+    )
+
+
+def _numbers(total: KeyTotal | None) -> tuple[int, int, int] | None:
+    return None if total is None else (total.jobs, total.wall_s, total.cpu_s)

@@ -1,1 +1,0 @@
-"""`run`: rounds on the targets' own timetables."""
