@@ -136,7 +136,7 @@ def test_nothing_starts_a_process(path: Path) -> None:
 LOADERS = {
     "cli/commands/__init__.py",  # the commands, and what they need when they run
     "cli/site.py",  # what the site is made of
-    "config/yaml/__init__.py",  # YAML, and what reads keys that few write
+    "config/schema.py",  # YAML, and what reads keys that few write
     "formats/__init__.py",
     "formats/apel/__init__.py",
     "formats/sgas/__init__.py",

@@ -2,7 +2,7 @@
 
 `load` reads a file, `show` writes the effective configuration, `example` returns the sample. What keys there are, and what they
 may hold, is in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys`, `TargetKeys`, `RecordSettings` and in the
-`Options` of each plug-in; `yaml/schema.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
+`Options` of each plug-in; `schema.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
 the sample and a paragraph in publisher.yaml(5).
 """
 
@@ -19,8 +19,7 @@ from publisher.config.settings import (
     one_off_target,
 )
 from publisher.config.show import show
-from publisher.config.targets import ConfiguredTarget
-from publisher.config.yaml.plugins import REGISTERED, Registered
+from publisher.config.targets import REGISTERED, ConfiguredTarget, Registered
 
 __all__ = [
     "REGISTERED",

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from publisher.config.yaml import schema
-from publisher.config.yaml.schema import ReadContext, Wrong, read_block
-from publisher.config.yaml.tree import Listing, Node, Text, YamlBlock
+from publisher.config import schema
+from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock, read_block
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, fixed_period

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from apscheduler.triggers.cron import CronTrigger
 
-from publisher.config.yaml import schema
-from publisher.config.yaml.schema import ReadContext, Wrong
-from publisher.config.yaml.tree import Node
+from publisher.config import schema
+from publisher.config.schema import Node, ReadContext, Wrong
 
 _SHAPE: Final = 'write five fields: minute hour day month weekday, such as "0 3 * * *" for 03:00 UTC every day'
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

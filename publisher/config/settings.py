@@ -11,21 +11,35 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
-from publisher.config.targets import Common, ConfiguredTarget, destination, read_target, read_targets
-from publisher.config.yaml import read_tree, schema
-from publisher.config.yaml.plugins import REGISTERED, Registered, plugin_options
-from publisher.config.yaml.schema import (
+from publisher.config.schema import (
+    Listing,
+    Node,
+    Place,
+    Problems,
     ReadContext,
+    Text,
     Wrong,
+    YamlBlock,
     build,
     check_names,
     keys_of,
+    load_module,
     missing_keys,
     read_block,
     read_keys,
 )
-from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock
+from publisher.config.targets import (
+    REGISTERED,
+    Common,
+    ConfiguredTarget,
+    Registered,
+    destination,
+    plugin_options,
+    read_target,
+    read_targets,
+)
 from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
@@ -170,7 +184,7 @@ def load(
     Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
     """
     problems = Problems(str(path))
-    tree = read_tree(path, problems)
+    tree: YamlBlock | None = load_module("yaml_file").read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())
     reading = ReadContext(problems=problems, environment=environment, folder=path.absolute().parent)

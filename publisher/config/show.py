@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config.records import IdentitySettings, RecordSettings
+from publisher.config.schema import keys_of, load_module
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
-from publisher.config.yaml import write_tree
-from publisher.config.yaml.schema import keys_of
 from publisher.model.identity import VoRule
 from publisher.model.rates import BenchmarkRule
 from publisher.model.time import Window, iso
@@ -37,7 +36,8 @@ def show(settings: Settings) -> str:
         **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
-    return write_tree(tree)
+    text: str = load_module("yaml_file").write_tree(tree)
+    return text
 
 
 def _importers(settings: Settings) -> dict[str, Any]:

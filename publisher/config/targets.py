@@ -6,23 +6,44 @@ A target's keys are those of every target, those of its transport, and those of 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
+from publisher.config import schema
 from publisher.config.records import RecordSettings
-from publisher.config.yaml import read_by, schema
-from publisher.config.yaml.plugins import Registered, plugin_options
-from publisher.config.yaml.schema import ReadContext, Wrong, build, check_names, keys_of, read_keys
-from publisher.config.yaml.tree import Node, Text, YamlBlock, nearest
-from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format, receiver_of
+from publisher.config.schema import (
+    Node,
+    ReadContext,
+    Text,
+    Wrong,
+    YamlBlock,
+    build,
+    check_names,
+    closest,
+    keys_of,
+    nearest,
+    read_by,
+    read_keys,
+)
+from publisher.formats import (
+    JOB_FORMATS,
+    JURA_APEL_FORMATS,
+    JURA_SGAS_FORMAT,
+    SUMMARY_FORMATS,
+    is_summary_format,
+    receiver_of,
+)
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import Infrastructure, RecordPolicy
 from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
+from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
+from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import Destination, TransportOptions
 
 if TYPE_CHECKING:
@@ -37,6 +58,52 @@ _JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """Names and, for all but formats, how to get the `Options` of one; nothing is loaded before it is named."""
+
+    sources: Mapping[str, Callable[[], type]]
+    transports: Mapping[str, Callable[[], type]]
+    formats: Collection[str]
+    importers: Mapping[str, Callable[[], type]] = field(default_factory=dict)
+
+
+def _options(plugin: Callable[[str], Any], name: str) -> type:
+    shape: type = plugin(name).Options
+    return shape
+
+
+REGISTERED = Registered(
+    sources={name: partial(_options, source_plugin, name) for name in SOURCES},
+    transports={name: partial(_options, transport_plugin, name) for name in TRANSPORTS},
+    # Sync counts are sent beside a format (`sync: true`), never as one.
+    formats=(*JOB_FORMATS, *SUMMARY_FORMATS),
+    importers={name: partial(_options, importer_plugin, name) for name in IMPORTERS},
+)
+
+
+def plugin_options(
+    block: YamlBlock, known: Mapping[str, Callable[[], type]], reading: ReadContext
+) -> tuple[str | None, type | None]:
+    """The block's `type` and its `Options`.
+
+    For a type that is not known the name is None, and the options are those of the nearest one, so that the other keys
+    can be checked as well. A missing `type` is reported elsewhere.
+    """
+    node = block.keys.get("type")
+    if not isinstance(node, Text) or node.null:
+        return None, None
+    name = node.text if node.text in known else None
+    if name is None:
+        reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {nearest(node.text, tuple(known))}")
+    probable = name or closest(node.text, known)
+    try:
+        return name, known[probable]() if probable else None
+    except ImportError as error:
+        reading.wrong(node.place, f"{probable} cannot be loaded here: {error}; install what is missing")
+        return None, None
 
 
 def _read_start(node: Node, _reading: ReadContext) -> StartRule:

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publisher.config.from_arc.page import flow, scalar
 from publisher.config.from_arc.reader import MAX_BYTES, ArcValues, ByHand, parse_arc_conf, read_arc_conf
-from publisher.config.from_arc.yaml_writer import flow, scalar
 from publisher.model.errors import ConfigError
 from publisher.model.text import shown
 from tests.support.patience import bounded

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import publisher.config.settings
 from publisher.config import Settings, load, one_off_target, show
 from publisher.config.settings import DEFAULT_STATE
-from publisher.config.yaml.loader import MAX_BYTES
+from publisher.config.yaml_file import MAX_BYTES
 from publisher.model.errors import ConfigError
 from publisher.model.identity import IdentityMode
 from publisher.model.policy import KeyStyle, StartTime

@@ -9,11 +9,10 @@ from docutils import nodes
 from package import pages
 from publisher.config import Settings, example, load, show
 from publisher.config.charges import ChargeKeys, RoundingKeys
-from publisher.config.records import IdentitySettings, RecordSettings
-from publisher.config.rules import BenchmarkKeys, OneBenchmark, VoRuleKeys
+from publisher.config.records import BenchmarkKeys, IdentitySettings, OneBenchmark, RecordSettings, VoRuleKeys
+from publisher.config.schema import keys_of
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings, MetricsSettings, SourceKeys, TopKeys
 from publisher.config.targets import TargetKeys
-from publisher.config.yaml.schema import keys_of
 from tests.config.config_plugins import FORMATS, contract
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ import atheris
 
 with atheris.instrument_imports(include=["publisher"]):
     from publisher.config.from_arc.reader import parse_arc_conf
-    from publisher.config.yaml.loader import parse_tree
-    from publisher.config.yaml.tree import Problems
+    from publisher.config.schema import Problems
+    from publisher.config.yaml_file import parse_tree
     from publisher.model.errors import ConfigError
     from publisher.reporting.charges.formula import FormulaError, parse
     from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json

@@ -1,6 +1,6 @@
 """Taking over from ARC: its arc.conf becomes our configuration, and its publishing state decides where we start.
 
-`reader.py` reads the file and resolves its references, `site.py` writes what all targets share,
+`reader.py` reads the file and resolves its references, `page.py` writes what all targets share,
 `targets.py` the targets; `publishing_state.py` says where a target begins.
 """
 
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from publisher import __version__
+from publisher.config.from_arc.page import Sheet, VoDefaults, site_of, write_credentials, write_records, write_source
 from publisher.config.from_arc.publishing_state import read_publishing_state
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcConf, ArcValues, ByHand, parse_arc_conf, read_arc_conf
-from publisher.config.from_arc.site import VoDefaults, site_of, write_credentials, write_records, write_source
 from publisher.config.from_arc.targets import APEL, SGAS, Draft, Takeover, drafts, refuse, write_targets
-from publisher.config.from_arc.yaml_writer import Sheet
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.text import shown
 from publisher.sources.sqlite_reader import copies_directory

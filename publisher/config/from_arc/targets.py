@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
+from publisher.config.from_arc.page import Sheet, VoDefaults, flow, origin_of, scalar
 from publisher.config.from_arc.publishing_state import ArcProgress, TakeoverStart, begin
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcValue, ArcValues, ByHand
-from publisher.config.from_arc.site import VoDefaults
-from publisher.config.from_arc.yaml_writer import Sheet, flow, origin_of, scalar
-from publisher.config.yaml.schema import https_problem
+from publisher.config.schema import https_problem
 from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format
 from publisher.model.text import shown
 from publisher.model.time import iso

@@ -1,19 +1,26 @@
-"""The parts of the page that all targets share: site, source, credentials, and what the site publishes about its jobs."""
+"""The page that is written, and its parts that all targets share: site, source, credentials, and what is published about jobs.
+
+Each line has its origin behind it, and two lists are at the end. The lines are written by hand and not by a YAML library,
+because comments are half of what they are for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcValue, ArcValues, ByHand
-from publisher.config.from_arc.yaml_writer import Sheet, origin_of, scalar
 from publisher.config.settings import check_site
 from publisher.model.errors import Unfit
 from publisher.model.rates import Benchmark, make_benchmark
 from publisher.model.text import shown
 
+# Plain in YAML everywhere; everything else is quoted.
+_PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
+_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _QUEUE: Final = "queue:"
 _GLOB: Final = re.compile(r"([*?\[])")
 _TOKEN_FIELDS: Final = 5  # authtokens: subject issuer audience scope group
@@ -21,6 +28,62 @@ _POLICIES: Final = ("grid", "system", "any")
 # As in conf/publisher.service: LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem
 _HANDED_KEY: Final = "$CREDENTIALS_DIRECTORY/hostkey.pem"
 _LOADED_KEY: Final = "/etc/grid-security/hostkey.pem"
+
+
+def scalar(text: str) -> str:
+    """The text as one YAML scalar. It must be printable."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return "'" + text.replace("'", "''") + "'"
+
+
+def flow(texts: Sequence[str]) -> str:
+    return f"[{', '.join(scalar(text) for text in texts)}]"
+
+
+def origin_of(given: ArcValue) -> str:
+    """The comment behind a line."""
+    return given.origin if given.repeated == 1 else f"{given.origin}, the first of {given.repeated}"
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Lines in order, and notes on them. `missing` names keys without which the page is not a configuration."""
+
+    lines: list[str] = field(default_factory=list)
+    by_hand: list[str] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def put(self, indent: int, key: str, value: str, comment: str = "") -> None:
+        """One `key: value  # comment`; the value is YAML already."""
+        text = f"{'  ' * indent}{key}: {value}".rstrip()
+        self.lines.append(f"{text}  # {comment}" if comment else text)
+
+    def say(self, indent: int, text: str) -> None:
+        self.lines.append(f"{'  ' * indent}# {text}".rstrip())
+
+    def leave_open(self, indent: int, key: str, example: str, why: str) -> None:
+        """A key that is not written; a comment is in its place."""
+        self.lines.append(f"{'  ' * indent}#{key}: {example}".rstrip() + f"  # {why}")
+
+    def blank(self) -> None:
+        self.lines.append("")
+
+    def hand(self, what: str, place: str = "") -> None:
+        self.by_hand.append(f"{place}: {what}" if place else what)
+
+    def lost(self, what: str, place: str = "") -> None:
+        self.unmatched.append(f"{place}: {what}" if place else what)
+
+    def attempt(self, where: str, place: str, question: Callable[[], None]) -> bool:
+        """Write what the question writes; when a value needs a hand, say which and why."""
+        try:
+            question()
+        except ByHand as reason:
+            self.hand(f"{shown(where)} {reason}", place)
+            return False
+        return True
 
 
 def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str) -> str:

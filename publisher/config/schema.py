@@ -11,22 +11,25 @@ This is how plug-ins get their configuration: `Options` is a frozen dataclass, a
   `metadata["read"]` takes (node, reading) in place of all this, `metadata["hidden"]` keeps a field from being a key;
 - a ValueError from the constructor says what is wrong between the keys.
 
-One value at a time: from the text in the file to what the settings hold, or what is wrong with it.
+A file becomes a tree whose every node knows its line (`yaml_file.py`). Nothing is typed there: a scalar stays the text that
+was written, so that a VO called `no` and a version `0.10` survive. What is wrong is collected and reported at once.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock, nearest
+from publisher.model.errors import ConfigError
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -38,6 +41,89 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([smhdw]?)", re.ASCII)
 _UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Place(NamedTuple):
+    """Where something is written: line (from 1; 0 is the file as a whole) and path of keys."""
+
+    line: int
+    path: str
+
+    def under(self, name: str, line: int) -> Place:
+        return Place(line=line, path=f"{self.path}.{name}" if self.path else name)
+
+
+class Text(NamedTuple):
+    """A scalar as it was written. `null` when nothing, `~` or `null` was."""
+
+    place: Place
+    text: str
+    null: bool
+
+
+class Listing(NamedTuple):
+    """A list."""
+
+    place: Place
+    entries: tuple[Node, ...]
+
+
+class YamlBlock(NamedTuple):
+    """A mapping; the line of each node in it is the line of its key."""
+
+    place: Place
+    keys: Mapping[str, Node]
+
+
+Node = Text | Listing | YamlBlock
+
+
+class Problems:
+    """What is wrong with one file, collected so that everything is reported at once."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._found: list[tuple[Place, str]] = []
+        self._hopeless: set[Place] = set()
+
+    def add(self, place: Place, what: str, *, hopeless: bool = False) -> None:
+        """Note a problem; after a hopeless one, what else is found at that place is only its consequence."""
+        if place not in self._hopeless:
+            self._found.append((place, what))
+        if hopeless:
+            self._hopeless.add(place)
+
+    def lines(self) -> tuple[str, ...]:
+        """`FILE:LINE: key.path: what is wrong`, in the order of the file."""
+        ordered = sorted(self._found, key=lambda found: found[0].line)
+        return tuple(dict.fromkeys(self._line(place, what) for place, what in ordered))
+
+    def stop(self) -> None:
+        """Raises: ConfigError listing everything that was found, when anything was."""
+        if self._found:
+            raise ConfigError(self.lines())
+
+    def _line(self, place: Place, what: str) -> str:
+        where = f"{self.file}:{place.line}" if place.line else self.file
+        return f"{where}: {place.path}: {what}" if place.path else f"{where}: {what}"
+
+
+def closest(name: str, valid: Collection[str]) -> str | None:
+    """The valid name that was probably meant: case, and `-` for `_`, do not count."""
+    plain = {known.lower().replace("_", "-"): known for known in valid}
+    close = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.6)
+    if close:
+        return plain[close[0]]
+    begun = [known for known in valid if len(name) > 2 and known.startswith(name.lower())]
+    return begun[0] if len(begun) == 1 else None
+
+
+def nearest(name: str, valid: Collection[str]) -> str:
+    """Advice for a name that is not valid: the nearest one that is, else those there are."""
+    meant = closest(name, valid)
+    if meant is not None:
+        return f"did you mean {meant!r}?"
+    return f"valid here: {', '.join(valid)}" if valid else "nothing is valid here"
 
 
 class Wrong(Exception):
@@ -53,6 +139,16 @@ class ReadContext(NamedTuple):
 
     def wrong(self, place: Place, what: str) -> None:
         self.problems.add(place, what)
+
+
+def load_module(name: str) -> Any:
+    """A module of this package, loaded when it is asked for: few need it, or it needs a library that is not always there."""
+    return import_module(f"publisher.config.{name}")
+
+
+def read_by(module: str) -> Callable[[Node, ReadContext], Any]:
+    """What reads a key's value: the `read` of a module of this package."""
+    return lambda node, reading: load_module(module).read(node, reading)
 
 
 def scalar(node: Node, wanted: str) -> str:
@@ -318,7 +414,7 @@ def _one(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> Any:
         return choice(node, kind)
     if is_dataclass(kind) and isinstance(kind, type):
         return read_block(node, kind, reading)
-    raise TypeError(f"{entry.name}: no reader for {kind!r}; see publisher/config/yaml/schema.py")
+    raise TypeError(f"{entry.name}: no reader for {kind!r}; see publisher/config/schema.py")
 
 
 def _check(name: str, value: Any, entry: Field[Any]) -> None:

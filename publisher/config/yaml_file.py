@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from publisher.config.yaml.tree import Listing, Node, Place, Problems, Text, YamlBlock
+from publisher.config.schema import Listing, Node, Place, Problems, Text, YamlBlock
 
 MAX_BYTES: Final = 1024 * 1024
 
