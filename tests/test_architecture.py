@@ -38,7 +38,7 @@ AS_MANY_AS_THERE_ARE = {"cli/commands", "formats/schemas"}
 LIBRARIES = {
     "requests": ("transports/http",),
     "urllib3": ("transports/http",),
-    "cryptography": ("transports/credentials", "transports/sgas/dn.py"),
+    "cryptography": ("transports/credentials",),
     "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
     "yaml": ("config",),
     "apscheduler": ("config/cron.py", "pipeline/daemon.py"),
@@ -143,11 +143,7 @@ LOADERS = {
     "sources/__init__.py",
     "sources/arex/__init__.py",  # statistics and usage, when a command asks for them
     "sources/importing/log_files.py",  # what unpacks files
-    "transports/__init__.py",
-    "transports/ams/__init__.py",  # options are read without what makes a transport of them
-    "transports/http/lazy_session.py",  # requests, with the first message
-    "transports/sgas/__init__.py",
-    "transports/spool/__init__.py",
+    "transports/__init__.py",  # and requests, with the first message
 }
 
 

@@ -36,9 +36,8 @@ from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironmen
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import importer_plugin, offered, source_plugin
 from publisher.sources.base import Source, WritingOrder
-from publisher.transports import transport_plugin
-from publisher.transports.base import Credentials, Endpoint, Environment, Transport
-from publisher.transports.dry_run import DryRunTransport
+from publisher.transports import create_transport, transport_plugin
+from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
@@ -239,7 +238,8 @@ class LiveSite:
 
     def transport(self, target: Target) -> Transport:
         """Raises: CredentialError, ConfigError."""
-        return transport_plugin(target.type).create(
+        return create_transport(
+            target.type,
             target.options,
             self.credentials(),
             Environment(

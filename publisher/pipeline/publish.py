@@ -30,7 +30,7 @@ from publisher.pipeline.sync import counts
 from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.jura import LostJobs
 from publisher.sources.base import Source
-from publisher.transports.background import BackgroundTask
+from publisher.transports.base import BackgroundTask
 
 log = logging.getLogger("publisher")
 

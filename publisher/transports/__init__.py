@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from publisher.transports.base import TransportPlugin
+from publisher.transports.base import Credentials, Environment, Transport, TransportMaker, TransportPlugin
+
+if TYPE_CHECKING:
+    from publisher.transports.http.session import Session
 
 TRANSPORTS: Final[Mapping[str, str]] = {
     "ams": "publisher.transports.ams",
@@ -22,3 +25,19 @@ def transport_plugin(name: str) -> TransportPlugin:
     """The plug-in module of a transport, loaded on first use. Raises: KeyError for a name not in `TRANSPORTS`."""
     plugin: TransportPlugin = import_module(TRANSPORTS[name])
     return plugin
+
+
+def create_transport(name: str, options: object, credentials: Credentials, environment: Environment) -> Transport:
+    """A transport, ready but not yet connected. Raises: ConfigError, CredentialError as its `create`.
+
+    A plug-in that is a package has `create` in its module `transport`, with the libraries that options do without.
+    """
+    plugin = import_module(TRANSPORTS[name])
+    maker: TransportMaker = import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin
+    return maker.create(options, credentials, environment)
+
+
+def http_sessions() -> type[Session]:
+    """What speaks HTTP takes long to load, so it is loaded for the first request: a round with nothing to send has none."""
+    sessions: type[Session] = import_module("publisher.transports.http.session").Session
+    return sessions

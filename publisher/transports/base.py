@@ -1,15 +1,29 @@
-"""The interface of transports: deliver a message and return a receipt."""
+"""The interface of transports: deliver a message and return a receipt; the dry run's transport, and the thread to send in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from threading import Thread
+from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from publisher.model.errors import ConfigError, CredentialError, Later, RecordError, Rejected
 from publisher.model.message import Message
+
+# What a receipt's or a step's trouble is, as the exit status of the error of that kind.
+SET_ASIDE, LATER, REFUSED = RecordError.exit_status, Later.exit_status, Rejected.exit_status
+CREDENTIALS, CONFIGURATION = CredentialError.exit_status, ConfigError.exit_status
+
+Kind = TypeVar("Kind", bound="TransportOptions")
+Result = TypeVar("Result")
+
+# Python runs signal handlers on the main thread, and a signal that the kernel hands to another thread does not wake it: a wait
+# without an end would hear SIGTERM when the work is done.
+_LOOK_EVERY_S: Final = 0.5
 
 
 class Verdict(StrEnum):
@@ -133,6 +147,13 @@ class TransportOptions:
         return ()
 
 
+def own_options(options: object, kind: type[Kind]) -> Kind:
+    """Options as those of one transport. Raises: TypeError for those of another."""
+    if not isinstance(options, kind):
+        raise TypeError(f"options of another transport: {type(options).__name__}")
+    return options
+
+
 class Transport(Protocol):
     """Hands messages over, one at a time, in order, over one kept-alive connection."""
 
@@ -162,13 +183,17 @@ class Transport(Protocol):
 
 
 class TransportPlugin(Protocol):
-    """A module in this room: its options (a frozen dataclass) and a way to make it live."""
+    """A module in this room: its options, and the services that a target with such options talks to."""
 
     Options: type[TransportOptions]
 
     def endpoints(self, options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        """The services that such a target talks to; none for one that stays on this machine. Raises: ConfigError."""
+        """None for a target that stays on this machine. Raises: ConfigError."""
         ...
+
+
+class TransportMaker(Protocol):
+    """The same module or, of a package, its module `transport`, which is loaded when a transport is made."""
 
     def create(self, options: object, credentials: Credentials, circumstances: Environment) -> Transport:
         """A transport, ready but not yet connected.
@@ -176,3 +201,49 @@ class TransportPlugin(Protocol):
         Raises: ConfigError for options that cannot work, CredentialError for certificate, key or CAs that cannot be used.
         """
         ...
+
+
+class DryRunTransport:
+    """The transport of `--dry-run`: it has the real one's limit, calls everything delivered and sends nothing."""
+
+    def __init__(self, real: Transport) -> None:
+        self.payload_limit, self.preflight = real.payload_limit, real.preflight
+        self.warnings, self.close = real.warnings, real.close
+
+    def deliver(self, message: Message, now: datetime) -> Receipt:
+        return Receipt(verdict=Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=len(message.payload), attempts=0)
+
+
+class BackgroundTask(Generic[Result]):
+    """One piece of work that has begun in a thread of its own.
+
+    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer. A round signs and
+    sends in one, which is mostly waiting, or work of libraries that release the interpreter. It collects the result before it
+    starts the next, so no queue can grow.
+    """
+
+    NAME: Final = "background"  # of its thread
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, args=(work,), name=self.NAME, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Result:
+        """The result, once it is done. Raises: whatever the work raised."""
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_EVERY_S)
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self, work: Callable[[], Result]) -> None:
+        with ExitStack() as ending:
+            ending.push(self._keep)
+            self._results.append(work())
+
+    def _keep(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """What the work raised waits for `result`, which raises it where somebody can take it: a thread has no caller."""
+        self._error = error
+        return True

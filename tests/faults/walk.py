@@ -27,7 +27,7 @@ from publisher.pipeline import publish as commands
 from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
-from publisher.transports.background import BackgroundTask
+from publisher.transports.base import BackgroundTask
 from tests.fake_ams.faults import Fault
 from tests.faults.walk_dangers import DANGERS, Dangers, Killed, Witness, drawn, endangered
 from tests.faults.walk_services import AMS_LIMIT, SGAS_LIMIT, TARGETS

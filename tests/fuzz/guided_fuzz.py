@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["publisher"]):
     from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json
     from publisher.sources.sonar.records import BadTime, node_names, read_time, read_tres
     from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
-    from publisher.transports.http.answers import Answer
+    from publisher.transports.http.exchange import Answer
     from publisher.transports.sgas.responses import parse_error_page
 
 

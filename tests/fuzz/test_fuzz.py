@@ -30,7 +30,7 @@ from publisher.pipeline.sync.portal import read as read_portal
 from publisher.sources.arex.source import Options, create
 from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
 from publisher.transports.ams.transport import _profile
-from publisher.transports.http.answers import Answer, plain
+from publisher.transports.http.exchange import Answer, plain
 from publisher.transports.sgas.responses import parse_error_page, service_paths
 from tests.arex_databases import Schema, aar_columns, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS

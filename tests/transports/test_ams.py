@@ -19,9 +19,8 @@ import pytest
 from publisher.model.errors import ConfigError, CredentialError, Rejected, Unreachable
 from publisher.model.message import Message, MessageId, message_id
 from publisher.transports import ams, transport_plugin
-from publisher.transports.ams.transport import SMALLEST_LIMIT, AmsTransport
-from publisher.transports.background import BackgroundTask
-from publisher.transports.base import Credentials, Environment, Receipt, Verdict
+from publisher.transports.ams.transport import SMALLEST_LIMIT, AmsTransport, create
+from publisher.transports.base import BackgroundTask, Credentials, Environment, Receipt, Verdict
 from tests.fake_ams import CONNECT, HTML_502, FakeAMS, Fault, Receiver
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.pki import PKI, Credential
@@ -62,7 +61,7 @@ class AmsWorld(TransportWorld):
             wait=self._wait,
             signed=lambda _: True,
         )
-        return ams.create(plugin, credentials, circumstances)
+        return create(plugin, credentials, circumstances)
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
@@ -721,7 +720,7 @@ def test_options_of_another_transport_are_a_bug(world: AmsWorld) -> None:
         signed=lambda _: True,
     )
     with pytest.raises(TypeError):
-        ams.create(object(), credentials, circumstances)
+        create(object(), credentials, circumstances)
 
 
 def test_the_host_of_url_is_the_host_of_everything(pki: PKI, host: Credential) -> None:

@@ -19,8 +19,8 @@ import requests
 
 from publisher.transports.ams.responses import publish_verdict
 from publisher.transports.base import Verdict
-from publisher.transports.http.answers import REASON_LENGTH
-from publisher.transports.http.errors import no_answer
+from publisher.transports.http.exchange import REASON_LENGTH
+from publisher.transports.http.session import no_answer
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams import HTML_502, FakeAMS, Fault
 from tests.fake_ams.service import PROJECT, TOPIC

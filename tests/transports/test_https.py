@@ -18,10 +18,18 @@ import requests
 import urllib3
 
 from publisher.model.errors import ConfigError, CredentialError
-from publisher.transports.base import Credentials
-from publisher.transports.http.answers import Answer, Failure, RequestFailure
-from publisher.transports.http.errors import FOREIGN, Peer, explains_more, no_answer
-from publisher.transports.http.session import ERROR_LIMIT, SUCCESS_LIMIT, Limits, Session, https_url, proxy_url
+from publisher.transports.base import Credentials, Endpoint
+from publisher.transports.http.exchange import Answer, Failure, RequestFailure
+from publisher.transports.http.options import https_url, proxy_url
+from publisher.transports.http.session import (
+    ERROR_LIMIT,
+    FOREIGN,
+    SUCCESS_LIMIT,
+    Peer,
+    Session,
+    explains_more,
+    no_answer,
+)
 from publisher.transports.http.tls import client_context, trust_described
 from tests.fake_ams import CONNECT, FakeAMS, Fault
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
@@ -29,7 +37,7 @@ from tests.support.pki import PKI, Credential
 from tests.support.ports import closed_port
 
 SECRET = "5ecret" * 10
-PATIENT = Limits(connect_s=60, read_s=60, attempt_s=120)
+PATIENT = Endpoint(name="AMS", url="", proxy="", connect_s=60, read_s=60, attempt_s=120)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +51,11 @@ def credentials(host: Credential, ca: Path | None) -> Credentials:
 
 @contextlib.contextmanager
 def session(
-    url: str, host: Credential, ca: Path | None, *, limits: Limits = PATIENT, proxy: str = ""
+    url: str, host: Credential, ca: Path | None, *, limits: Endpoint = PATIENT, proxy: str = ""
 ) -> Iterator[Session]:
     ours = credentials(host, ca)
-    made = Session(
-        url, client_context(ours), trust=trust_described(ours), limits=limits, clock=time.monotonic, proxy=proxy
-    )
+    endpoint = limits._replace(url=url, proxy=proxy)
+    made = Session(endpoint, client_context(ours), trust=trust_described(ours), clock=time.monotonic)
     try:
         yield made
     finally:
@@ -248,7 +255,7 @@ def test_an_early_answer_to_a_large_body_is_seen(status: int, size: int, to_ams:
 @pytest.mark.parametrize("in_body", [False, True])
 def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     fake_ams.faults.push(Fault.drip(interval=0.02, seconds=FOR_EVER_S, in_body=in_body))
-    with session(fake_ams.url, host, pki.bundle, limits=replace(PATIENT, attempt_s=3)) as patient:
+    with session(fake_ams.url, host, pki.bundle, limits=PATIENT._replace(attempt_s=3)) as patient:
         result = post(patient)
     if in_body:
         assert not answered(result).complete
@@ -264,7 +271,7 @@ def test_a_slow_answer_is_waited_for(to_ams: Session, fake_ams: FakeAMS) -> None
 
 
 def test_silence_ends_with_the_read_timeout(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
-    with session(fake_ams.url, host, pki.bundle, limits=replace(PATIENT, read_s=3)) as hasty:
+    with session(fake_ams.url, host, pki.bundle, limits=PATIENT._replace(read_s=3)) as hasty:
         while not isinstance(post(hasty), Answer):
             """The machine is busy."""
         connections = fake_ams.requests.connections("ams")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.transports.http.retry import RetrySchedule, asked_wait_s
+from publisher.transports.http.exchange import RetrySchedule, asked_wait_s
 
 NOW = datetime(2026, 3, 5, 12, 0, 0, tzinfo=UTC)
 SCHEDULE = RetrySchedule(attempts=9, budget_s=10_000)

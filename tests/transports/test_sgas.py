@@ -14,10 +14,9 @@ import pytest
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, message_id
 from publisher.transports import sgas, transport_plugin
-from publisher.transports.background import BackgroundTask
-from publisher.transports.base import Credentials, Environment, Receipt, Verdict
-from publisher.transports.sgas.dn import in_domain, subject_names
-from publisher.transports.sgas.transport import SMALLEST_LIMIT, SgasTransport
+from publisher.transports.base import BackgroundTask, Credentials, Environment, Receipt, Verdict
+from publisher.transports.credentials.host_certificate import in_domain, subject_names
+from publisher.transports.sgas.transport import SMALLEST_LIMIT, SgasTransport, create
 from tests.fake_sgas import CONNECT, Act, FakeSGAS, Fault, bad_gateway, gateway_timeout, unavailable
 from tests.fake_sgas.authz import nginx_dn
 from tests.fake_sgas.documents import document, global_id, numbered, record, record_id
@@ -45,7 +44,7 @@ class SgasWorld(TransportWorld):
         self.transport: SgasTransport = self.make(host)
 
     def make(self, host: Credential, **options: Any) -> SgasTransport:
-        return sgas.create(
+        return create(
             sgas.Options(**{**self._options, **options}),
             Credentials(certificate=host.certificate, key=host.key, ca=self.pki.ca_directory),
             Environment(
@@ -648,7 +647,7 @@ def test_options_that_cannot_work(world: SgasWorld, options: dict[str, Any], wor
 
 def test_options_of_another_transport_are_a_bug(world: SgasWorld) -> None:
     with pytest.raises(TypeError):
-        sgas.create(object(), Credentials(certificate=world.host.certificate, key=world.host.key, ca=None), None)  # type: ignore[arg-type]  # never looked at
+        create(object(), Credentials(certificate=world.host.certificate, key=world.host.key, ca=None), None)  # type: ignore[arg-type]  # never looked at
 
 
 def test_credentials_are_looked_at_before_anything_is_sent(world: SgasWorld, pki: PKI) -> None:

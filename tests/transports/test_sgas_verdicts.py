@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from publisher.formats.sgas.ogf_ur import OgfUr
 from publisher.transports.base import Verdict
-from publisher.transports.http.answers import REASON_LENGTH, Answer, Failure, RequestFailure
-from publisher.transports.sgas.dn import SubjectNames
+from publisher.transports.credentials.host_certificate import SubjectNames
+from publisher.transports.http.exchange import REASON_LENGTH, Answer, Failure, RequestFailure
 from publisher.transports.sgas.responses import (
     SILENCES,
     STATUSES,

@@ -303,7 +303,7 @@ def test_a_key_open_to_others_is_refused_unless_allowed(mode: int, pki: PKI) -> 
 
 def test_warnings_begin_thirty_days_before_the_end(pki: PKI) -> None:
     signer = Signer(given_by(pki.host(days=60)), NOW)
-    assert signer.warnings(NOW) == ()
+    assert signer.warnings(NOW) == []
     (text,) = signer.warnings(NOW + timedelta(days=58.5))
     assert "expires in 1 day, on" in text
     assert signer.warnings(NOW + timedelta(days=31))

@@ -17,7 +17,8 @@ from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, MessageId, message_id
 from publisher.transports.base import Credentials, Environment, Transport, Verdict
-from publisher.transports.spool import Layout, Options, create
+from publisher.transports.spool import Layout, Options
+from publisher.transports.spool.transport import create
 from tests.arex_databases import generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import FakeAMS

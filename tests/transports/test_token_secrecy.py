@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from publisher.transports.ams.responses import token_verdict
-from publisher.transports.http.answers import Answer
+from publisher.transports.http.exchange import Answer
 from tests.arex_databases import generate
 from tests.fake_ams import FakeAMS, Fault
 from tests.support.pki import PKI

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.transports.ams.responses import BIG, Action, Decision, publish_verdict, token_of, token_verdict
-from publisher.transports.http.answers import Answer, Failure, RequestFailure, envelope_message, plain, quoted, redacted
+from publisher.transports.http.exchange import (
+    Answer,
+    Failure,
+    RequestFailure,
+    envelope_message,
+    plain,
+    quoted,
+    redacted,
+)
 
 SMALL = 10_000
 HTML = b"<html><head><title>502</title></head><body><h1>502 Bad Gateway</h1>\nno server is available</body></html>"

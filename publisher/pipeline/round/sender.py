@@ -37,8 +37,7 @@ from publisher.model.message import (
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
 from publisher.pipeline.round.decision import skipped_job
-from publisher.transports.background import BackgroundTask
-from publisher.transports.base import Receipt, Transport, Verdict
+from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdict
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
 _CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always

@@ -1,4 +1,4 @@
-"""ARGO messaging (AMS), APEL's way in: the options of such a target. The transport itself loads when one is made.
+"""ARGO messaging (AMS), APEL's way in: the options of such a target. `transport` is loaded when one is made.
 
 Spec: argo-messaging 1.7.0 and argo-api-authn, HTTP interfaces v1.
 """
@@ -8,15 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from publisher.model.errors import ConfigError
-from publisher.transports.base import Credentials, Destination, Endpoint, Environment, OneOff, TransportOptions
-from publisher.transports.http.addresses import https_url, proxy_url
-
-if TYPE_CHECKING:
-    from publisher.transports.ams.transport import AmsTransport
+from publisher.transports.base import Destination, Endpoint, OneOff, own_options
+from publisher.transports.http.options import HttpOptions, https_url
 
 # What the service itself accepts in a path (anything else is 400 before the token is examined).
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -25,7 +21,7 @@ _HOST: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(TransportOptions):
+class Options(HttpOptions):
     """The keys of a target of the type `ams`."""
 
     url: str = field(metadata={"help": "where AMS is, https://HOST[:PORT]"})
@@ -36,13 +32,7 @@ class Options(TransportOptions):
     project: str = field(default="accounting", metadata={"help": "AMS project"})
     topic: str = field(default="gLite-APEL", metadata={"help": "AMS topic"})
     batch_bytes: int = field(default=950_000, metadata={"help": "most characters of base64 data in one message"})
-    connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
     read_timeout_s: float = field(default=60, metadata={"help": "seconds of silence to bear (the broker may take 30)"})
-    attempt_timeout_s: float = field(default=180, metadata={"help": "seconds for one request with its answer"})
-    attempts: int = field(default=5, metadata={"help": "attempts to deliver one message in one run"})
-    retry_budget_s: float = field(default=600, metadata={"help": "seconds to lose on failures and waiting in one run"})
-    proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
-    allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
 
     one_off: ClassVar[OneOff | None] = OneOff(
         key="url",
@@ -73,45 +63,14 @@ def problems(options: Options) -> list[str]:
         found.append(f"`service_host`: {options.service_host!r} must be a host name without a port")
     if not 16_384 <= options.batch_bytes <= 1_499_000:
         found.append(f"`batch_bytes`: {options.batch_bytes} is not between 16384 and 1499000, the most that AMS stores")
-    positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")
-    found += [f"`{key}` must be more than 0" for key in positive if getattr(options, key) <= 0]
-    if options.retry_budget_s < 0:
-        found.append("`retry_budget_s` must not be negative")
-    return found
+    return [*found, *options.limit_problems()]
 
 
 def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
     """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
-    if not isinstance(options, Options):
-        raise TypeError(f"options of another transport: {type(options).__name__}")
-    url = https_url(options.url, "url")
-    auth_url = (
-        https_url(options.auth_url, "auth_url") if options.auth_url else f"https://{urlsplit(url).hostname or ''}:8443"
-    )
-    return tuple(
-        Endpoint(
-            name=name,
-            url=place,
-            proxy=proxy_url(place, options.proxy, environment),
-            connect_s=options.connect_timeout_s,
-            read_s=options.read_timeout_s,
-            attempt_s=options.attempt_timeout_s,
-        )
-        for name, place in (("AMS", url), ("authn", auth_url))
-    )
-
-
-def create(options: object, credentials: Credentials, circumstances: Environment) -> AmsTransport:
-    """A transport to AMS, not yet connected.
-
-    Raises: ConfigError for options that cannot work; CredentialError for certificate, key or CAs that cannot be used.
-    """
-    if not isinstance(options, Options):
-        raise TypeError(f"options of another transport: {type(options).__name__}")
-    if found := problems(options):
-        raise ConfigError(found)
-    from publisher.transports.ams.transport import AmsTransport  # `status` must start without requests and cryptography
-    from publisher.transports.credentials.host_certificate import may_be_open
-
-    allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
-    return AmsTransport(options, credentials, circumstances, allow_open_key=allow_open_key)
+    mine = own_options(options, Options)
+    url = https_url(mine.url, "url")
+    auth_url = f"https://{urlsplit(url).hostname or ''}:8443"
+    if mine.auth_url:
+        auth_url = https_url(mine.auth_url, "auth_url")
+    return mine.endpoint("AMS", url, environment), mine.endpoint("authn", auth_url, environment)

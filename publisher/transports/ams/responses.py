@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from publisher.transports.http.answers import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
-
-LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
+from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, REFUSED
+from publisher.transports.http.exchange import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
 
 # Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large (its check for
 # 413 compares the producer's words, which have changed).
@@ -216,9 +215,4 @@ def _redirect(service: str, key: str, answer: Answer) -> Decision:
 
 def _silence(answer: RequestFailure, *, doubt_matters: bool = True) -> Decision:
     decision = _SILENCE[answer.failure]
-    return Decision(
-        action=decision.action,
-        exit_status=decision.exit_status,
-        reason=answer.reason,
-        doubt=decision.doubt and doubt_matters,
-    )
+    return decision._replace(reason=answer.reason, doubt=decision.doubt and doubt_matters)

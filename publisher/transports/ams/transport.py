@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,34 +11,44 @@ from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
 from publisher.model.message import MESSAGE_ID, Message
-from publisher.transports.ams import Options, endpoints
-from publisher.transports.ams.responses import (
+from publisher.transports.ams import Options, endpoints, problems
+from publisher.transports.ams.responses import Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.transports.base import (
     CONFIGURATION,
     CREDENTIALS,
     LATER,
     REFUSED,
-    Action,
-    Decision,
-    publish_verdict,
-    token_of,
-    token_verdict,
+    SET_ASIDE,
+    Credentials,
+    Environment,
+    Receipt,
+    Step,
+    Verdict,
+    own_options,
 )
-from publisher.transports.base import Credentials, Environment, Receipt, Step, Verdict
+from publisher.transports.credentials.host_certificate import may_be_open
 from publisher.transports.credentials.smime import Signer, UnsafePayload
-from publisher.transports.http.answers import Answer, Failure, RequestFailure, parsed, plain, redacted, without
-from publisher.transports.http.lazy_session import LazySession
-from publisher.transports.http.retry import RetrySchedule, asked_wait_s
+from publisher.transports.http.exchange import (
+    Answer,
+    Failure,
+    LazySession,
+    RequestFailure,
+    Retries,
+    parsed,
+    plain,
+    redacted,
+    without,
+)
 from publisher.transports.http.tls import client_context, trust_described
-
-_log: Final = logging.getLogger("publisher.transports")
 
 # A limit learnt from a refusal is never taken for smaller than this: a single record above the limit is set aside, and that
 # shall be the service's word, not a guess.
 SMALLEST_LIMIT: Final = 65_536
 _ENCODED_AT_ONCE: Final = 49_152  # bytes, whole groups of three
 _SETTLING: Final = "5"  # seconds, as Retry-After would ask for them, for a changed token to reach both services
-_SET_ASIDE: Final = 65
-_ERRORS: Final[dict[int, type[PublisherError]]] = {75: Unreachable, 76: Rejected, 77: CredentialError, 78: ConfigError}
+_ERRORS: Final[dict[int, type[PublisherError]]] = {
+    error.exit_status: error for error in (Unreachable, Rejected, CredentialError, ConfigError)
+}
 
 
 class Profile(NamedTuple):
@@ -59,61 +68,53 @@ class _DeliveryAttempts:
     attempts: int = 0
     bytes_sent: int = 0
     doubt: bool = False
-    backend_errors: int = 0
+    backend_failed: bool = False
     token_renewed: bool = False
     token_awaited: bool = False
-
-
-_UNFINISHED: Final = {True: Verdict.IN_DOUBT, False: Verdict.RETRY_LATER}  # by whether there is doubt
 
 
 class AmsTransport:
     """A `Transport` to one topic of AMS. The token is fetched at the first need and kept for the run."""
 
-    def __init__(
-        self, options: Options, credentials: Credentials, circumstances: Environment, *, allow_open_key: bool
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
-        services = endpoints(options, circumstances.environment)
-        host = urlsplit(services[0].url).hostname or ""
-        self._options = options
+        mine = self._options = own_options(options, Options)
+        if found := problems(mine):
+            raise ConfigError(found)
+        services = endpoints(mine, circumstances.environment)
+        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
         self._world = circumstances
-        self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
-        self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
-        self._lost_s = 0.0
-        self._data_limit = options.batch_bytes
+        self.signer: Final = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
+        self.warnings, self._retries = self.signer.warnings, Retries(mine, circumstances)
+        self._data_limit = mine.batch_bytes
         self._token = ""
         self._secrets: set[str] = set()  # every token of this run, so that none gets into a reason
-        self._token_path = f"/v1/service-types/ams/hosts/{options.service_host or host}:authx509"
-        self._publish_path = f"/v1/projects/{options.project}/topics/{options.topic}:publish"
+        host = mine.service_host or urlsplit(services[0].url).hostname or ""
+        self._token_path = f"/v1/service-types/ams/hosts/{host}:authx509"
+        self._publish_path = f"/v1/projects/{mine.project}/topics/{mine.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
             LazySession(service, context, trust=trust_described(credentials), clock=circumstances.clock)
             for service in services
         )
 
-    @property
-    def signer(self) -> Signer:
-        """The credentials in use, for warnings and for `doctor`."""
-        return self._signer
-
     def payload_limit(self) -> int:
         """The largest payload whose signed form, in base64, fits; less once the service has refused a size."""
-        return max(0, self._data_limit // 4 * 3 - self._signer.signed_size(0))
+        return max(0, self._data_limit // 4 * 3 - self.signer.signed_size(0))
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         """Sign a message, deliver it, and return the receipt.
 
         Raises: CredentialError before anything is sent, when the certificate has ended.
         """
-        self._signer.check(now)
+        self.signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
             # AMS stores an empty record for some characters, and nobody gets past that until an operator steps in.
-            return _not_sent(Verdict.REFUSED, _SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
+            return _not_sent(Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
-            data = _base64(self._signer.sign(message.payload))
+            data = _base64(self.signer.sign(message.payload))
         except UnsafePayload as why:
-            return _not_sent(Verdict.REFUSED, _SET_ASIDE, str(why))
+            return _not_sent(Verdict.REFUSED, SET_ASIDE, str(why))
         data_length = sum(map(len, data))
         if data_length > self._options.batch_bytes:
             reason = (
@@ -148,7 +149,7 @@ class AmsTransport:
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
             return (Step(name="token", answer=self._clean(decision.reason), exit_status=decision.exit_status),)
-        token = Step(name="token", answer=f"given to {self._signer.subject_authn()}")
+        token = Step(name="token", answer=f"given to {self.signer.subject_authn()}")
         try:
             profile = self.profile()
         except PublisherError as error:
@@ -167,10 +168,6 @@ class AmsTransport:
         answer = f"the AMS user {profile.user} {why}; ask the operators of AMS, or correct `project` and `topic`"
         return Step(name=name, answer=plain(answer), exit_status=CREDENTIALS)
 
-    def warnings(self, now: datetime) -> list[str]:
-        """An expiry of the certificate within 30 days."""
-        return list(self.signer.warnings(now))
-
     def close(self) -> None:
         """Close the connections and forget the token."""
         self._token = ""
@@ -180,44 +177,22 @@ class AmsTransport:
     def _hand_over(self, handover: _DeliveryAttempts, message: Message) -> Receipt:
         """Try until something final is known, or patience ends."""
         while True:
-            began = self._world.clock()
+            since: float | None = self._world.clock()
             handover.attempts += 1
             decision = self._attempt(handover)
             handover.doubt = handover.doubt or decision.doubt
-            if decision.action is Action.REFRESH_TOKEN and not handover.token_awaited:
-                handover.token_awaited = True
-                if self._wait_for_retry(decision, handover, message):
-                    continue
-            if decision.action not in (Action.RETRY, Action.RETRY_THEN_SPLIT):
-                return self._final(decision, handover)
-            if decision.action is Action.RETRY_THEN_SPLIT:
-                handover.backend_errors += 1
-                if handover.backend_errors > 1:
+            match decision.action:
+                case Action.REFRESH_TOKEN if not handover.token_awaited:
+                    handover.token_awaited, since = True, None  # the wait counts, not the attempt
+                case Action.RETRY:
+                    pass
+                case Action.RETRY_THEN_SPLIT if not handover.backend_failed:
+                    handover.backend_failed = True
+                case _:
                     return self._final(decision, handover)
-            self._lost_s += self._world.clock() - began
-            if not self._wait_for_retry(decision, handover, message):
-                return self._receipt(_UNFINISHED[handover.doubt], decision, handover)
-
-    def _wait_for_retry(self, decision: Decision, handover: _DeliveryAttempts, message: Message) -> bool:
-        """Wait for the next attempt; False when there shall be none."""
-        wait_s = self._schedule.wait_s(
-            attempts_made=handover.attempts,
-            spent_s=self._lost_s,
-            chance=self._world.chance(),
-            asked_s=asked_wait_s(decision.asked, self._world.now()),
-        )
-        if wait_s is None:
-            return False
-        _log.info(
-            "message %s: attempt %d of %d failed, the next in %.1f s: %s",
-            message.id,
-            handover.attempts,
-            self._schedule.attempts,
-            wait_s,
-            self._clean(decision.reason),
-        )
-        self._lost_s += wait_s
-        return not self._world.wait(wait_s)
+            reason = self._clean(decision.reason)
+            if not self._retries.wait(message.id, handover.attempts, reason, decision.asked, since=since):
+                return self._unfinished(decision, handover)
 
     def _attempt(self, handover: _DeliveryAttempts) -> Decision:
         """One attempt: a token if there is none, the message, and once a new token for a refused one.
@@ -282,8 +257,12 @@ class AmsTransport:
                 return self._receipt(Verdict.TOO_LARGE, decision._replace(exit_status=REFUSED), handover)
             case Action.REFUSE_MESSAGE:
                 return self._receipt(Verdict.REFUSED, decision, handover)
-            case _:
-                return self._receipt(Verdict.STOP_TARGET, decision, handover)
+        return self._receipt(Verdict.STOP_TARGET, decision, handover)
+
+    def _unfinished(self, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
+        if decision.action is Action.REFRESH_TOKEN:
+            return self._final(decision, handover)
+        return self._receipt(Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER, decision, handover)
 
     def _receipt(self, verdict: Verdict, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
         return Receipt(
@@ -298,10 +277,13 @@ class AmsTransport:
         )
 
     def _with_certificate(self, reason: str) -> str:
-        return f"{reason}. Certificate {self._signer.describe()}; for authn it is {self._signer.subject_authn()}"
+        return f"{reason}. Certificate {self.signer.describe()}; for authn it is {self.signer.subject_authn()}"
 
     def _clean(self, reason: str) -> str:
         return plain(redacted(reason, self._secrets))
+
+
+create: Final = AmsTransport
 
 
 def _base64(signed: bytes) -> list[bytes]:

@@ -21,21 +21,21 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher.model.errors import CredentialError
 from publisher.model.text import plural
-from publisher.transports.ams.responses import CREDENTIALS
-from publisher.transports.base import Credentials, Step
+from publisher.transports.base import CREDENTIALS, Credentials, Step
 from publisher.transports.credentials.host_certificate import (
     AS_THE_SERVICE,
     authn_dn,
     certificates,
+    in_domain,
     issued,
     load_certificate,
     load_key,
     may_be_open,
     slash_dn,
+    subject_names,
     validity,
 )
 from publisher.transports.http.tls import trusting_context
-from publisher.transports.sgas.dn import in_domain, subject_names
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
 

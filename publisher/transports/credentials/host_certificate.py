@@ -1,11 +1,17 @@
-"""The host certificate and its key as files: load, judge, and spell the subject in both ways the field uses."""
+"""The host certificate and its key as files: load and judge them, and spell the subject in all the ways the field uses.
+
+SGAS compares a DN byte for byte, in one of two spellings in which nginx hands it on: RFC 2253 as OpenSSL writes it (nginx
+1.11.6 and newer), or OpenSSL's one-line form (older, or configured so), in which OpenSSL 1.1.1 and newer put a backslash
+before `/` and `+` (`/CN=host\\/ce.example.org`).
+"""
 
 from __future__ import annotations
 
 import re
 import stat
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -18,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from publisher.model.errors import CredentialError
+from publisher.model.text import plural
+from publisher.transports.base import Credentials
 
 WARN_BEFORE: Final = timedelta(days=30)
 # How to run a command with the key that only the service is handed; the command follows.
@@ -72,12 +80,65 @@ _AUTHN: Final = (
 )
 _LAST_ONLY: Final = ("SERIALNUMBER", "CN")
 _UNESCAPED: Final = ("E", "DC")
+_COMMON_NAME: Final = re.compile(r"(?:^|(?<!\\),)CN=((?:[^,\\]|\\.)*)")
+_CHECK_DEPTH: Final = 2
 _RSA_PSS: Final = bytes.fromhex("06092a864886f70d01010a")  # object id 1.2.840.113549.1.1.10, DER
 # To prove an RSA key's primes takes longer than the rest of a start; a signature that its own certificate verifies does not
 # (`_try_out`).
 _UNPROVED: Final[Mapping[str, bool]] = (
     {"unsafe_skip_rsa_key_validation": True} if int(cryptography.__version__.partition(".")[0]) >= 39 else {}
 )
+
+
+class HostCertificate:
+    """The host's certificate and its key, loaded and tried once."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        now: datetime,
+        *,
+        allow_open_key: bool = False,
+        spelt: Callable[[x509.Name], str] | None = None,
+    ) -> None:
+        """`spelt` gives the subject as messages show it; GOCDB's form where it is None.
+
+        Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not yet or no longer valid,
+            of a kind that S/MIME cannot use, of another pair, or (unless allowed) a key that others can read.
+        """
+        self._path = credentials.certificate
+        self._certificate = load_certificate(credentials.certificate)
+        self._key = load_key(credentials.key, self._certificate, allow_open=allow_open_key)
+        self._begins, self._ends = validity(self._certificate)
+        self._shown = (spelt or slash_dn)(self._certificate.subject)
+        self.check(now)
+
+    @property
+    def subject(self) -> x509.Name:
+        return self._certificate.subject
+
+    def check(self, now: datetime) -> None:
+        """Raises: CredentialError when the certificate is not valid at this time."""
+        if now >= self._ends:
+            raise CredentialError(
+                f"the certificate {self._path} ({self._shown}) expired on {self._ends:%Y-%m-%d %H:%M} UTC; "
+                "get a new one from your CA and put it in place, nothing was sent"
+            )
+        if now < self._begins:
+            raise CredentialError(
+                f"the certificate {self._path} ({self._shown}) is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; "
+                "check this machine's clock, nothing was sent"
+            )
+
+    def warnings(self, now: datetime) -> list[str]:
+        """A warning for the administrator in good time: an expiry less than 30 days away."""
+        left = self._ends - now
+        if left >= WARN_BEFORE:
+            return []
+        return [
+            f"the certificate {self._path} ({self._shown}) expires in {plural(max(0, left.days), 'day')}, "
+            f"on {self._ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected"
+        ]
 
 
 def load_certificate(path: Path) -> x509.Certificate:
@@ -137,7 +198,7 @@ def validity(certificate: x509.Certificate) -> tuple[datetime, datetime]:
 
 def slash_dn(name: x509.Name) -> str:
     """A name in slash form, in the certificate's order, several values of one part flattened, nothing escaped."""
-    return "".join(f"/{_SHORT.get(part.oid.dotted_string, part.oid.dotted_string)}={_text(part)}" for part in name)
+    return "".join(f"/{_short(part)}={_text(part)}" for part in name)
 
 
 def authn_dn(name: x509.Name) -> str:
@@ -148,10 +209,40 @@ def authn_dn(name: x509.Name) -> str:
         if label in _LAST_ONLY:
             values = values[-1:]
         if label not in _UNESCAPED:
-            values = [_go_escape(value) for value in values]
+            values = [_escaped(value) for value in values]
         if values:
             parts.append("+".join(f"{label}={value}" for value in values))
     return ",".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectNames:
+    """One DN as SGAS may see it: `comma` is CN=host,O=site,DC=org and `slash` is /DC=org/O=site/CN=host, both pure ASCII."""
+
+    comma: str
+    slash: str
+
+    @property
+    def host(self) -> str:
+        """The CN, for which and whose domain SGAS lets a certificate insert; '' when there is none."""
+        found = _COMMON_NAME.findall(self.comma)
+        return found[-1].removeprefix("host/") if found else ""
+
+
+def subject_names(name: x509.Name) -> SubjectNames:
+    """In `comma`, the last part is first, and several values of one part are joined with `+`."""
+    relatives = ["+".join(f"{_short(part)}={_in_commas(part)}" for part in parts) for parts in reversed(name.rdns)]
+    slash = "".join(f"/{_short(part)}={_in_slashes(part)}" for part in name)
+    return SubjectNames(comma=",".join(relatives), slash=slash)
+
+
+def in_domain(machine: str, host: str) -> bool:
+    """Whether a plain `jobinsert` of a certificate for this host covers a MachineName: their last two labels are the same.
+
+    As SGAS compares them, letter by letter; its administrator may have set another depth, or allowed a machine by its name.
+    """
+    wanted = [label for label in host.split(".") if label][-_CHECK_DEPTH:]
+    return bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
 
 
 def _read(path: Path, what: str) -> bytes:
@@ -260,8 +351,12 @@ def _text(part: x509.NameAttribute[str | bytes]) -> str:
     return part.value if isinstance(part.value, str) else part.value.hex()
 
 
-def _go_escape(value: str) -> str:
-    """A value as Go's pkix.Name prints it: a backslash before separators, an edge space, a leading number sign."""
+def _short(part: x509.NameAttribute[str | bytes]) -> str:
+    return _SHORT.get(part.oid.dotted_string, part.oid.dotted_string)
+
+
+def _escaped(value: str) -> str:
+    """As RFC 2253 and Go's pkix.Name: a backslash before separators, a blank at an edge, a leading number sign."""
     text = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
     if value.startswith((" ", "#")):
         text = f"\\{text}"
@@ -270,13 +365,14 @@ def _go_escape(value: str) -> str:
     return text
 
 
-def ends_soon(path: Path, subject: str, ends: datetime, now: datetime) -> tuple[str, ...]:
-    """A warning for a certificate that ends within 30 days; none for one that has longer."""
-    left = ends - now
-    if left >= WARN_BEFORE:
-        return ()
-    days = max(0, left.days)
-    return (
-        f"the certificate {path} ({subject}) expires in {days} day{'' if days == 1 else 's'}, "
-        f"on {ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected",
-    )
+def _in_commas(part: x509.NameAttribute[str | bytes]) -> str:
+    return _hex_escaped(_escaped(str(part.value)), "\\")
+
+
+def _in_slashes(part: x509.NameAttribute[str | bytes]) -> str:
+    return _hex_escaped(re.sub("[/+]", r"\\\g<0>", str(part.value)), "\\x")
+
+
+def _hex_escaped(text: str, mark: str) -> str:
+    """Everything outside printable ASCII byte by byte, such as `\\C3\\85`."""
+    return "".join(chr(octet) if 0x20 <= octet < 0x7F else f"{mark}{octet:02X}" for octet in text.encode())

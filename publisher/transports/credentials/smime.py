@@ -17,16 +17,8 @@ from typing import Final
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
 
-from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
-from publisher.transports.credentials.host_certificate import (
-    authn_dn,
-    ends_soon,
-    load_certificate,
-    load_key,
-    slash_dn,
-    validity,
-)
+from publisher.transports.credentials.host_certificate import HostCertificate, authn_dn, slash_dn
 
 # Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
@@ -67,47 +59,22 @@ def unsafe_reason(payload: bytes) -> str:
     return ""
 
 
-class Signer:
-    """The host certificate and its key, loaded and checked once."""
+class Signer(HostCertificate):
+    """The host certificate and its key, with which messages are signed."""
 
     def __init__(self, credentials: Credentials, now: datetime, *, allow_open_key: bool = False) -> None:
-        """Load and try the credentials.
-
-        Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not yet or no longer valid,
-            of a kind that S/MIME cannot use, of another pair, or (unless allowed) a key that others can read.
-        """
-        self._path = credentials.certificate
-        self._certificate = load_certificate(credentials.certificate)
-        self._key = load_key(credentials.key, self._certificate, allow_open=allow_open_key)
-        self._begins, self._ends = validity(self._certificate)
-        self.check(now)
+        """Raises: CredentialError as `HostCertificate` does."""
+        super().__init__(credentials, now, allow_open_key=allow_open_key)
         trial = b"."
         self._around = len(self.sign(trial)) - len(trial) + _PLAY
 
-    def check(self, now: datetime) -> None:
-        """Raises: CredentialError when the certificate is not valid at this time."""
-        if now >= self._ends:
-            raise CredentialError(
-                f"the certificate {self._path} ({self.subject_slash()}) expired on {self._ends:%Y-%m-%d %H:%M} UTC; "
-                "get a new one from your CA and put it in place, nothing was sent"
-            )
-        if now < self._begins:
-            raise CredentialError(
-                f"the certificate {self._path} ({self.subject_slash()}) is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; "
-                "check this machine's clock, nothing was sent"
-            )
-
-    def warnings(self, now: datetime) -> tuple[str, ...]:
-        """A warning for the administrator in good time: an expiry less than 30 days away."""
-        return ends_soon(self._path, self.subject_slash(), self._ends, now)
-
     def subject_slash(self) -> str:
         """The subject as GOCDB and APEL's list of senders spell it: /DC=org/O=site/CN=host."""
-        return slash_dn(self._certificate.subject)
+        return slash_dn(self.subject)
 
     def subject_authn(self) -> str:
         """The subject as the AMS authentication service looks it up: CN=host,O=site,DC=org."""
-        return authn_dn(self._certificate.subject)
+        return authn_dn(self.subject)
 
     def describe(self) -> str:
         """File, subject, issuer and end of the certificate, for error messages."""
@@ -120,7 +87,7 @@ class Signer:
         What is signed has CRLF line ends (RFC 8551 section 3.1.1). What is sent has LF, as every SSM sender's text has: the
         receiver's OpenSSL restores them, it is shorter, and its length does not depend on the number of lines.
 
-        Raises: Poison for a payload that `objection` objects to.
+        Raises: UnsafePayload for a payload that must not leave.
         """
         if why := unsafe_reason(payload):
             raise UnsafePayload(why)
@@ -135,11 +102,7 @@ class Signer:
         return b"".join(
             (
                 b'MIME-Version: 1.0\nContent-Type: multipart/signed; protocol="application/x-pkcs7-signature"; '
-                b'micalg="sha-256"; boundary="'
-                + boundary
-                + b'"\n\nThis is an S/MIME signed message\n\n--'
-                + boundary
-                + b"\n",
+                b'micalg="sha-256"; boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n' % (boundary, boundary),
                 body,
                 b"\n--" + boundary + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
                 b'Content-Transfer-Encoding: base64\nContent-Disposition: attachment; filename="smime.p7s"\n\n',

@@ -12,10 +12,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from publisher.transports.ams.responses import CONFIGURATION, CREDENTIALS, LATER
-from publisher.transports.base import Credentials, Endpoint, Step
-from publisher.transports.http.answers import Answer, Failure, plain
-from publisher.transports.http.session import session_to
+from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, Credentials, Endpoint, Step
+from publisher.transports.http.exchange import Answer, Failure, plain
+from publisher.transports.http.session import Session
 from publisher.transports.http.tls import trust_described, trusting_context
 
 # Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is as old as the answer.
@@ -168,7 +167,7 @@ def _shaken(look: _Look, connection: socket.socket) -> Step:
 def _asked(look: _Look) -> tuple[Step, ...]:
     """One harmless request: whether HTTP comes through, and what time it is there."""
     trust = trust_described(look.credentials)
-    session = session_to(look.endpoint, look.context, trust=trust, clock=look.clock)
+    session = Session(look.endpoint, look.context, trust=trust, clock=look.clock)
     try:
         began = look.now()
         answer = session.exchange("GET", "/")

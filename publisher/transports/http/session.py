@@ -1,11 +1,15 @@
-"""One HTTPS session to one host: requests with our own TLS, time limits and proxy; answers and failures as values."""
+"""One HTTPS session to one host: requests with our own TLS, time limits and proxy; answers and failures as values.
+
+What the exceptions of HTTP and TLS libraries mean, and words that help, is decided here as well.
+"""
 
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -17,12 +21,8 @@ from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 
 from publisher.transports.base import Endpoint
-from publisher.transports.http.addresses import https_url, proxy_url
-from publisher.transports.http.answers import Answer, Failure, RequestFailure
-from publisher.transports.http.errors import FOREIGN, Peer, explains_more, is_timeout, no_answer
+from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain, redacted
 from publisher.transports.http.tls import Attempt, BoundedSocket
-
-__all__ = ["ERROR_LIMIT", "SUCCESS_LIMIT", "Limits", "Session", "https_url", "proxy_url", "session_to"]
 
 
 class ConnectionOptions:
@@ -118,15 +118,6 @@ _CHUNK: Final = 4096
 _HEADERS: Final = {"User-Agent": "publisher", "Accept-Encoding": "identity"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds: to connect, for one read or write, and for one request with its answer."""
-
-    connect_s: float = 10.0
-    read_s: float = 60.0
-    attempt_s: float = 180.0
-
-
 class Session:
     """Requests to one host over one kept-alive connection, strictly one after the other.
 
@@ -135,23 +126,13 @@ class Session:
     token to another host, and cookies are not kept.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        context: ssl.SSLContext,
-        *,
-        trust: str,
-        limits: Limits,
-        clock: Callable[[], float],
-        proxy: str = "",
-    ) -> None:
-        """`base_url` is https://HOST[:PORT]; `trust` names the CAs for messages; `proxy` is empty or from `proxy_url`."""
-        self._base_url = base_url.rstrip("/")
-        self._where = Peer(place=urlsplit(self._base_url).netloc, trust=trust, proxy=proxy)
-        self._limits, self._clock = limits, clock
+    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
+        """`trust` names the CAs, for messages."""
+        self._endpoint, self._clock = endpoint, clock
+        self._where = Peer(place=urlsplit(endpoint.url).netloc, trust=trust, proxy=endpoint.proxy)
         self._line = ConnectionOptions(context, self._attempt())
         self._http = ConnectionAdapter(self._line)
-        self._proxies = {"https": proxy} if proxy else {}
+        self._proxies = {"https": endpoint.proxy} if endpoint.proxy else {}
         self._prepared: tuple[tuple[str, str, dict[str, str]], requests.PreparedRequest] | None = None
 
     def exchange(
@@ -177,9 +158,8 @@ class Session:
         self._http.close()
 
     def _attempt(self) -> Attempt:
-        return Attempt(
-            clock=self._clock, io_timeout_s=self._limits.read_s, deadline=self._clock() + self._limits.attempt_s
-        )
+        deadline = self._clock() + self._endpoint.attempt_s
+        return Attempt(clock=self._clock, io_timeout_s=self._endpoint.read_s, deadline=deadline)
 
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer | RequestFailure:
         attempt = self._line.attempt = self._attempt()
@@ -187,7 +167,7 @@ class Session:
             response = self._http.send(
                 self._request(method, path, body, headers),
                 stream=True,
-                timeout=(self._limits.connect_s, self._limits.read_s),
+                timeout=(self._endpoint.connect_s, self._endpoint.read_s),
                 proxies=self._proxies,
             )
         except FOREIGN as error:
@@ -203,17 +183,11 @@ class Session:
         """As the last one where only the body is another: a copy costs a tenth of URL and headers looked at anew."""
         asked = (method, path, headers)
         if self._prepared is None or self._prepared[0] != asked:
-            request = requests.Request(method, self._base_url + path, headers=_HEADERS | headers)
+            request = requests.Request(method, self._endpoint.url + path, headers=_HEADERS | headers)
             self._prepared = (asked, request.prepare())
         prepared = self._prepared[1].copy()
         prepared.prepare_body(body, None)
         return prepared
-
-
-def session_to(endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> Session:
-    """A session to a service of a target, with its time limits and its proxy."""
-    limits = Limits(connect_s=endpoint.connect_s, read_s=endpoint.read_s, attempt_s=endpoint.attempt_s)
-    return Session(endpoint.url, context, trust=trust, limits=limits, clock=clock, proxy=endpoint.proxy)
 
 
 def _read(response: requests.Response) -> Answer:
@@ -239,3 +213,129 @@ def _read(response: requests.Response) -> Answer:
     else:
         raw.close()
     return Answer(status=status, headers=headers, body=bytes(body[:limit]), complete=complete)
+
+
+FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
+
+# TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions of OpenSSL.
+_ABOUT_OUR_CERTIFICATE: Final = (
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_ACCESS_DENIED",
+)
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})(.*)", re.DOTALL)
+_PASSING_AT_PROXY: Final = (408, 425, 429)
+_NO_HTTP: Final = (http.client.BadStatusLine, http.client.UnknownProtocol)
+_CREDENTIALS_IN_URL: Final = re.compile(r"//[^/@\s]*@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What a reason names: the host and port, whom we trust, and the proxy (an empty string for none)."""
+
+    place: str
+    trust: str
+    proxy: str = ""
+
+
+def no_answer(error: Exception, where: Peer, *, sending: bool, secrets: Iterable[str] = ()) -> RequestFailure:
+    """What an exception means. `sending` says whether the first byte of the request may have left."""
+    failure, reason = _meaning(error, tuple(_causes(error)), where, sending=sending)
+    text = redacted(_CREDENTIALS_IN_URL.sub("//", reason), secrets)
+    return RequestFailure(failure=failure, reason=plain(text))
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a time limit of ours ended the request, rather than the other side."""
+    return any(isinstance(cause, TimeoutError | urllib3.exceptions.TimeoutError) for cause in _causes(error))
+
+
+def explains_more(error: Exception) -> bool:
+    """Whether an error of reading says more than the error of sending before it: a TLS alert about our certificate."""
+    return _alert(_causes(error)) is not None
+
+
+def _meaning(error: Exception, causes: tuple[BaseException, ...], where: Peer, *, sending: bool) -> tuple[Failure, str]:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = getattr(cause, "verify_message", "") or str(cause)
+            return Failure.THEIR_CERTIFICATE, (
+                f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
+            )
+    if alert := _alert(causes):
+        return (
+            Failure.OUR_CERTIFICATE,
+            f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})",
+        )
+    words = _words(error, causes)
+    if sending:
+        return Failure.MAYBE_SENT, f"{where.place}: no answer, the request may have arrived ({words})"
+    if where.proxy:
+        return _at_the_proxy(causes, where, words)
+    if isinstance(error, ValueError):
+        # Its text would quote the offending header or URL, in a spelling that no redaction knows.
+        return (
+            Failure.IMPOSSIBLE,
+            f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target",
+        )
+    return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
+
+
+def _at_the_proxy(causes: tuple[BaseException, ...], where: Peer, words: str) -> tuple[Failure, str]:
+    tunnels = (_TUNNEL.fullmatch(str(cause)) for cause in causes)
+    tunnel = next((found for found in tunnels if found), None)
+    status = int(tunnel[1]) if tunnel else 0
+    if tunnel:
+        words = f"it answered {status}{tunnel[2]}"
+    reason = f"{where.place}: no way through the proxy {where.proxy} (`proxy` of the target or HTTPS_PROXY): {words}"
+    refused = 400 <= status < 500 and status not in _PASSING_AT_PROXY
+    return Failure.PROXY if refused else Failure.NOT_SENT, reason
+
+
+def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError) and _tls_reason(cause).endswith(_ABOUT_OUR_CERTIFICATE):
+            return cause
+    return None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    """OpenSSL's name for what happened; errors that Python makes by itself have none, not even the attribute."""
+    return str(getattr(error, "reason", None) or "")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything it wraps, in whichever way the libraries wrap: arguments, `reason`, cause or context."""
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        inner = [*current.args, getattr(current, "reason", None), current.__cause__]
+        if not current.__suppress_context__:
+            inner.append(current.__context__)
+        queue += [wrapped for wrapped in inner if isinstance(wrapped, BaseException)]
+
+
+def _words(error: BaseException, causes: tuple[BaseException, ...]) -> str:
+    """The operating system's own error text, without what three libraries wrapped around it."""
+    for cause in reversed(causes):
+        if isinstance(cause, socket.gaierror):
+            return f"the name does not resolve: {cause.strerror}"
+        if isinstance(cause, TimeoutError):
+            return str(cause) or "timed out"
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        if isinstance(cause, _NO_HTTP) and not isinstance(cause, http.client.RemoteDisconnected):
+            return "what came is no HTTP"  # their texts quote it, and it may be the token
+        if isinstance(cause, http.client.HTTPException):
+            return f"{type(cause).__name__}: {cause}"
+    return f"{type(error).__name__}: {error}"

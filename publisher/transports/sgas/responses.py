@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from publisher.transports.base import Receipt, Verdict
-from publisher.transports.http.answers import Answer, Failure, RequestFailure, plain
-from publisher.transports.sgas.dn import SubjectNames
+from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, REFUSED, Receipt, Verdict
+from publisher.transports.credentials.host_certificate import SubjectNames
+from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain
 
 WORDS_LENGTH: Final = 300
 # A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs time on hostile pages.
@@ -154,7 +154,6 @@ def _attribute(element: etree._Element | None, name: str) -> str:
     return "" if element is None else element.get(name, "")
 
 
-LATER, REFUSED, CREDENTIALS, CONFIGURATION = 75, 76, 77, 78
 _MOST_NAMES: Final = 3
 
 
@@ -382,9 +381,6 @@ def no_host_name(subject: SubjectNames) -> str:
         f'no right at SGAS helps: it takes no host name out of "{subject.slash}"; get a certificate whose DN ends in '
         f'CN={subject.host}, or ask its administrator to let nginx hand the DN on as "{subject.comma}" (RFC 2253)'
     )
-
-
-# Success
 
 
 def _accepted(answer: Answer, sent: Sent) -> Receipt:

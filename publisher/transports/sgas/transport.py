@@ -9,20 +9,24 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from publisher.model.errors import CredentialError
+from publisher.model.errors import ConfigError
 from publisher.model.message import Message
-from publisher.transports.base import Credentials, Environment, Receipt, Step, Verdict
-from publisher.transports.credentials.host_certificate import ends_soon, load_certificate, load_key, validity
-from publisher.transports.http.answers import Answer, Failure, RequestFailure, plain
-from publisher.transports.http.lazy_session import LazySession
-from publisher.transports.http.retry import RetrySchedule, asked_wait_s
-from publisher.transports.http.tls import client_context, trust_described
-from publisher.transports.sgas import Options, endpoints
-from publisher.transports.sgas.dn import subject_names
-from publisher.transports.sgas.responses import (
+from publisher.transports.base import (
     CONFIGURATION,
     CREDENTIALS,
     REFUSED,
+    Credentials,
+    Environment,
+    Receipt,
+    Step,
+    Verdict,
+    own_options,
+)
+from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open, subject_names
+from publisher.transports.http.exchange import Answer, Failure, LazySession, RequestFailure, Retries, plain
+from publisher.transports.http.tls import client_context, trust_described
+from publisher.transports.sgas import Options, endpoints, problems
+from publisher.transports.sgas.responses import (
     Sent,
     interpret,
     no_host_name,
@@ -47,27 +51,29 @@ _PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
 class SgasTransport:
     """A `Transport` to one SGAS server."""
 
-    def __init__(
-        self, options: Options, credentials: Credentials, circumstances: Environment, *, allow_open_key: bool
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
-        self._base, self._insert = _paths(options.url)
-        self._listed = False
-        self._options = options
-        self._world = circumstances
-        self._path = credentials.certificate
-        certificate = load_certificate(credentials.certificate)
-        load_key(credentials.key, certificate, allow_open=allow_open_key)
-        self._begins, self._ends = validity(certificate)
+        mine = self._options = own_options(options, Options)
+        if found := problems(mine):
+            raise ConfigError(found)
+        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+        certificate = HostCertificate(
+            credentials,
+            circumstances.now(),
+            allow_open_key=allow_open_key,
+            spelt=lambda name: subject_names(name).slash,
+        )
+        self._check, self.warnings = certificate.check, certificate.warnings
         self._subject = subject_names(certificate.subject)
-        self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
-        self._lost_s = 0.0
+        self._base, self._insert = _paths(mine.url)
+        self._listed = False
+        self._world, self._retries = circumstances, Retries(mine, circumstances)
         self._refused: dict[str, Receipt] = {}  # by the MachineName that this host may not insert for
-        self._limit = options.batch_bytes
-        (service,) = endpoints(options, circumstances.environment)
+        self._limit = mine.batch_bytes
+        (service,) = endpoints(mine, circumstances.environment)
         trust = trust_described(credentials)
         self._session = LazySession(service, client_context(credentials), trust=trust, clock=circumstances.clock)
-        self._check(circumstances.now())
+        self.close = self._session.close
 
     def payload_limit(self) -> int:
         """The option, or less once the service has refused a size. The payload travels as it is."""
@@ -84,8 +90,17 @@ class SgasTransport:
             reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
             return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
         sent = Sent(payload=message.payload, subject=self._subject)
-        if (too_large := self._too_large(message.payload)) is not None:
-            return too_large
+        if (known := self._known_refusal(message.payload)) is not None:
+            return known
+        receipt = self._hand_over(message, sent)
+        if len(set(receipt.refused_by)) == 1:
+            self._refused[receipt.refused_by[0]] = receipt
+        if receipt.verdict is Verdict.TOO_LARGE:
+            self._limit = min(self._limit, max(SMALLEST_LIMIT, size // 2))
+        return receipt
+
+    def _hand_over(self, message: Message, sent: Sent) -> Receipt:
+        """Try until something final is known, or patience ends."""
         attempts = bytes_sent = 0
         doubt = False
         while True:
@@ -93,23 +108,19 @@ class SgasTransport:
             attempts += 1
             answer = self._insert_answer(message.payload)
             if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
-                bytes_sent += size * answer.tries
+                bytes_sent += len(message.payload) * answer.tries
             receipt = interpret(answer, sent)
             # Of two tries on two connections, the first may have been stored whatever the second one met.
             doubt = doubt or receipt.doubt or answer.tries > 1
-            if receipt.verdict not in _PASSING:
+            verdict = receipt.verdict
+            if verdict not in _PASSING:
                 break
-            self._lost_s += self._world.clock() - began
-            if not self._wait_for_retry(answer, receipt, attempts, message):
+            asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
+            if not self._retries.wait(message.id, attempts, receipt.reason, asked, since=began):
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
-                receipt = replace(receipt, verdict=verdict)
                 break
-        if len(set(receipt.refused_by)) == 1:
-            self._refused[receipt.refused_by[0]] = receipt
-        if receipt.verdict is Verdict.TOO_LARGE:
-            self._limit = min(self._limit, max(SMALLEST_LIMIT, size // 2))
-        delivered = receipt.verdict is Verdict.DELIVERED
-        return replace(receipt, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt and not delivered)
+        doubt = doubt and verdict is not Verdict.DELIVERED
+        return replace(receipt, verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt)
 
     def preflight(self) -> tuple[Step, ...]:
         """Certificate, service list, right to insert, in this order up to the first that fails; stores nothing.
@@ -142,15 +153,7 @@ class SgasTransport:
             reason = f"{reason}, even to an empty document; {advice}"
         return (*steps, Step(name="right to insert", answer=plain(reason), exit_status=exit_status))
 
-    def warnings(self, now: datetime) -> list[str]:
-        """An expiry of the certificate within 30 days."""
-        return list(ends_soon(self._path, self._subject.slash, self._ends, now))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._session.close()
-
-    def _too_large(self, payload: bytes) -> Receipt | None:
+    def _known_refusal(self, payload: bytes) -> Receipt | None:
         """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.
 
         SGAS reads its list of rights once, when it starts, so that to ask again would tell nothing new.
@@ -160,19 +163,6 @@ class SgasTransport:
         machines = sent_machines(payload)
         known = next((self._refused[name] for name in machines if name in self._refused), None)
         return replace(known, refused_by=machines, attempts=0, bytes_sent=0) if known else None
-
-    def _check(self, now: datetime) -> None:
-        """Raises: CredentialError"""
-        who = f"the certificate {self._path} ({self._subject.slash})"
-        if now >= self._ends:
-            raise CredentialError(
-                f"{who} expired on {self._ends:%Y-%m-%d %H:%M} UTC; get a new one from your CA and put it in place, "
-                "nothing was sent"
-            )
-        if now < self._begins:
-            raise CredentialError(
-                f"{who} is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; check this machine's clock, nothing was sent"
-            )
 
     def _insert_answer(self, payload: bytes) -> Answer | RequestFailure:
         """The answer to a POST; where nothing is at the usual address, the service list is asked once for the right one."""
@@ -195,29 +185,8 @@ class SgasTransport:
             found = service_paths(answer.body)
         return (found or {}).get(_REGISTRATION, "")
 
-    def _wait_for_retry(
-        self, answer: Answer | RequestFailure, receipt: Receipt, attempts: int, message: Message
-    ) -> bool:
-        """Wait for the next attempt; False when there shall be none."""
-        asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
-        wait_s = self._schedule.wait_s(
-            attempts_made=attempts,
-            spent_s=self._lost_s,
-            chance=self._world.chance(),
-            asked_s=asked_wait_s(asked, self._world.now()),
-        )
-        if wait_s is None:
-            return False
-        _log.info(
-            "message %s: attempt %d of %d failed, the next in %.1f s: %s",
-            message.id,
-            attempts,
-            self._schedule.attempts,
-            wait_s,
-            receipt.reason,
-        )
-        self._lost_s += wait_s
-        return not self._world.wait(wait_s)
+
+create: Final = SgasTransport
 
 
 def _paths(url: str) -> tuple[str, str]:

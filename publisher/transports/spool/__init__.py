@@ -12,13 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from publisher.model.errors import ConfigError
-from publisher.transports.base import Credentials, Destination, Endpoint, Environment, TransportOptions
-
-if TYPE_CHECKING:
-    from publisher.transports.spool.transport import SpoolTransport
+from publisher.transports.base import Destination, Endpoint, TransportOptions
 
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
 
@@ -30,7 +26,7 @@ class Layout(StrEnum):
     DIRQ = "dirq"
 
 
-def _check_batch_bytes(size: int) -> str | None:
+def batch_bytes_problem(size: int) -> str | None:
     return None if size in _BATCH_BYTES else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
 
 
@@ -45,7 +41,7 @@ class Options(TransportOptions):
     )
     batch_bytes: int = field(
         default=950_000,
-        metadata={"help": "most characters of a message, signed and in base64", "check": _check_batch_bytes},
+        metadata={"help": "most characters of a message, signed and in base64", "check": batch_bytes_problem},
     )
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
 
@@ -57,25 +53,3 @@ class Options(TransportOptions):
 def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
     """None: the files stay here."""
     return ()
-
-
-def create(options: object, credentials: Credentials, circumstances: Environment) -> SpoolTransport:
-    """A transport into a directory; nothing is made there before the first message.
-
-    Raises: ConfigError for options that cannot work; CredentialError for certificate or key that cannot sign.
-    """
-    if not isinstance(options, Options):
-        raise TypeError(f"options of another transport: {type(options).__name__}")
-    if complaint := _check_batch_bytes(options.batch_bytes):
-        raise ConfigError(f"`batch_bytes`: {complaint}")
-    from publisher.transports.credentials.host_certificate import (
-        may_be_open,  # `status` must start without cryptography
-    )
-    from publisher.transports.credentials.smime import Signer
-    from publisher.transports.spool.transport import SpoolTransport
-
-    signer = None
-    if options.sign is not False:
-        allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
-        signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
-    return SpoolTransport(options, signer, signed=circumstances.signed)

@@ -9,20 +9,20 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import LedgerError, Rejected
+from publisher.model.errors import ConfigError, LedgerError
 from publisher.model.message import Message
-from publisher.transports.base import Receipt, Step, Verdict
+from publisher.transports.base import REFUSED, SET_ASIDE, Credentials, Environment, Receipt, Step, Verdict, own_options
+from publisher.transports.credentials.host_certificate import may_be_open
 from publisher.transports.credentials.smime import Signer, unsafe_reason
-from publisher.transports.http.answers import plain
-from publisher.transports.spool import Layout, Options
+from publisher.transports.http.exchange import plain
+from publisher.transports.spool import Layout, Options, batch_bytes_problem
 
-_SET_ASIDE: Final = 65
 _SIGNATURE_BYTES: Final = 8_192  # room for the one that somebody else will make
 _DIRQ_GRANULARITY_S: Final = 60
 _DIRQ_NAMES: Final = 16
@@ -30,12 +30,21 @@ _ATTEMPTS: Final = 3
 
 
 class SpoolTransport:
-    """A `Transport` into a directory on this machine. What a receiver takes unsigned stays as it is."""
+    """A `Transport` into a directory on this machine, in which nothing is made before the first message.
 
-    def __init__(self, options: Options, signer: Signer | None, *, signed: Callable[[str], bool]) -> None:
-        self._options = options
-        self._signer = signer
-        self._signed = signed
+    What a receiver takes unsigned stays as it is.
+    """
+
+    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
+        """Raises: ConfigError for options that cannot work; CredentialError for certificate or key that cannot sign."""
+        options = self._options = own_options(options, Options)
+        if problem := batch_bytes_problem(options.batch_bytes):
+            raise ConfigError(f"`batch_bytes`: {problem}")
+        self._signer: Signer | None = None
+        if options.sign is not False:
+            allow_open_key = options.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+            self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
+        self._signed = circumstances.signed
         flat = options.layout is Layout.FLAT
         # ssmsend takes whatever is in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
         self._staging = options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
@@ -52,10 +61,10 @@ class SpoolTransport:
         if signer:
             signer.check(now)
         if is_signed and (why := unsafe_reason(message.payload)):
-            return Receipt(verdict=Verdict.REFUSED, reason=plain(why), exit_status=_SET_ASIDE, attempts=0)
+            return Receipt(verdict=Verdict.REFUSED, reason=plain(why), exit_status=SET_ASIDE, attempts=0)
         if len(message.payload) > self.payload_limit():
             reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
-            return Receipt(verdict=Verdict.TOO_LARGE, reason=reason, exit_status=Rejected.exit_status, attempts=0)
+            return Receipt(verdict=Verdict.TOO_LARGE, reason=reason, exit_status=REFUSED, attempts=0)
         content = signer.sign(message.payload) if signer else message.payload
         try:
             name = self._put(message, content)
@@ -82,7 +91,7 @@ class SpoolTransport:
 
     def warnings(self, now: datetime) -> list[str]:
         """An expiry of the certificate within 30 days, and signatures that ssmsend would sign once more."""
-        found = list(self._signer.warnings(now)) if self._signer else []
+        found = self._signer.warnings(now) if self._signer else []
         if self._options.layout is Layout.DIRQ and self._options.sign is None:
             found.append(
                 "messages are signed, and ssmsend, which reads dirq queues, would sign them again so that APEL refuses them: "
@@ -138,6 +147,9 @@ class SpoolTransport:
         digest = int(sha256(message.id.encode()).hexdigest()[:6], 16)
         for step in range(_DIRQ_NAMES):
             yield f"{seconds - seconds % _DIRQ_GRANULARITY_S:08x}/{seconds:08x}{(digest + step) & 0xFFFFFF:06x}"
+
+
+create: Final = SpoolTransport
 
 
 def _no(answer: str) -> Step:

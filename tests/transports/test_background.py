@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from publisher.transports.background import BackgroundTask
+from publisher.transports.base import BackgroundTask
 from tests.support.patience import PATIENCE_S
 
 

@@ -1,12 +1,45 @@
-"""Addresses of services and proxies, as the configuration and the environment give them."""
+"""The options of every transport over HTTPS; addresses of services and proxies as configuration and environment give them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError
+from publisher.transports.base import Endpoint, TransportOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions(TransportOptions):
+    """Keys that targets of all these transports have."""
+
+    url: str
+    connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
+    read_timeout_s: float = 60
+    attempt_timeout_s: float = field(default=180, metadata={"help": "seconds for one request with its answer"})
+    attempts: int = field(default=5, metadata={"help": "attempts to deliver one message in one run"})
+    retry_budget_s: float = field(default=600, metadata={"help": "seconds to lose on failures and waiting in one run"})
+    proxy: str = field(default="", metadata={"help": "http://HOST:PORT; default: HTTPS_PROXY and NO_PROXY"})
+    allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+    def limit_problems(self) -> list[str]:
+        """What cannot work in the limits of these options, for people; an empty list when all is well."""
+        positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")
+        found = [f"`{key}` must be more than 0" for key in positive if getattr(self, key) <= 0]
+        return [*found, "`retry_budget_s` must not be negative"] if self.retry_budget_s < 0 else found
+
+    def endpoint(self, name: str, url: str, environment: Mapping[str, str]) -> Endpoint:
+        """A service with these limits. Raises: ConfigError for a proxy that cannot work."""
+        return Endpoint(
+            name=name,
+            url=url,
+            proxy=proxy_url(url, self.proxy, environment),
+            connect_s=self.connect_timeout_s,
+            read_s=self.read_timeout_s,
+            attempt_s=self.attempt_timeout_s,
+        )
 
 
 def https_url(url: str, key: str) -> str:

@@ -1,0 +1,219 @@
+"""An exchange with a service, as a transport sees it: the answer or that there is none, and when to try again.
+
+Texts for people are one line, bounded and without secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from publisher.transports import http_sessions
+from publisher.transports.base import Endpoint, Environment
+from publisher.transports.http.options import HttpOptions
+
+if TYPE_CHECKING:
+    import ssl
+
+    from publisher.transports.http.session import Session
+
+_log: Final = logging.getLogger("publisher.transports")
+
+FIRST_S: Final = 2.0
+LONGEST_S: Final = 60.0
+# A balancer that asks for an hour gets the next round instead.
+LONGEST_ASKED_S: Final = 300.0
+# The form of today and the two obsolete ones. Not `email.utils`, which takes long to load for answers that are few.
+_HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
+
+REASON_LENGTH: Final = 500
+_QUOTE_LENGTH: Final = 200
+_TAG: Final = re.compile(r"<(style|script|title)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]+")
+
+
+class Failure(StrEnum):
+    """Why there is no answer.
+
+    `NOT_SENT` is certain: the request did not begin to leave. `MAYBE_SENT` may have been carried out. `OUR_CERTIFICATE` and
+    `THEIR_CERTIFICATE` are verdicts of one side on the other's credentials, `PROXY` of the proxy on the request, all three
+    before anything was carried out. `IMPOSSIBLE` is a request that cannot be put into HTTP.
+    """
+
+    NOT_SENT = "not sent"
+    MAYBE_SENT = "maybe sent"
+    OUR_CERTIFICATE = "our certificate refused"
+    THEIR_CERTIFICATE = "their certificate not trusted"
+    PROXY = "proxy refused"
+    IMPOSSIBLE = "impossible request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Status, headers (names in lower case) and body. `complete` is False when the body was cut by the other side or by us.
+
+    `tries` is 2 when a dead kept-alive connection was replaced. The body may hold a token, so it is in no `repr`.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
+    complete: bool = True
+    tries: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailure:
+    """Nothing came back; `reason` is for people and holds no secrets."""
+
+    failure: Failure
+    reason: str
+    tries: int = 1
+
+
+def plain(text: str, length: int = REASON_LENGTH) -> str:
+    """A text for people and logs: one line of printable ASCII, not longer than `length`."""
+    line = " ".join(_NOT_PLAIN.sub(" ", text).split())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, whichever way they got into it."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[withheld]")
+    return text
+
+
+def without(answer: Answer, secrets: Iterable[str]) -> Answer:
+    """The answer without the secrets of the request, which it may echo.
+
+    To be called before anything is quoted: of a secret in a text that is cut, a part would be left that nobody recognises.
+    """
+    body, headers = answer.body, dict(answer.headers)
+    for secret in filter(None, secrets):
+        body = body.replace(secret.encode(), b"[withheld]")
+        headers = {name: value.replace(secret, "[withheld]") for name, value in headers.items()}
+    return replace(answer, body=body, headers=headers)
+
+
+def parsed(body: bytes) -> object:
+    """The body as JSON, or None when it is none (which `null` is as well, for our purposes)."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):  # invalid UTF-8 is a ValueError; a megabyte of brackets is a RecursionError
+        return None
+
+
+def envelope_message(answer: Answer) -> str:
+    """The message of an AMS or authn error envelope, or an empty string when somebody else is speaking.
+
+    Their Content-Type is not examined: AMS labels half of its JSON as text/plain.
+    """
+    document = parsed(answer.body)
+    error = document.get("error") if isinstance(document, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return plain(message, _QUOTE_LENGTH) if isinstance(message, str) else ""
+
+
+def quoted(answer: Answer) -> str:
+    """Status and what the service said, for a reason: `403 "Access to this resource is forbidden"`."""
+    text = envelope_message(answer)
+    if not text:
+        text = plain(_TAG.sub(" ", answer.body[:4096].decode("utf-8", "replace")), _QUOTE_LENGTH)
+    text = text.replace('"', "'")  # so that where the quotation ends can be determined
+    return f'{answer.status} "{text}"' if text else f"{answer.status} without a word"
+
+
+class RetrySchedule(NamedTuple):
+    """How often and how long: `attempts` in all for one message, `budget_s` for everything that goes wrong in one run."""
+
+    attempts: int = 5
+    budget_s: float = 600.0
+
+    def wait_s(
+        self, *, attempts_made: int, spent_s: float, chance: float, asked_s: float | None = None
+    ) -> float | None:
+        """Seconds to wait before the next attempt, or None when there shall be none.
+
+        `spent_s` is what this run has lost already, `chance` is in [0, 1), `asked_s` is what Retry-After said.
+        """
+        if attempts_made >= self.attempts:
+            return None
+        ceiling = min(LONGEST_S, FIRST_S * 2.0 ** min(attempts_made - 1, 16))
+        # Full jitter: hundreds of CEs lost the same service in the same second and must not come back in one.
+        wait = max(chance * ceiling, min(asked_s or 0.0, LONGEST_ASKED_S))
+        return wait if spent_s + wait <= self.budget_s else None
+
+
+def asked_wait_s(retry_after: str, now: datetime) -> float | None:
+    """What a Retry-After header asks for in seconds, never negative; None when it is absent or says nothing sensible.
+
+    Spec: RFC 9110 section 10.2.3, seconds or an HTTP date.
+    """
+    text = retry_after.strip()
+    if text.isascii() and text.isdecimal():
+        return float(text[:9])
+    for form in _HTTP_DATES:
+        with suppress(ValueError):
+            return max(0.0, (datetime.strptime(text, form).replace(tzinfo=UTC) - now).total_seconds())
+    return None
+
+
+class Retries:
+    """The attempts of one run: how long to wait before the next, and what was lost on failures and waiting so far."""
+
+    def __init__(self, options: HttpOptions, world: Environment) -> None:
+        self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
+        self._world = world
+        self._lost_s = 0.0
+
+    def wait(self, message_id: str, attempt: int, reason: str, asked: str, *, since: float | None = None) -> bool:
+        """Wait for the next attempt; False when there shall be none.
+
+        `asked` is a Retry-After header; the time from `since` on the monotonic clock was lost on the attempt.
+        """
+        if since is not None:
+            self._lost_s += self._world.clock() - since
+        wait_s = self._schedule.wait_s(
+            attempts_made=attempt,
+            spent_s=self._lost_s,
+            chance=self._world.chance(),
+            asked_s=asked_wait_s(asked, self._world.now()),
+        )
+        if wait_s is None:
+            return False
+        most = self._schedule.attempts
+        _log.info(
+            "message %s: attempt %d of %d failed, the next in %.1f s: %s", message_id, attempt, most, wait_s, reason
+        )
+        self._lost_s += wait_s
+        return not self._world.wait(wait_s)
+
+
+class LazySession:
+    """A session that is opened with its first request; see `Session`."""
+
+    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
+        self._endpoint, self._context = endpoint, context
+        self._trust, self._clock = trust, clock
+        self._session: Session | None = None
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer | RequestFailure:
+        """One request and what came of it; never raises for what network or server do."""
+        if self._session is None:
+            self._session = http_sessions()(self._endpoint, self._context, trust=self._trust, clock=self._clock)
+        return self._session.exchange(method, path, body, headers)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
