@@ -12,7 +12,6 @@ from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, fixed_period
 from publisher.reporting.charges.formula import FormulaError
-from publisher.reporting.charges.quantities import TimeUnit
 from publisher.reporting.charges.rules import (
     DEFAULT_PLACES,
     MAX_PLACES,
@@ -22,6 +21,7 @@ from publisher.reporting.charges.rules import (
     Formula,
     OnError,
     Rounding,
+    TimeUnit,
 )
 
 # What an attribute of type xsd:token keeps as it is, and what a table of sums bears as a heading.

@@ -1,25 +1,192 @@
-"""What a report reports on a period: what jobs used, what they cost, what became of them at each target. Only reads."""
+"""What a report tells of a period: what jobs used, what they cost, what became of them at each target. Only reads.
+
+A source sums jobs up in groups; `UsageReport` adds the groups up under the names that the site's settings give them.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
+from typing import Final
 
 from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
-from publisher.model.job import Epoch
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
-from publisher.model.time import Window, epoch, month_of
-from publisher.model.totals import month_number, month_number_of, month_window, year_and_month
+from publisher.model.time import Durations, Window, epoch, month_of, months
+from publisher.model.totals import month_number, month_number_of, month_window, sync_host, year_and_month
 from publisher.pipeline import status as target_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
-from publisher.reporting.usage import OWN_PROJECT, ExpectedJobs, HostMonth, Usage, UsageReport
+from publisher.sources.statistics import UsageGroup, UsagePage, Used
 
 RowsRead = Callable[[int], None]
+DAY_S: Final = 86_400
+OWN_PROJECT: Final = "(a user's own)"
+_REMEMBERED: Final = 20_000
+HostMonth = tuple[int, str]
+
+
+UsedByName = defaultdict[str, Used]
+
+
+def _used_by_name() -> UsedByName:
+    return defaultdict(Used)
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """What the jobs of a period used, by what one may want to know it of. Grows with names and days, not with jobs.
+
+    Names are '' where there is none. `benchmarks` are by type and value (`HEPscore23 11.5`). `wall_core_s_by_vo` has the wall
+    time x cores of each day (in days since 1970) and VO.
+    """
+
+    total: Used = field(default_factory=Used)
+    unreadable: int = 0
+    statuses: UsedByName = field(default_factory=_used_by_name)
+    vos: UsedByName = field(default_factory=_used_by_name)
+    queues: UsedByName = field(default_factory=_used_by_name)
+    users: UsedByName = field(default_factory=_used_by_name)
+    projects: UsedByName = field(default_factory=_used_by_name)
+    benchmarks: UsedByName = field(default_factory=_used_by_name)
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
+    days: defaultdict[int, Used] = field(default_factory=lambda: defaultdict(Used))
+    wall_core_s_by_vo: Counter[tuple[int, str]] = field(default_factory=Counter)
+    waits: dict[str, Durations] = field(default_factory=dict)  # by queue
+
+
+@dataclass(slots=True, kw_only=True)
+class ExpectedJobs:
+    """Jobs that a target wants, by month and submit host: those since its start, and those before."""
+
+    since: Counter[HostMonth] = field(default_factory=Counter)
+    before: Counter[HostMonth] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteValues:
+    """What the site says about the jobs of a group."""
+
+    vo: str
+    user: str
+    arex_default: bool
+    benchmark: str  # '' for none
+    weight: tuple[str, int] | None  # its type, and 1000 times its value
+    hosts: tuple[str | None, ...]  # the submit host to each target; None where it does not want them
+
+
+def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]) -> set[Epoch]:
+    """When the answers of the policies, the month or the target's part may change."""
+    found = {epoch(month.start) for month in months(window)}
+    found.update(start for start in starts if start is not None)
+    return found.union(*(one.change_times for one in policies))
+
+
+class UsageReport:
+    """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
+
+    def __init__(self, window: Window, policy: RecordPolicy, targets: Sequence[tuple[Target, Epoch | None]]) -> None:
+        """`targets` come with the end time that their first jobs have."""
+        if window.start is None or window.end is None:
+            raise ValueError(f"{window} has no start or no end")
+        self.usage = Usage()
+        self.wanted = [ExpectedJobs() for _ in targets]
+        # Submit hosts are the targets' business: a site whose targets are of different kinds has no policy for them.
+        self._policy = replace(policy, infrastructure="grid", imported={})
+        self._targets = targets
+        policies = [policy, *(target.policy for target, _ in targets)]
+        self.own_projects = not policy.identity.open
+        self.alone = not all(one.depends_on_row_only for one in policies)
+        self._selections = [target.selection(Window()) for target, _ in targets]
+        self._turns = sorted(_turns(window, [start for _, start in targets], policies))
+        days = range(window.start // DAY_S, -(-window.end // DAY_S))
+        self.eras = sorted({*(Epoch(day * DAY_S) for day in days), *self._turns})
+        self._first = window.start
+        self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
+
+    def add(self, page: UsagePage) -> None:
+        self.usage.unreadable += page.unreadable
+        for group in page.groups:
+            # When the first of them may have ended: the era's beginning.
+            since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
+            values = self._site_values(group.example, since)
+            self._add(group, values, since // DAY_S)
+            for wanted, (_, start), host in zip(self.wanted, self._targets, values.hosts, strict=True):
+                if host is not None:
+                    counts = wanted.before if start is not None and since < start else wanted.since
+                    counts[month_number(since), host] += group.jobs
+
+    def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
+        usage, example = self.usage, group.example
+        project = OWN_PROJECT if group.own_project else group.project
+        usage.total.add(group, values.weight)
+        for sums, name in (
+            (usage.statuses, example.status),
+            (usage.vos, values.vo),
+            (usage.queues, example.queue),
+            (usage.users, values.user),
+            (usage.projects, project),
+            (usage.benchmarks, values.benchmark),
+        ):
+            sums[name].add(group, values.weight)
+        if values.arex_default and group.wall_s:
+            usage.arex_default_wall_s[example.queue] += group.wall_s
+        usage.days[day].add(group, values.weight)
+        usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
+        waits = usage.waits.setdefault(example.queue, Durations())
+        waits.add(group.waits_s)
+        waits.unknown += group.jobs - len(group.waits_s)
+
+    def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
+        at = id(example), bisect_right(self._turns, since)
+        known = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            # The example is kept with it: another one must not get its id.
+            known = self._known[at] = example, self._say(replace(example, ended_at=since))
+        return known[1]
+
+    def _say(self, job: JobRecord) -> _SiteValues:
+        published = self._policy.describe(job)
+        main = next(iter(published.benchmark.benchmarks), None)
+        return _SiteValues(
+            vo=published.who.vo,
+            user=published.who.user,
+            arex_default=published.benchmark.arex_default,
+            benchmark="" if main is None else f"{main.kind} {main.text}",
+            weight=None if main is None else (main.kind, int(main.value * 1000)),
+            hosts=tuple(self._host(at, job) for at in range(len(self._targets))),
+        )
+
+    def _host(self, at: int, job: JobRecord) -> str | None:
+        """The submit host under which a target's receiver counts a job; None when the target does not want it."""
+        policy = self._targets[at][0].policy
+        if not self._selections[at].wants(job):
+            return None
+        try:
+            published = policy.describe(job)
+        except Unfit:
+            return None  # it is set aside
+        return sync_host(published.where.receiver_host) if self._selections[at].wants_vo(published.who.vo) else None
+
+
+def all_waits(waits: Iterable[Durations]) -> Durations:
+    """Of several queues together."""
+    whole = Durations()
+    for one in waits:
+        whole.minutes.update(one.minutes)
+        whole.unknown += one.unknown
+        whole.negative += one.negative
+    return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,18 +290,13 @@ def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> 
         kept = book.sums(window)
     if open_to_all:
         return kept
-    known = usage.projects.keys()
     sums: dict[tuple[str, str], ChargedSum] = {}
     for one in kept:
-        project = one.project if one.project in known else OWN_PROJECT
-        before = sums.get((project, one.unit))
-        sums[project, one.unit] = ChargedSum(
-            project=project,
-            group="",
-            unit=one.unit,
-            jobs=one.jobs + (before.jobs if before else 0),
-            amount=one.amount + (before.amount if before else 0),
+        project = one.project if one.project in usage.projects else OWN_PROJECT
+        before = sums.get(
+            (project, one.unit), ChargedSum(project=project, group="", unit=one.unit, jobs=0, amount=Decimal(0))
         )
+        sums[project, one.unit] = replace(before, jobs=before.jobs + one.jobs, amount=before.amount + one.amount)
     return [sums[at] for at in sorted(sums)]
 
 

@@ -66,7 +66,6 @@ OF_OTHERS: Final = (
     "publisher.cli.commands.run",
     "publisher.sources.statistics",
     "publisher.reporting.statistics",
-    "publisher.reporting.usage",
 )
 OF_A_ROUND: Final = (
     "publisher.pipeline.publish",

@@ -10,8 +10,7 @@ import pytest
 from publisher.config import Settings, load, show
 from publisher.model.errors import ConfigError
 from publisher.model.time import Window, fixed_period
-from publisher.reporting.charges.quantities import TimeUnit
-from publisher.reporting.charges.rules import DEFAULT_PLACES, ChargeRule, Compatibility, OnError, Rounding
+from publisher.reporting.charges.rules import DEFAULT_PLACES, ChargeRule, Compatibility, OnError, Rounding, TimeUnit
 from tests.config.config_plugins import contract
 
 PLUGINS = contract()

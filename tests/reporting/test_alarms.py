@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from package import pages
-from publisher.reporting.metrics.definitions import METRICS, MetricKind
+from publisher.reporting.metrics.exporter import METRICS, MetricKind
 from tests.support.command_line import publisher_words
 from tests.support.patience import PATIENCE_S
 

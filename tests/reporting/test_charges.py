@@ -29,8 +29,18 @@ from publisher.reporting.charges.formula import (
     parse,
 )
 from publisher.reporting.charges.heappe import HeappeArithmetic
-from publisher.reporting.charges.quantities import QUANTITIES, QuantityKind, TimeUnit
-from publisher.reporting.charges.rules import ChargeRule, Charges, Compatibility, Formula, OnError, Rounding, overlaps
+from publisher.reporting.charges.rules import (
+    QUANTITIES,
+    ChargeRule,
+    Charges,
+    Compatibility,
+    Formula,
+    OnError,
+    QuantityKind,
+    Rounding,
+    TimeUnit,
+    overlaps,
+)
 from tests.support.jobs import ENDED, make_job
 from tests.support.patience import bounded
 

@@ -19,8 +19,7 @@ import pytest
 
 from publisher.config import show
 from publisher.model.errors import ConfigError, LedgerError, SourceError
-from publisher.reporting.metrics.definitions import METRICS, MetricKind
-from publisher.reporting.metrics.exporter import MetricsEndpoint
+from publisher.reporting.metrics.exporter import METRICS, MetricKind, MetricsEndpoint
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support.daemons import RunningDaemon, until

@@ -40,6 +40,9 @@ _INSTEAD: Final = {
     "\N{MINUS SIGN}": "write -",
     "\N{EN DASH}": "write -",
 }
+MAX_DEPTH: Final = 50
+DIGITS: Final = 34  # those of decimal128
+Value = TypeVar("Value")
 
 
 class FormulaError(Exception):
@@ -113,9 +116,6 @@ def _check_size(number: Token, formula: str) -> None:
         raise FormulaError(f"an exponent is at most {MAX_EXPONENT}", formula, number.at)
 
 
-MAX_DEPTH: Final = 50
-
-
 @dataclass(frozen=True, slots=True)
 class Number:
     """As it is written: how it is read depends on the arithmetic."""
@@ -158,28 +158,16 @@ def parse(formula: str, known: Collection[str]) -> Expression:
     return tree
 
 
-def names(tree: Expression) -> Iterator[str]:
-    """The quantities that a tree asks for, in order, with repetitions."""
+def leaves(tree: Expression) -> Iterator[Number | Quantity]:
+    """The numbers and quantities in a tree, in order, with repetitions."""
     match tree:
-        case Quantity(name=name):
-            yield name
         case Negative(operand=operand):
-            yield from names(operand)
+            yield from leaves(operand)
         case Operation(left=left, right=right):
-            yield from names(left)
-            yield from names(right)
-
-
-def numbers(tree: Expression) -> Iterator[Number]:
-    """The numbers in a tree, in order."""
-    match tree:
-        case Number():
-            yield tree
-        case Negative(operand=operand):
-            yield from numbers(operand)
-        case Operation(left=left, right=right):
-            yield from numbers(left)
-            yield from numbers(right)
+            yield from leaves(left)
+            yield from leaves(right)
+        case leaf:
+            yield leaf
 
 
 class _Reader:
@@ -275,11 +263,6 @@ def _meant(name: str, known: Collection[str]) -> str:
     return f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}"
 
 
-Value = TypeVar("Value")
-
-DIGITS: Final = 34  # those of decimal128
-
-
 class NoResult(Exception):
     """A formula has no result for a job; the text says why, in few words, always the same ones for the same cause."""
 
@@ -312,6 +295,7 @@ def bind(tree: Expression, arithmetic: Arithmetic[Value]) -> Callable[[Mapping[s
             return lambda quantities: apply(first(quantities), second(quantities))
 
 
+Operator = Callable[[Decimal, Decimal], Decimal]
 _CONTEXT: Final = Context(
     prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=-999, Emax=999, traps=[InvalidOperation, DivisionByZero, Overflow]
 )
@@ -326,7 +310,7 @@ class DecimalArithmetic:
     def negative(self, value: Decimal) -> Decimal:
         return _CONTEXT.minus(value)
 
-    def operation(self, sign: str) -> Callable[[Decimal, Decimal], Decimal]:
+    def operation(self, sign: str) -> Operator:
         return _OPERATIONS[sign]
 
 
@@ -335,8 +319,10 @@ def quotient(number: int, unit: int) -> Decimal:
     return _CONTEXT.divide(Decimal(number), Decimal(unit))
 
 
-def _trapped(operation: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
+def _trapped(operation: Callable[[Decimal, Decimal], Decimal], *, divides: bool = False) -> Operator:
     def apply(left: Decimal, right: Decimal) -> Decimal:
+        if divides and not right:
+            raise NoResult("division by zero")
         try:
             return operation(left, right)
         except DecimalException as error:
@@ -345,21 +331,10 @@ def _trapped(operation: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Deci
     return apply
 
 
-def _by(operation: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
-    trapped = _trapped(operation)
-
-    def apply(left: Decimal, right: Decimal) -> Decimal:
-        if not right:
-            raise NoResult("division by zero")
-        return trapped(left, right)
-
-    return apply
-
-
-_OPERATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal]]] = {
+_OPERATIONS: Final[Mapping[str, Operator]] = {
     "+": _trapped(_CONTEXT.add),
     "-": _trapped(_CONTEXT.subtract),
     "*": _trapped(_CONTEXT.multiply),
-    "/": _by(_CONTEXT.divide),
-    "%": _by(_CONTEXT.remainder),
+    "/": _trapped(_CONTEXT.divide, divides=True),
+    "%": _trapped(_CONTEXT.remainder, divides=True),
 }

@@ -9,8 +9,9 @@ Spec: other-sources facts, 3.1, whose oracle values are in the tests.
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
@@ -42,7 +43,7 @@ class HeappeArithmetic:
         return _whole(-value, value) if isinstance(value, int) else -value
 
     def operation(self, sign: str) -> Callable[[Value, Value], Value]:
-        return {"+": _sum, "-": _difference, "*": _product, "/": _quotient, "%": _remainder}[sign]
+        return _OPERATIONS[sign]
 
 
 def read(text: str) -> Value:
@@ -73,39 +74,30 @@ def _text(number: float) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _sum(left: Value, right: Value) -> Value:
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) + float(right)
-    if isinstance(left, int) and isinstance(right, int):
-        return _whole(left + right, left, right)
-    return _decimal(_CONTEXT.add(Decimal(left), Decimal(right)))
+def _like(
+    binary: Callable[[float, float], float],
+    whole: Callable[[int, int], int],
+    decimal: Callable[[Decimal, Decimal], Decimal],
+) -> Callable[[Value, Value], Value]:
+    """An operation that gives the kind of number that its operands have."""
 
+    def apply(left: Value, right: Value) -> Value:
+        if isinstance(left, float) or isinstance(right, float):
+            return binary(float(left), float(right))
+        if isinstance(left, int) and isinstance(right, int):
+            return _whole(whole(left, right), left, right)
+        return _decimal(decimal(Decimal(left), Decimal(right)))
 
-def _difference(left: Value, right: Value) -> Value:
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) - float(right)
-    if isinstance(left, int) and isinstance(right, int):
-        return _whole(left - right, left, right)
-    return _decimal(_CONTEXT.subtract(Decimal(left), Decimal(right)))
-
-
-def _product(left: Value, right: Value) -> Value:
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) * float(right)
-    if isinstance(left, int) and isinstance(right, int):
-        return _whole(left * right, left, right)
-    return _decimal(_CONTEXT.multiply(Decimal(left), Decimal(right)))
+    return apply
 
 
 def _quotient(left: Value, right: Value) -> Value:
     """Always a fraction; a division by zero is infinite for whole and binary numbers, and an error for decimals."""
-    if isinstance(left, Decimal | int) and isinstance(right, Decimal | int):
-        if isinstance(left, int) and isinstance(right, int):
-            return _binary_quotient(float(left), float(right))
-        if not right:
-            raise NoResult("division by zero")
-        return _decimal(_CONTEXT.divide(Decimal(left), Decimal(right)))
-    return _binary_quotient(float(left), float(right))
+    if isinstance(left, float) or isinstance(right, float) or (isinstance(left, int) and isinstance(right, int)):
+        return _binary_quotient(float(left), float(right))
+    if not right:
+        raise NoResult("division by zero")
+    return _decimal(_CONTEXT.divide(Decimal(left), Decimal(right)))
 
 
 def _binary_quotient(left: float, right: float) -> float:
@@ -148,3 +140,12 @@ def _decimal(number: Decimal) -> Decimal:
         places -= 1
         fitting = _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
     return fitting
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[Value, Value], Value]]] = {
+    "+": _like(operator.add, operator.add, _CONTEXT.add),
+    "-": _like(operator.sub, operator.sub, _CONTEXT.subtract),
+    "*": _like(operator.mul, operator.mul, _CONTEXT.multiply),
+    "/": _quotient,
+    "%": _remainder,
+}

@@ -1,4 +1,8 @@
-"""Which formula is a job's, and what comes of it: rules by queue, group and start of the job, rounding, and no result."""
+"""Which formula is a job's, and what comes of it: rules by queue, group and start of the job, rounding, and no result.
+
+The names in a formula are those of `scontrol show job` and of Slurm's TRES, as in the formulas of HEAppE.
+Spec: other-sources facts, 3.2.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from decimal import Decimal
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import combinations
+from operator import attrgetter
 from typing import Any, Final
 
 from publisher.model.job import JobRecord
@@ -22,12 +27,13 @@ from publisher.reporting.charges.formula import (
     Expression,
     FormulaError,
     NoResult,
+    Number,
+    Quantity,
     bind,
-    names,
-    numbers,
+    leaves,
     parse,
+    quotient,
 )
-from publisher.reporting.charges.quantities import QUANTITIES, UNIT_S, TimeUnit, decimal_value, heappe_value
 
 DEFAULT_PLACES: Final = 6
 MAX_PLACES: Final = 12
@@ -36,6 +42,98 @@ _ZERO: Final = Decimal(0)
 _WIDE: Final = decimal.Context(prec=60)
 _PIECE: Final = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern
 _REMEMBERED: Final = 20_000  # pairs of queue and group
+
+
+class TimeUnit(StrEnum):
+    """What a formula counts time in."""
+
+    SECONDS = "seconds"
+    MINUTES = "minutes"
+    HOURS = "hours"
+    DAYS = "days"
+
+
+UNIT_S: Final[Mapping[TimeUnit, int]] = {
+    TimeUnit.SECONDS: 1,
+    TimeUnit.MINUTES: 60,
+    TimeUnit.HOURS: 3600,
+    TimeUnit.DAYS: 86_400,
+}
+KIB_PER_GIB: Final = 1024 * 1024
+
+
+class QuantityKind(StrEnum):
+    """What kind of quantity it is; how the two arithmetics read it depends on that."""
+
+    COUNT = "count"
+    DURATION = "duration"  # in the time unit
+    MOMENT = "moment"  # since 1970, in the time unit, so that EndTime - StartTime is a duration
+    SECONDS = "seconds"  # whatever the time unit is
+    MEMORY = "memory"  # GiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A quantity: its kind, where it is in a job record ('' where no source tells it), and how it is got there.
+
+    `take` yields None where it is not known, else a count, seconds, or (of memory) KiB.
+    """
+
+    measure: QuantityKind
+    field: str
+    take: Callable[[JobRecord], int | None]
+
+
+def _read(measure: QuantityKind, name: str) -> Named:
+    """A field of the job record."""
+    return Named(measure=measure, field=name, take=attrgetter(name))
+
+
+def _reported(measure: QuantityKind, name: str) -> Named:
+    """One that only the source of some batch systems tells; others leave it unknown."""
+    return Named(measure=measure, field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name))
+
+
+QUANTITIES: Final[Mapping[str, Named]] = {
+    "NumNodes": _read(QuantityKind.COUNT, "node_count"),
+    "NumCPUs": _read(QuantityKind.COUNT, "cpu_count"),
+    "NumTasks": _reported(QuantityKind.COUNT, "NumTasks"),
+    "RunTime": _read(QuantityKind.DURATION, "wall_s"),
+    "TimeLimit": _reported(QuantityKind.DURATION, "TimeLimit"),
+    "SubmitTime": Named(measure=QuantityKind.MOMENT, field="submitted_at", take=lambda job: job.submitted_at or None),
+    "StartTime": _read(QuantityKind.MOMENT, "started_at"),
+    "EndTime": _read(QuantityKind.MOMENT, "ended_at"),
+    "EligibleTime": _reported(QuantityKind.MOMENT, "EligibleTime"),
+    "AccrueTime": _reported(QuantityKind.MOMENT, "AccrueTime"),
+    "SecsPreSuspend": _reported(QuantityKind.SECONDS, "SecsPreSuspend"),
+    "cpu": _read(QuantityKind.COUNT, "cpu_count"),
+    "mem": _reported(QuantityKind.MEMORY, "mem"),
+    "node": _read(QuantityKind.COUNT, "node_count"),
+    "billing": _reported(QuantityKind.COUNT, "billing"),
+    "gres_gpu": _read(QuantityKind.COUNT, "gpu_count"),
+}
+
+
+def decimal_value(measure: QuantityKind, value: int, unit_s: int) -> Decimal:
+    """As formulas of ours have it."""
+    match measure:
+        case QuantityKind.DURATION | QuantityKind.MOMENT:
+            return quotient(value, unit_s)
+        case QuantityKind.MEMORY:
+            return quotient(value, KIB_PER_GIB)
+        case _:
+            return Decimal(value)
+
+
+def heappe_value(measure: QuantityKind, value: int, unit_s: int) -> heappe.Value:
+    """As formulas of HEAppE have it: times of day and sizes with a letter are not numbers there, and become 0."""
+    match measure:
+        case QuantityKind.DURATION:
+            return heappe.duration(value, unit_s)
+        case QuantityKind.MOMENT | QuantityKind.MEMORY:
+            return 0
+        case _:
+            return heappe.literal(value)
 
 
 Taking = Callable[[JobRecord], Any]  # a quantity as a formula has it; raises NoResult
@@ -84,7 +182,7 @@ class Formula:
         """Raises: FormulaError naming the place."""
         tree = parse(text, QUANTITIES)
         if compat is Compatibility.HEAPPE:
-            for number in numbers(tree):
+            for number in (leaf for leaf in leaves(tree) if isinstance(leaf, Number)):
                 try:
                     heappe.read(number.text)
                 except NoResult as refused:
@@ -94,7 +192,7 @@ class Formula:
     @property
     def quantities(self) -> tuple[str, ...]:
         """What it asks for, each once, in order."""
-        return tuple(dict.fromkeys(names(self.tree)))
+        return tuple(dict.fromkeys(leaf.name for leaf in leaves(self.tree) if isinstance(leaf, Quantity)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,17 +357,19 @@ def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
 
 def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether a name matches both of two patterns, given in pieces; of two sets of characters that is assumed."""
-    seen = {(0, 0)}
-    places = [(0, 0)]
-    for at, there in places:
+    places = {(0, 0)}  # in both patterns: where a name can have got to
+    ahead = list(places)
+    while ahead:
+        at, there = ahead.pop()
         here, that = "".join(one[at : at + 1]), "".join(other[there : there + 1])
-        ways = [(at + 1, there)] * (here == "*" or (that == "*" and bool(here)))
-        ways += [(at, there + 1)] * (that == "*" or (here == "*" and bool(that)))
-        if here and that and "*" not in (here, that) and _share_letter(here, that):
-            ways.append((at + 1, there + 1))
-        places += [way for way in dict.fromkeys(ways) if way not in seen]
-        seen.update(ways)
-    return (len(one), len(other)) in seen
+        if "*" in (here, that):
+            ways = [(at + bool(here), there), (at, there + bool(that))]
+        else:
+            both = bool(here and that) and _share_letter(here, that)
+            ways = [(at + both, there + both)]
+        ahead += [way for way in ways if way not in places]
+        places.update(ways)
+    return (len(one), len(other)) in places
 
 
 def _share_letter(one: str, other: str) -> bool:

@@ -14,16 +14,10 @@ from publisher.model.time import Durations
 
 Value = str | int | float | Decimal | None
 
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 LONG: Final = 24  # letters: a text of more needs room
-
-
+UNKNOWN: Final = "unknown"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
-
 # What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -42,7 +36,7 @@ class CellKind(StrEnum):
     AMOUNT = "amount"  # decimal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TableColumn:
     """`key` heads it in CSV files, `title` on the page and on terminals; `means` defines it."""
 
@@ -86,16 +80,16 @@ class TableColumn:
         return self.kind not in (CellKind.TEXT, CellKind.DAY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table of a report. `name` names its CSV file; `notes` are below it; `total` is one more row."""
 
     name: str
     title: str
-    columns: tuple[TableColumn, ...]
+    columns: Sequence[TableColumn]
     rows: Sequence[tuple[Value, ...]]
     total: tuple[Value, ...] | None = None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
     def csv(self) -> str:
         """All rows without the total, which would be counted twice by who adds them up."""
@@ -105,21 +99,15 @@ class Table:
 
 
 def text(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key=key, title=title, kind=CellKind.TEXT, means=means)
+    return TableColumn(key, title, CellKind.TEXT, means)
 
 
 def count(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key=key, title=title, kind=CellKind.COUNT, means=means)
+    return TableColumn(key, title, CellKind.COUNT, means)
 
 
 def minutes(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key=key, title=title, kind=CellKind.MINUTES, means=f"{means} In minutes, rounded down.")
-
-
-DAY: Final = TableColumn(key="day", title="Day", kind=CellKind.DAY, means="Day in UTC.")
-
-
-UNKNOWN: Final = "unknown"
+    return TableColumn(key, title, CellKind.MINUTES, f"{means} In minutes, rounded down.")
 
 
 def spread(durations: Durations, edges: Sequence[int], names: Sequence[str]) -> list[tuple[str, int]]:

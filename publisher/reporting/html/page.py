@@ -16,11 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from publisher import __version__
 from publisher.model.time import iso
 from publisher.reporting.html.columns import LONG, Table, day_text, printable
-from publisher.reporting.html.highlights import figures, findings
 from publisher.reporting.html.plots import Plot, report_plots
 from publisher.reporting.html.tables import definitions, tables
-from publisher.reporting.report import Report
-from publisher.reporting.usage import DAY_S
+from publisher.reporting.html.text import figures, findings
+from publisher.reporting.report import DAY_S, Report
 
 _MOST_ROWS: Final = 500  # of a table on the page
 # Title, and the names of plots and of tables, in their order.

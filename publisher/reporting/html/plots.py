@@ -32,8 +32,7 @@ from publisher.reporting.html.columns import (
     spread,
 )
 from publisher.reporting.html.tables import LAG_EDGES_MIN, LAG_NAMES, WAIT_EDGES_MIN, WAIT_NAMES
-from publisher.reporting.report import Report
-from publisher.reporting.usage import all_waits
+from publisher.reporting.report import DAY_S, Report, all_waits
 from publisher.sources.statistics import Used, by_weight
 
 SERIES: Final = 7  # colours; the last one is for what is left over
@@ -72,6 +71,7 @@ _FONT: Final = re.compile(r"font: ([0-9.]+)px [^;\"]*")
 _FAMILY: Final = re.compile(r" font-family: [^;\"]*;|<style [^>]*>[^<]*</style>")  # the page has its own
 
 Say = Callable[[float], str]
+Series = tuple[str, int, Sequence[float]]  # name, colour, and a height for each step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,10 @@ def over_time(
     title: str,
     text: str,
     steps: Sequence[str],
-    series: Sequence[tuple[str, int, Sequence[float]]],
+    series: Sequence[Series],
     unit: Say,
 ) -> Plot:
-    """Bars upon one another, a step of time each. `series` are name, colour and a height for each step."""
+    """Bars upon one another, a step of time each. `series` have a height for each step."""
     figure, axes = _figure(_HEIGHT_IN)
     below = [0.0] * len(steps)
     for label, colour, heights in series:
@@ -220,7 +220,6 @@ def _for_the_page(name: str, title: str, text: str, svg: str) -> str:
     return svg
 
 
-_DAY_S: Final = 86_400
 _MOST_DAYS: Final = 140  # more would be thinner than a line: then months
 _BARS: Final = 12
 _GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
@@ -245,9 +244,9 @@ def report_plots(report: Report) -> Mapping[str, Plot]:
 
 def _steps(report: Report) -> tuple[list[str], dict[int, int]]:
     """Intervals of time from left to right, and the place of each day among them; nothing in the future."""
-    first = (report.window.start or 0) // _DAY_S
+    first = (report.window.start or 0) // DAY_S
     end = min((report.window.end or 0) - 1, int(report.made_at.timestamp()))
-    last = max([end // _DAY_S, first, *report.usage.days])
+    last = max([end // DAY_S, first, *report.usage.days])
     days = range(first, last + 1)
     if len(days) <= _MOST_DAYS:
         return [day_text(day)[5:] for day in days], {day: at for at, day in enumerate(days)}
@@ -346,52 +345,34 @@ def _waits(report: Report) -> Plot:
     )
 
 
-def _by_step(
-    history: TargetHistory, steps: Sequence[str], places: Mapping[int, int]
-) -> tuple[list[float], list[float]]:
-    """Messages and bytes."""
-    counts, heights = [0.0] * len(steps), [0.0] * len(steps)
-    for (day, _), sums in history.days.items():
-        counts[places[day]] += sums.messages
-        heights[places[day]] += sums.bytes
-    return counts, heights
-
-
 def _deliveries(report: Report) -> list[Plot]:
     past = [(one.target, one.history) for one in report.targets if one.history is not None][:OTHERS]
     steps, places = _steps(report)
-    spreads = [dict(spread(history.lags, LAG_EDGES_MIN, LAG_NAMES)) for _, history in past]
-    names = [*LAG_NAMES, *([UNKNOWN] if any(UNKNOWN in one for one in spreads) else [])]
-    lags = [
-        (target, at, [jobs.get(name, 0) for name in names])
-        for at, ((target, _), jobs) in enumerate(zip(past, spreads, strict=True))
-    ]
-    medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     messages, sizes = [], []
     for at, (target, history) in enumerate(past):
-        counts, heights = _by_step(history, steps, places)
+        counts, amounts = [0.0] * len(steps), [0.0] * len(steps)
+        for (day, _), sums in history.days.items():
+            counts[places[day]] += sums.messages
+            amounts[places[day]] += sums.bytes
         messages.append((target, at, counts))
-        sizes.append((target, at, heights))
-    labels = [f"{name}: {sum(counts):,.0f}" for name, _, counts in messages]
-    amounts = [f"{name}: {size_text(sum(heights))}" for name, _, heights in sizes]
-    nothing = "Nothing was delivered in the period."
+        sizes.append((target, at, amounts))
     return [
-        spread_plot(
-            "lags",
-            "Jobs by time from their end to acceptance",
-            f"Half took no longer than: {'; '.join(medians)}.",
-            names,
-            lags,
-        ),
-        over_time(
-            "messages",
-            f"Messages accepted, by {_per(report)}",
-            "; ".join(labels) or nothing,
-            steps,
-            messages,
-            whole,
-        ),
-        over_time(
-            "bytes", f"Bytes accepted, by {_per(report)}", "; ".join(amounts) or nothing, steps, sizes, size_text
-        ),
+        _lags(past),
+        _delivered("messages", "Messages", report, messages, whole, "{:,.0f}".format),
+        _delivered("bytes", "Bytes", report, sizes, size_text, size_text),
     ]
+
+
+def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
+    spreads = [dict(spread(history.lags, LAG_EDGES_MIN, LAG_NAMES)) for _, history in past]
+    names = [*LAG_NAMES, *([UNKNOWN] if any(UNKNOWN in one for one in spreads) else [])]
+    lags = [(past[at][0], at, [jobs.get(name, 0) for name in names]) for at, jobs in enumerate(spreads)]
+    medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
+    text = f"Half took no longer than: {'; '.join(medians)}."
+    return spread_plot("lags", "Jobs by time from their end to acceptance", text, names, lags)
+
+
+def _delivered(name: str, title: str, report: Report, series: Sequence[Series], unit: Say, total: Say) -> Plot:
+    text = "; ".join(f"{target}: {total(sum(heights))}" for target, _, heights in series)
+    title = f"{title} accepted, by {_per(report)}"
+    return over_time(name, title, text or "Nothing was delivered in the period.", _steps(report)[0], series, unit)

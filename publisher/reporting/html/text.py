@@ -1,24 +1,20 @@
-"""The report as text for a terminal, and as CSV files."""
+"""The report as text: the numbers to see first and what is not as it should be, tables for a terminal, CSV files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from publisher.reporting.html.columns import Table, Value
-from publisher.reporting.html.highlights import figures, findings
-from publisher.reporting.html.tables import definitions, tables
-from publisher.reporting.report import Report
+from publisher.model.rates import wall_text
+from publisher.model.text import plural
+from publisher.reporting.html.columns import Table, hours_text, minutes_text, share_text
+from publisher.reporting.html.tables import definitions, tables, verdict
+from publisher.reporting.report import Report, TargetReport, all_waits
 
 _MOST_ROWS: Final = 20
-
-
 _BAR: Final = 24
-
-
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-
-
 # The column whose size each table's bars show.
 _BARS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("days", "vos", "queues", "users", "projects", "statuses", "benchmarks"), "wall_core_s"),
@@ -26,10 +22,120 @@ _BARS: Final[Mapping[str, str]] = {
     "messages": "bytes",
     "charges": "amount",
 }
-
-
 # Too wide for a terminal beside the rest.
 _LEFT_OUT: Final = frozenset({"wall_s"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number with its name, and what more there is to say of it."""
+
+    name: str
+    value: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Highlight:
+    """Something that is well, or `bad`."""
+
+    about: str
+    text: str
+    bad: bool
+
+
+def figures(report: Report) -> list[Figure]:
+    total = report.usage.total
+    waits = all_waits(report.usage.waits.values())
+    scaled = "; ".join(f"{hours_text(sum_ / 1000)} {kind} h scaled" for kind, sum_ in sorted(total.scaled.items()))
+    return [
+        Figure(name="Jobs", value=f"{total.jobs:,}", text="ended in the period"),
+        Figure(name="Wall × cores", value=f"{hours_text(total.wall_core_s)} h", text=scaled or "no benchmark is known"),
+        Figure(
+            name="CPU efficiency",
+            value="unknown" if total.efficiency is None else share_text(total.efficiency),
+            text=f"{hours_text(total.cpu_s)} h CPU",
+        ),
+        Figure(
+            name="Failed",
+            value="–" if total.failed_share is None else share_text(total.failed_share),
+            text=plural(total.failed, "job"),
+        ),
+        Figure(
+            name="Median waiting time",
+            value=minutes_text(waits.quantile_min(0.5)),
+            text=f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown",
+        ),
+    ]
+
+
+def findings(report: Report) -> list[Highlight]:
+    """Every target once, well or not; and of the jobs what is odd."""
+    return [
+        *(_of_target(one) for one in report.targets),
+        *_of_databases(report),
+        *_of_drift(report),
+        *_of_jobs(report),
+    ]
+
+
+def _of_target(one: TargetReport) -> Highlight:
+    about = f"Target {one.target}{' (shadow, sends nothing)' if one.shadow else ''}"
+    if one.status is None:
+        return Highlight(about=about, text="it never had a round, so nothing was delivered", bad=True)
+    status = one.status
+    trouble = {
+        "late": status.late,
+        "set aside": status.quarantined,
+        "in doubt": status.in_doubt,
+        "months held back": status.held,
+        "messages rejected": one.history.rejected if one.history else 0,
+    }
+    notes = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
+    notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
+    return Highlight(about=about, text=", ".join(notes), bad=any(trouble.values()))
+
+
+def _of_databases(report: Report) -> Iterator[Highlight]:
+    for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
+        yield Highlight(about="Incomplete", text=reason, bad=True)
+
+
+def _of_drift(report: Report) -> Iterator[Highlight]:
+    if not report.drift:
+        return
+    odd = [row for row in report.drift if row.missing or row.unreported]
+    if not odd:
+        months = len({row.month for row in report.drift})
+        yield Highlight(
+            about="Drift",
+            text=f"none in {plural(months, 'month')}: database, ledger and counts agree",
+            bad=False,
+        )
+    for row in odd[:3]:
+        where = f"{row.target}, {row.month}, {row.submit_host or '(no submit host)'}"
+        yield Highlight(about="Drift", text=f"{where}: {verdict(row)}", bad=True)
+    if len(odd) > 3:
+        yield Highlight(about="Drift", text=f"{len(odd) - 3:,} more differences, below", bad=True)
+
+
+def _of_jobs(report: Report) -> Iterator[Highlight]:
+    usage = report.usage
+    for about, count, text in (
+        ("Unreadable", usage.unreadable, "values that cannot be read, and are in no other number"),
+        ("Benchmark", usage.total.without_benchmark, "none, and are in no scaled number"),
+    ):
+        if count:
+            yield Highlight(about=about, text=f"{plural(count, 'job has', 'jobs have')} {text}", bad=True)
+    if usage.arex_default_wall_s:
+        text = (
+            f"jobs with {wall_text(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
+            "configured: they count too little"
+        )
+        yield Highlight(about="Benchmark", text=text, bad=True)
+    if usage.total.cores_unknown:
+        text = f"{plural(usage.total.cores_unknown, 'job has', 'jobs have')} an unknown number; each counts as one core"
+        yield Highlight(about="Cores", text=text, bad=True)
 
 
 def headlines(report: Report) -> Iterator[str]:
@@ -48,12 +154,10 @@ def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]
             continue
         shown = [at for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
         heads = [table.columns[at].title for at in shown]
-        sizes = _sizes(table)
-        rows = [_cells(table, row, shown) for row in table.rows[:_MOST_ROWS]]
-        if sizes:
+        rows = [tuple(table.columns[at].shown(row[at]) for at in shown) for row in table.rows[:_MOST_ROWS]]
+        if bars := _bars(table):
             heads.append("")
-            largest = max(sizes, default=0.0)
-            rows = [(*row, _bar(size / largest if largest else 0.0)) for row, size in zip(rows, sizes, strict=False)]
+            rows = [(*row, bar) for row, bar in zip(rows, bars, strict=False)]
         yield _title(table), heads, rows
 
 
@@ -69,14 +173,15 @@ def files(report: Report) -> Iterator[tuple[str, str]]:
         yield f"{table.name}.csv", table.csv()
 
 
-def _cells(table: Table, row: Sequence[Value], shown: Sequence[int]) -> tuple[str, ...]:
-    return tuple(table.columns[at].shown(row[at]) for at in shown)
-
-
-def _sizes(table: Table) -> list[float]:
+def _bars(table: Table) -> list[str]:
+    """A bar for each row, the longest for the largest; none where the table has no column to show."""
     measured = _BARS.get(table.name)
-    places = [at for at, column in enumerate(table.columns) if column.key == measured]
-    return [float(row[places[0]] or 0) for row in table.rows] if places else []
+    place = next((at for at, column in enumerate(table.columns) if column.key == measured), None)
+    if place is None:
+        return []
+    sizes = [float(row[place] or 0) for row in table.rows]
+    largest = max(sizes) or 1.0
+    return [_bar(size / largest) for size in sizes]
 
 
 def _bar(share: float) -> str:

@@ -17,9 +17,8 @@ from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S
 from publisher.pipeline.sync import counts as syncing
 from publisher.reporting.files import whole_file
-from publisher.reporting.metrics import definitions
-from publisher.reporting.metrics.definitions import lost_measures
-from publisher.reporting.metrics.exporter import exposition
+from publisher.reporting.metrics import exporter
+from publisher.reporting.metrics.exporter import exposition, lost_measures
 
 _ATTEMPTS_TO_AGREE: Final = 5
 Values = dict[tuple[str, str], float]
@@ -97,16 +96,16 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
     return Measured(
         target=outcome.target,
         gauges={
-            definitions.LAST_ROUND: _seconds(site.clock()),
-            definitions.LAST_STATUS: outcome.exit_status,
-            definitions.LAST_SECONDS: outcome.seconds,
+            exporter.LAST_ROUND: _seconds(site.clock()),
+            exporter.LAST_STATUS: outcome.exit_status,
+            exporter.LAST_SECONDS: outcome.seconds,
         },
         added={
-            (definitions.SENT_BYTES, ""): outcome.bytes,
-            (definitions.ROUNDS, outcome.outcome): 1,
-            (f"{definitions.ROUND_SECONDS}_count", ""): 1,
-            (f"{definitions.ROUND_SECONDS}_sum", ""): outcome.seconds,
-            **{(definitions.ATTEMPTS, verdict): count for verdict, count in outcome.attempts.items()},
+            (exporter.SENT_BYTES, ""): outcome.bytes,
+            (exporter.ROUNDS, outcome.outcome): 1,
+            (f"{exporter.ROUND_SECONDS}_count", ""): 1,
+            (f"{exporter.ROUND_SECONDS}_sum", ""): outcome.seconds,
+            **{(exporter.ATTEMPTS, verdict): count for verdict, count in outcome.attempts.items()},
         },
     )
 
@@ -119,20 +118,20 @@ def _of_target(site: Site, name: str) -> Measured:
     return Measured(
         target=name,
         gauges={
-            definitions.LAST_SUCCESS: _seconds(status.last_success),
-            definitions.OVERDUE: _seconds(status.overdue),
-            definitions.PUBLISHED_END: status.last_published_end,
-            definitions.OLDEST_UNSENT: status.oldest_unsent,
-            definitions.DELIVERED: status.delivered,
-            definitions.PENDING: status.pending,
-            definitions.LATE: status.late,
-            definitions.IN_DOUBT: status.in_doubt,
-            definitions.QUARANTINED: status.quarantined,
-            definitions.HELD: status.held,
-            definitions.MISSING: None if trouble else len(status.missing),
-            definitions.DRIFT: _drift(site, name),
-            definitions.MESSAGES: messages,
-            definitions.RECORDS: records,
+            exporter.LAST_SUCCESS: _seconds(status.last_success),
+            exporter.OVERDUE: _seconds(status.overdue),
+            exporter.PUBLISHED_END: status.last_published_end,
+            exporter.OLDEST_UNSENT: status.oldest_unsent,
+            exporter.DELIVERED: status.delivered,
+            exporter.PENDING: status.pending,
+            exporter.LATE: status.late,
+            exporter.IN_DOUBT: status.in_doubt,
+            exporter.QUARANTINED: status.quarantined,
+            exporter.HELD: status.held,
+            exporter.MISSING: None if trouble else len(status.missing),
+            exporter.DRIFT: _drift(site, name),
+            exporter.MESSAGES: messages,
+            exporter.RECORDS: records,
         },
         added={},
     )
@@ -155,15 +154,15 @@ def _drift(site: Site, name: str) -> float | None:
 
 def _of_site(site: Site) -> Measured:
     gauges: dict[str, float | None] = {
-        definitions.ROWS: None,
-        definitions.SOURCE_READABLE: 0,
-        definitions.STATE_USABLE: 1,
-        definitions.STATE_BYTES: _size(site),
-        definitions.CERTIFICATE_ENDS: _seconds(site.certificate_ends()),
+        exporter.ROWS: None,
+        exporter.SOURCE_READABLE: 0,
+        exporter.STATE_USABLE: 1,
+        exporter.STATE_BYTES: _size(site),
+        exporter.CERTIFICATE_ENDS: _seconds(site.certificate_ends()),
     }
     try:
         with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
-            gauges |= {definitions.ROWS: source.rows(), definitions.SOURCE_READABLE: 1}
+            gauges |= {exporter.ROWS: source.rows(), exporter.SOURCE_READABLE: 1}
     except SourceError:
         pass  # the gauges say so, and the round has
     return Measured(target="", gauges=gauges, added={})

@@ -1,5 +1,7 @@
-"""The metrics in Prometheus's text format, and over HTTP for the daemon: a port that answers every
-GET with them.
+"""The metrics: every one by its name, in Prometheus's text format, and over HTTP for the daemon.
+
+Alert rules, dashboard and manual use exactly these names. Times are epoch seconds: an age is
+`time() - publisher_..._timestamp_seconds`.
 
 Spec: Prometheus exposition formats, text-based format 0.0.4; metric and label naming,
 https://prometheus.io/docs/practices/naming/
@@ -12,6 +14,8 @@ import platform
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Lock, Thread
 from typing import Any, ClassVar, Final
@@ -24,12 +28,99 @@ from prometheus_client.registry import Collector
 from publisher import __version__
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError
+from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ListenAddress, Site
-from publisher.reporting.metrics import definitions
-from publisher.reporting.metrics.definitions import METRICS, Metric, MetricKind, lost_measures
 
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _TOTAL: Final = "_total"
+_LOOK_S: Final = 0.2  # how soon a stop is seen
+log = logging.getLogger("publisher")
+
+
+class MetricKind(StrEnum):
+    """How a value behaves."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"  # only grows; its name ends in _total
+    SUMMARY = "summary"  # two of them, NAME_sum and NAME_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric. `label` is a further one beside the target; those of the `site` have no target."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    label: str = ""
+    site: bool = False
+
+
+METRICS: Final[list[Metric]] = []
+
+
+def _metric(name: str, text: str, kind: MetricKind = MetricKind.GAUGE, *, label: str = "", site: bool = False) -> str:
+    METRICS.append(Metric(name=name, kind=kind, help=text, label=label, site=site))
+    return name
+
+
+LAST_SUCCESS: Final = _metric("publisher_last_success_timestamp_seconds", "End of the last round that went through.")
+OVERDUE: Final = _metric(
+    "publisher_overdue_timestamp_seconds", "When somebody should look, if there is no success until then."
+)
+LAST_ROUND: Final = _metric("publisher_last_round_timestamp_seconds", "End of the last round, whatever came of it.")
+LAST_STATUS: Final = _metric("publisher_last_round_exit_status", "Exit status of the last round.")
+LAST_SECONDS: Final = _metric("publisher_last_round_duration_seconds", "Duration of the last round.")
+PUBLISHED_END: Final = _metric("publisher_published_end_timestamp_seconds", "Latest end of a delivered job.")
+OLDEST_UNSENT: Final = _metric(
+    "publisher_oldest_unsent_job_timestamp_seconds", "End of the job that ended first of those that wait."
+)
+DELIVERED: Final = _metric("publisher_delivered_jobs", "Jobs that were delivered.")
+PENDING: Final = _metric(
+    "publisher_pending_jobs", "Jobs that the next round would send; of very many, at most so many."
+)
+LATE: Final = _metric("publisher_late_jobs", "Those of the pending jobs that ended before the last published end.")
+IN_DOUBT: Final = _metric("publisher_in_doubt_records", "Records that were sent, and the answer was lost.")
+QUARANTINED: Final = _metric("publisher_quarantined_jobs", "Jobs that were set aside.")
+HELD: Final = _metric("publisher_held_months", "Months that the last round held back.")
+MISSING: Final = _metric("publisher_missing_databases", "Accounting databases that were read once and are gone.")
+DRIFT: Final = _metric(
+    "publisher_sync_drift_jobs", "Jobs by which the counts that were reported last differ from the delivered."
+)
+MESSAGES: Final = _metric("publisher_messages_total", "Messages that were accepted.", MetricKind.COUNTER)
+RECORDS: Final = _metric("publisher_records_total", "Records in messages that were accepted.", MetricKind.COUNTER)
+SENT_BYTES: Final = _metric(
+    "publisher_sent_bytes_total", "Bytes on the wire, those of vain attempts too.", MetricKind.COUNTER
+)
+ATTEMPTS: Final = _metric(
+    "publisher_attempts_total", "Attempts to hand a message over.", MetricKind.COUNTER, label="verdict"
+)
+ROUNDS: Final = _metric("publisher_rounds_total", "Rounds.", MetricKind.COUNTER, label="outcome")
+ROUND_SECONDS: Final = _metric("publisher_round_duration_seconds", "Duration of rounds.", MetricKind.SUMMARY)
+ROWS: Final = _metric("publisher_accounting_rows", "Rows of finished jobs in the accounting databases.", site=True)
+SOURCE_READABLE: Final = _metric(
+    "publisher_accounting_readable", "1 when the accounting data can be read, else 0.", site=True
+)
+STATE_BYTES: Final = _metric("publisher_state_bytes", "Size of the publishing database.", site=True)
+STATE_USABLE: Final = _metric(
+    "publisher_state_usable", "1 when the publishing database can be used, else 0.", site=True
+)
+CERTIFICATE_ENDS: Final = _metric(
+    "publisher_certificate_end_timestamp_seconds", "End of the host's certificate.", site=True
+)
+TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
+BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
+
+
+def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[StoredMetric]:
+    """All that can be determined without the publishing database."""
+    measures = [StoredMetric(target="", name=STATE_USABLE, label="", value=0)]
+    if outcome is not None:
+        found = {LAST_STATUS: outcome.exit_status, LAST_ROUND: site.clock().timestamp()}
+        measures += [
+            StoredMetric(target=outcome.target, name=name, label="", value=value) for name, value in found.items()
+        ]
+    return measures
 
 
 class _StoredFamilies(Collector):
@@ -63,11 +154,9 @@ def exposition(site: Site, measures: Sequence[StoredMetric]) -> bytes:
 
 def _of_configuration(site: Site) -> Iterator[StoredMetric]:
     """What is known without a round. Several labels are in one, with line ends between."""
-    yield StoredMetric(target="", name=definitions.BUILD, label=f"{__version__}\n{platform.python_version()}", value=1)
+    yield StoredMetric(target="", name=BUILD, label=f"{__version__}\n{platform.python_version()}", value=1)
     for target in site.targets:
-        yield StoredMetric(
-            target=target.name, name=definitions.TARGET, label=f"{target.type}\n{target.format}", value=1
-        )
+        yield StoredMetric(target=target.name, name=TARGET, label=f"{target.type}\n{target.format}", value=1)
 
 
 def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str]) -> Family:
@@ -100,11 +189,6 @@ def _summary(metric: Metric, measures: Sequence[StoredMetric], labels: Sequence[
 def _label_values(metric: Metric, one: StoredMetric) -> list[str]:
     further = one.label.split("\n") if metric.label else []
     return further if metric.site else [one.target, *further]
-
-
-log = logging.getLogger("publisher")
-
-_LOOK_S: Final = 0.2  # how soon a stop is seen
 
 
 class _Asker(WSGIRequestHandler):
