@@ -141,8 +141,6 @@ LOADERS = {
     "formats/apel/__init__.py",
     "formats/sgas/__init__.py",
     "sources/__init__.py",
-    "sources/arex/__init__.py",  # statistics and usage, when a command asks for them
-    "sources/importing/log_files.py",  # what unpacks files
     "transports/__init__.py",  # and requests, with the first message
 }
 

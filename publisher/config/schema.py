@@ -24,6 +24,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib import import_module
+from inspect import get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -358,9 +359,12 @@ def read_block(node: Node, shape: type[Shape], reading: ReadContext) -> Shape:
 
 def _kinds(shape: type) -> dict[str, Any]:
     """The types of the fields that are read by them; one with a reader of its own may be of a type that is not loaded."""
-    by_type = {entry.name: entry.type for entry in fields(shape) if "read" not in entry.metadata}
-    asked = type(shape.__name__, (), {"__annotations__": by_type, "__module__": shape.__module__})
-    return get_type_hints(asked)
+    by_type = {entry.name for entry in fields(shape) if "read" not in entry.metadata}
+    kinds: dict[str, Any] = {}
+    for each in reversed(shape.__mro__):
+        own = {name: kind for name, kind in get_annotations(each).items() if name in by_type}
+        kinds |= get_type_hints(type(each.__name__, (), {"__annotations__": own, "__module__": each.__module__}))
+    return kinds
 
 
 def _is_null(node: Node) -> bool:

@@ -23,7 +23,7 @@ from publisher.pipeline.site import Site
 from publisher.sources import IMPORTED_DATABASE
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
-from publisher.sources.importing.arc_jobs import check_arc_database
+from publisher.sources.importing.run import check_arc_database
 from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.model.errors import ConfigError
@@ -47,9 +48,9 @@ def source_plugin(name: str) -> SourcePlugin:
 
 def offered(name: str, factory: str, commands: str) -> Callable[[object, Mapping[str, str]], Any]:
     """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these commands need."""
-    found: Callable[[object, Mapping[str, str]], Any] | None = getattr(source_plugin(name), factory, None)
+    found: Callable[[object, Mapping[str, str]], Any] | str | None = getattr(source_plugin(name), factory, None)
     if found is None:
         raise ConfigError(
             f"source.type: {commands}: a source of the type {name} does not offer what is needed; the type arex does"
         )
-    return found
+    return resolve_name(found) if isinstance(found, str) else found

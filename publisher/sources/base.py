@@ -213,8 +213,9 @@ class SourcePlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live.
 
     It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py,
-    `create_usage(options, environment)`, which makes a `UsageReader`, and `writing_order(source, environment)`, a context
-    manager of one `WritingOrder` a database, where jobs are known in the order in which their ends were written.
+    `create_usage(options, environment)`, which makes a `UsageReader` (of both a name will do, `module:function`), and
+    `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs are known in the order
+    in which their ends were written.
     """
 
     Options: type

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -43,6 +44,10 @@ class ImportedJob(NamedTuple):
     extra: tuple[tuple[str, str], ...]  # keys and values of JobExtraInfo
 
 
+KEPT_BYTES: Final = 4096  # of a line that is set aside
+DIGEST_BYTES: Final = 16
+
+
 class BadLine(NamedTuple):
     """A line that cannot be understood; `line` is its beginning."""
 
@@ -53,8 +58,26 @@ class BadLine(NamedTuple):
     line: bytes
     digest: bytes  # of the whole line: the same line is set aside once, wherever it is met again
 
+    @classmethod
+    def of(cls, path: Path, offset: int, length: int, reason: str, content: bytes, digest: bytes = b"") -> BadLine:
+        """`digest` is needed where `content` is not the whole line."""
+        digest = digest or blake2b(content, digest_size=DIGEST_BYTES).digest()
+        return cls(str(path), offset, length, reason, content[:KEPT_BYTES], digest)
+
+
+class StoredJobs(NamedTuple):
+    """What became of some jobs, and of the records that they were made of."""
+
+    inserted: int
+    updated: int
+    unchanged: int = 0  # they were there already
+    claimed: int = 0  # an ARC CE publishes them
+    merged: int = 0  # records of parallel tasks that went into the row of their job
+    incomplete: int = 0  # records whose CPU time is not all of it
+
 
 _SHOWN_BAD: Final = 100
+PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""
@@ -93,6 +116,16 @@ class ImportReport:
         """So many records were written down with what they are."""
         self.lines += more
         self.watch(more)
+
+    def count_jobs(self, stored: StoredJobs) -> None:
+        """These jobs were written, or not."""
+        self.imported += stored.inserted
+        self.updated += stored.updated
+        self.duplicates += stored.unchanged
+        self.merged += stored.merged
+        self.incomplete += stored.incomplete
+        if stored.claimed:
+            self.skipped[PUBLISHED] += stored.claimed
 
     def count_bad(self, lines: Sequence[BadLine]) -> None:
         """These lines were set aside for the first time."""

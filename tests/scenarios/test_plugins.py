@@ -124,10 +124,11 @@ def test_what_a_new_source_cannot_tell_is_said(tree: Path, site: ConfiguredSite,
 
 _COUNTED = """
 from publisher.sources import arex
+from publisher.sources.arex import statistics
 from publisher.sources.folder import Options, create
 
 def create_statistics(options, environment):
-    return arex.create_statistics(arex.Options(control_dir=options.folder), environment)
+    return statistics.create(arex.Options(control_dir=options.folder), environment)
 """
 
 

@@ -494,9 +494,10 @@ def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
 
 SET_UP = """
 from publisher.sources.gridengine import importer
+from publisher.sources.importing import line_importer
 from tests.support.gridengine_files import run_import
 
-importer._BATCH_LINES = 20
+line_importer._BATCH_LINES = 20
 """
 
 

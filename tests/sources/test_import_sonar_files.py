@@ -468,10 +468,10 @@ def test_the_token_is_nowhere(tmp_path: Path, database: Path, caplog: pytest.Log
 # Crashes and company
 
 SET_UP = """
-from publisher.sources.sonar import batch_reader, importer
+from publisher.sources.sonar import importer
 from tests.support.sonar_files import run_import
 
-batch_reader._BATCH_RECORDS = 20
+importer._BATCH_RECORDS = 20
 importer._SETTLED_AT_ONCE = 7
 """
 

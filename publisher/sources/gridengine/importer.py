@@ -1,55 +1,193 @@
-"""`import gridengine`: accounting files of every generation of Grid Engine into a local accounting database."""
+"""`import gridengine`: accounting files of every generation of Grid Engine into a local accounting database.
+
+A tightly integrated parallel job has a record for each task on each host. Every record of a parallel job is kept, so that a run
+is always rebuilt from all its records, in whatever order they came. A task belongs to the run during which it started. Spec:
+other-sources facts, section 1.6.
+"""
 
 from __future__ import annotations
 
-import logging
+import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
-from hashlib import blake2b
-from itertools import islice
-from pathlib import Path
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, get_type_hints
 
-from publisher.model.errors import SourceError
-from publisher.model.job import JobRecord
 from publisher.model.text import plural
-from publisher.sources.gridengine.parallel_jobs import TABLES, ParallelRun, count_waiting, is_parallel, merge
-from publisher.sources.gridengine.records import GridEngineRecord, read_line
+from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
-from publisher.sources.importers import BadLine, ImportedJob, ImportReport, ImportRule, Watch, unwatched
-from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import (
-    DIGEST_BYTES,
-    KEPT_BYTES,
-    MARK_BYTES,
-    Cursors,
-    FileCursor,
-    LogFile,
-    LogLine,
-    ReadElsewhere,
-    in_directory,
-    opened,
-    rotated_siblings,
-)
-from publisher.sources.importing.site_mapping import begin_import
+from publisher.sources.importers import StoredJobs
+from publisher.sources.importing.line_importer import LineImporter
+from publisher.sources.importing.run import ImportRun
 
 __all__ = ["GridEngineImporter", "Options", "create"]
 
-log = logging.getLogger("publisher")
-
 SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; reads only what is new"
 PATHS: Final = "accounting file, or the directory that holds it"
-_NAME: Final = "gridengine"
-_FILES: Final = ("accounting", "accounting.jsonl")
-# In one transaction; more at once are slower (docs/performance.md).
-_BATCH_LINES: Final = 500
-_SECOND: Final = 1_000_000  # µs
-# A file whose first lines are all bad is something else, and is left alone.
-_SURELY_FOREIGN: Final = 20
+
+_SECOND: Final = 1_000_000
+# Start and end come from the clocks of different hosts.
+_CLOCKS_APART_US: Final = 60 * _SECOND
+_KEYS_AT_ONCE: Final = 200  # two parameters each; SQLite before 3.32 takes 999
+
+_KEY: Final = ("job", "task", "pe_task", "host", "submitted_s", "started_s", "ended_s")
+_INTEGERS: Final = frozenset(name for name, kind in get_type_hints(GridEngineRecord).items() if kind is int)
+_FIELDS: Final = GridEngineRecord._fields
+# What may differ between two spellings of one record, such as seconds and microseconds.
+_NUMBERS: Final = tuple(name for name in _FIELDS if name in _INTEGERS and name not in _KEY)
+
+TABLES: Final = f"""
+    CREATE TABLE IF NOT EXISTS GridEngineRecord (
+        {", ".join(f"{name} {'INTEGER' if name in _INTEGERS else 'TEXT'} NOT NULL" for name in _FIELDS)},
+        submitted_s INTEGER NOT NULL, started_s INTEGER NOT NULL, ended_s INTEGER NOT NULL,
+        merged INTEGER NOT NULL DEFAULT 0, -- a task that is part of a row in AAR
+        PRIMARY KEY ({", ".join(_KEY)})
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (ended_s) WHERE pe_task <> '' AND NOT merged;
+"""
+_PUT: Final = f"""
+    INSERT INTO GridEngineRecord ({", ".join(_FIELDS)}, submitted_s, started_s, ended_s, merged)
+    VALUES ({", ".join("?" * (len(_FIELDS) + 4))})
+    ON CONFLICT DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _NUMBERS)}
+    WHERE ({", ".join(f"excluded.{name}" for name in _NUMBERS)}) > ({", ".join(_NUMBERS)})
+"""
+# A cross join lets SQLite look each job up; it scans the table for (job, task) IN (VALUES ...).
+_OF_WANTED: Final = "FROM wanted CROSS JOIN GridEngineRecord ON job = wanted_job AND task = wanted_task"
+_KNOWN_JOBS: Final = f"SELECT DISTINCT job, task {_OF_WANTED}"
+_OF_JOBS: Final = f"SELECT {', '.join(_FIELDS)}, merged {_OF_WANTED}"
+_MERGED: Final = f"UPDATE GridEngineRecord SET merged = ? WHERE ({', '.join(_KEY)}) = ({', '.join('?' * len(_KEY))})"
+_HELD: Final = """
+    SELECT count(*), coalesce(sum(ended_s < ?), 0) FROM GridEngineRecord WHERE pe_task <> '' AND NOT merged
+"""
+
+JobNumber = tuple[int, int]  # job and task of an array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Runs to be written, the number of task records that found theirs, and of records that were there already."""
+
+    runs: Sequence[ParallelRun]
+    merged: int
+    duplicates: int
+
+
+def is_parallel(record: GridEngineRecord) -> bool:
+    return record.slots > 1 or bool(record.pe or record.pe_task)
+
+
+def key_of(record: GridEngineRecord) -> tuple[object, ...]:
+    """What makes a record the same one when it is met again, in whatever unit of time."""
+    return (
+        *(record.job, record.task, record.pe_task, record.host),
+        *(record.submitted_us // _SECOND, record.started_us // _SECOND, record.ended_us // _SECOND),
+    )
+
+
+def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -> Merged:
+    """Keep records of parallel jobs, and make the runs again that they touch. Inside a transaction."""
+    if not records:
+        return Merged(runs=(), merged=0, duplicates=0)
+    of_job = _by_job(records)
+    # Nearly every job comes at once, or in one record: reading it back would take as long as all the rest.
+    known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
+    new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
+    runs = [run for job in new for run in _runs(of_job[job])]
+    found = _tasks(runs)
+    duplicates = _keep(connection, records, found)
+    merged = len(found)
+    for stored in _stored(connection, sorted(of_job.keys() - set(new))):
+        made = _runs([record for record, _ in stored])
+        runs += made
+        merged += _note_merged(connection, stored, made)
+    return Merged(runs=runs, merged=merged, duplicates=duplicates)
+
+
+def _by_job(records: Iterable[GridEngineRecord]) -> dict[JobNumber, list[GridEngineRecord]]:
+    of_job: dict[JobNumber, list[GridEngineRecord]] = defaultdict(list)
+    for record in records:
+        of_job[record.job, record.task].append(record)
+    return of_job
+
+
+def _tasks(runs: Iterable[ParallelRun]) -> set[tuple[object, ...]]:
+    return {key_of(task) for run in runs for task in run.tasks}
+
+
+def _keep(
+    connection: sqlite3.Connection, records: Sequence[GridEngineRecord], merged: Collection[tuple[object, ...]]
+) -> int:
+    """Returns how many were kept before."""
+    before = connection.total_changes
+    keyed = [(record, key_of(record)) for record in records]
+    connection.executemany(_PUT, [(*record, *key[-3:], key in merged) for record, key in keyed])
+    return len(records) - (connection.total_changes - before)
+
+
+def _note_merged(
+    connection: sqlite3.Connection, stored: Sequence[tuple[GridEngineRecord, int]], runs: Sequence[ParallelRun]
+) -> int:
+    """Note of each task's record whether a run has it. Returns how many have one now and had none."""
+    found = _tasks(runs)
+    tasks = [(key_of(record), bool(was)) for record, was in stored if record.pe_task]
+    changed = [key for key, was_merged in tasks if (key in found) != was_merged]
+    connection.executemany(_MERGED, [(key in found, *key) for key in changed])
+    return sum(key in found for key in changed)
+
+
+def count_waiting(connection: sqlite3.Connection, ended_before_s: int) -> tuple[int, int]:
+    """Records of tasks whose run is not there, and those among them that ended before."""
+    count, orphans = connection.execute(_HELD, (ended_before_s,)).fetchone()
+    return int(count), int(orphans)
+
+
+def _distinct(records: Sequence[GridEngineRecord]) -> bool:
+    return len(records) == 1 or len({key_of(record) for record in records}) == len(records)
+
+
+def _stored(connection: sqlite3.Connection, jobs: Sequence[JobNumber]) -> list[list[tuple[GridEngineRecord, int]]]:
+    """All that is kept of these jobs, job by job."""
+    found: dict[JobNumber, list[tuple[GridEngineRecord, int]]] = defaultdict(list)
+    for *fields, merged in _ask(connection, _OF_JOBS, jobs):
+        record = GridEngineRecord(*fields)
+        found[record.job, record.task].append((record, merged))
+    return [found[job] for job in jobs]
+
+
+def _ask(connection: sqlite3.Connection, question: str, jobs: Sequence[JobNumber]) -> Iterator[tuple[Any, ...]]:
+    for start in range(0, len(jobs), _KEYS_AT_ONCE):
+        chunk = jobs[start : start + _KEYS_AT_ONCE]
+        wanted = f"WITH wanted (wanted_job, wanted_task) AS (VALUES {', '.join(['(?, ?)'] * len(chunk))})"
+        yield from connection.execute(f"{wanted} {question}", [number for job in chunk for number in job])
+
+
+def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
+    """The runs of one job. Its number may have been used before: each task goes to the run that was nearest."""
+    if len(records) == 1:
+        return [] if records[0].pe_task else [ParallelRun(master=records[0], tasks=())]
+    tasks, ordered = _sorted_apart(records)
+    # Two that began in one second have one identity: the greater stays, whichever came first.
+    masters = list({master.started_us // _SECOND: master for master in ordered}.values())
+    of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
+    for task in tasks:
+        distances = [(_distance(task.started_us, master), number) for number, master in enumerate(masters)]
+        nearest, number = min(distances, default=(_CLOCKS_APART_US + 1, 0))
+        if nearest <= _CLOCKS_APART_US:
+            of_master[number].append(task)
+    return [
+        ParallelRun(master=master, tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))))
+        for master, tasks in zip(masters, of_master, strict=True)
+    ]
+
+
+def _sorted_apart(records: Iterable[GridEngineRecord]) -> tuple[list[GridEngineRecord], list[GridEngineRecord]]:
+    """Records of tasks, and those of jobs."""
+    ordered = sorted(records)
+    return [record for record in ordered if record.pe_task], [record for record in ordered if not record.pe_task]
+
+
+def _distance(moment: int, run: GridEngineRecord) -> int:
+    return max(run.started_us - moment, moment - run.ended_us, 0)
 
 
 def create(options: object) -> GridEngineImporter:
@@ -59,255 +197,44 @@ def create(options: object) -> GridEngineImporter:
     return GridEngineImporter(options)
 
 
-@dataclass(slots=True, kw_only=True)
-class _ParsedLines:
-    """What some lines hold."""
-
-    end: int
-    serial: list[GridEngineRecord] = field(default_factory=list)
-    parallel: list[GridEngineRecord] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    bad: list[BadLine] = field(default_factory=list)
-    records: int = 0
-    stopped: bool = False  # what follows is for a later import
-
-    def add(self, record: GridEngineRecord, skipped: str) -> None:
-        if skipped:
-            self.skipped.append(skipped)
-        elif is_parallel(record):
-            self.parallel.append(record)
-        else:
-            self.serial.append(record)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Import:
-    """One run of the importer."""
-
-    accounting: ImportDatabase
-    cursors: Cursors
-    report: ImportReport
-    arc: ArcJobs
-    now: int
-    # Of contents, by the number of their cursor: the files in which each was found, and where those stood that may be missing.
-    found: dict[int | None, set[Path]] = field(default_factory=lambda: defaultdict(set))
-    missing: list[tuple[Path, FileCursor]] = field(default_factory=list)
-
-    def unclaimed(self, jobs: list[ImportedJob]) -> list[ImportedJob]:
-        """Those that no ARC CE publishes."""
-        if not self.arc.watching:
-            return jobs
-        claimed = self.arc.published([(job.local_id, job.started_at, job.ended_at) for job in jobs])
-        return [job for job, theirs in zip(jobs, claimed, strict=True) if not theirs]
-
-
-class GridEngineImporter:
+class GridEngineImporter(LineImporter[GridEngineRecord]):
     """An `Importer`."""
+
+    files: ClassVar[Sequence[str]] = ("accounting", "accounting.jsonl")
+    kind: ClassVar[str] = "an accounting file of Grid Engine"
+    tables: ClassVar[str] = TABLES
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._site = GridEngineMapping(options)
+        self._mapping = GridEngineMapping(options)
+        super().__init__(self._mapping)
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        report = ImportReport(importer=_NAME, database=database, watch=watch)
-        options = self._options
-        with (
-            closing(ImportDatabase(database, TABLES)) as accounting,
-            closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
-        ):
-            report.notes += begin_import(accounting, _NAME, options.cluster, self._site.rules)
-            run = _Import(
-                accounting=accounting,
-                cursors=Cursors(accounting, _NAME),
-                report=report,
-                arc=arc,
-                now=int(now.timestamp()),
-            )
-            for path in paths:
-                self._path(run, path)
-            self._report_missing(run)
-            overdue = run.now - options.orphans_after_s
-            with accounting.transaction():
-                report.held, report.orphans = count_waiting(accounting.connection, overdue)
-            report.bad_kept = accounting.bad_lines(_NAME)
-            report.aborted = accounting.aborted()
+    def read(self, line: bytes) -> tuple[Sequence[GridEngineRecord], str]:
+        return read_line(line, self._options.time_unit)
+
+    def ended_at(self, record: GridEngineRecord) -> int:
+        return record.ended_us // _SECOND
+
+    def skips(self, record: GridEngineRecord) -> str:
+        return self._mapping.skips(record)
+
+    def store(self, run: ImportRun, records: Sequence[GridEngineRecord], file: int | None) -> Sequence[StoredJobs]:
+        job = self._mapping.job
+        alone = [ParallelRun(master=record, tasks=()) for record in records if not is_parallel(record)]
+        serial = run.store([job(each) for each in alone], file=file)
+        merged = merge(run.accounting.connection, [record for record in records if is_parallel(record)])
+        parallel = run.store([job(each) for each in merged.runs], file=file, replace=True)
+        incomplete = sum(record.cpu_incomplete for record in records)
+        parallel = parallel._replace(unchanged=merged.duplicates, merged=merged.merged, incomplete=incomplete)
+        return serial, parallel
+
+    def finish(self, run: ImportRun) -> None:
+        report = run.report
+        with run.accounting.transaction():
+            waiting = count_waiting(run.accounting.connection, run.now - self._options.orphans_after_s)
+        report.held, report.orphans = waiting
         if report.incomplete:
             report.notes.append(
                 f"{plural(report.incomplete, 'record')} (failed 37) written without the host's figures: "
                 "their CPU time is what rusage reports, which may be too little"
             )
-        return report
-
-    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
-        return self._site.explain(job)
-
-    def _path(self, run: _Import, path: Path) -> None:
-        """A file, after what rotation made of it since the last time; or the files of a directory."""
-        with _trouble_reported(run.report):
-            if path.is_dir():
-                self._directory(run, path)
-            else:
-                self._rotated(run, path)
-                self._file(run, path)
-
-    def _directory(self, run: _Import, path: Path) -> None:
-        """Its files, looked for until no more appear: rotation may rename one at any moment. Raises: SourceError."""
-        troubles = len(run.report.troubles)
-        done: set[tuple[int, int]] = set()
-        listing = in_directory(path, _FILES)
-        while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
-            done.update(new.values())
-            for each in new:
-                with _trouble_reported(run.report):
-                    self._file(run, each)
-            listing = in_directory(path, _FILES)
-        self._report_others(run, listing.others)
-        if len(run.report.troubles) > troubles:
-            return  # what is in trouble is looked for again the next time
-        for live in (path / name for name in _FILES):
-            before = run.cursors.left_behind(live)
-            run.missing.extend((live, cursor) for cursor in before if live not in run.found[cursor.number])
-
-    def _report_others(self, run: _Import, others: Sequence[Path]) -> None:
-        """Files that are called like accounting and are not read, unless they were imported by their own names."""
-        unread = [each.name for each in others if not run.cursors.left_behind(each)]
-        if unread:
-            run.report.notes.append(
-                f"{others[0].parent}: not read, because its name does not show what it is: {', '.join(unread)}; "
-                "if it is accounting of this cluster, import it by its own name"
-            )
-
-    def _report_missing(self, run: _Import) -> None:
-        """Contents that are no longer under their names, and in none of the files that were read."""
-        for path, cursor in run.missing:
-            if not run.found[cursor.number]:
-                run.report.notes.append(
-                    f"{path}: is another file than the last time, and that one is not beside it; "
-                    "where it was archived, import the archive too"
-                )
-            with run.accounting.transaction():
-                run.cursors.forget_path(cursor, path)
-
-    def _rotated(self, run: _Import, path: Path) -> None:
-        """Finish what stood under this name the last time; what is in trouble is looked for again the next time."""
-        before = run.cursors.left_behind(path)
-        if not before:
-            return
-        with opened(path) as file:
-            gone = [cursor for cursor in before if not file.fits(cursor.mark)]
-        # So few bytes may be those with which the qmaster begins every file.
-        unsure = [cursor for cursor in before if cursor.mark.consumed < MARK_BYTES]
-        if gone or unsure:
-            self._siblings(run, path, gone, min(cursor.modified for cursor in (*gone, *unsure)))
-
-    def _siblings(self, run: _Import, path: Path, gone: Sequence[FileCursor], since: float) -> None:
-        """What rotation made of a file whose contents are no longer under its name."""
-        troubles = len(run.report.troubles)
-        for sibling in rotated_siblings(path, since):
-            with _trouble_reported(run.report):
-                self._file(run, sibling)
-        if len(run.report.troubles) == troubles:
-            run.missing.extend((path, cursor) for cursor in gone)
-
-    def _file(self, run: _Import, path: Path) -> None:
-        run.report.files += 1
-        again = True
-        while again:
-            with opened(path) as file:
-                try:
-                    self._content(run, file)
-                    again = False
-                except ReadElsewhere:
-                    log.debug("%s: another importer reads it too; going on from where it is", path)
-
-    def _content(self, run: _Import, file: LogFile) -> None:
-        fitting = run.cursors.fitting(file)
-        for each in fitting:
-            run.found[each.number].add(file.path)
-        cursor = fitting[0] if fitting else run.cursors.beginning(file)
-        lines = file.lines(cursor.mark.consumed)
-        first = cursor.mark.consumed == 0
-        while chunk := list(islice(lines, _BATCH_LINES)):
-            batch = self._read(run, file.path, chunk)
-            if first and len(batch.bad) >= _SURELY_FOREIGN and len(batch.bad) == batch.records:
-                raise SourceError(
-                    f"{file.path}: is not an accounting file of Grid Engine, or not in a form that is known; its first line: "
-                    f"{batch.bad[0].reason}"
-                )
-            first = False
-            if batch.end > cursor.mark.consumed:
-                cursor = self._write(run, cursor, file, batch)
-                run.found[cursor.number].add(file.path)
-            if batch.stopped:
-                run.report.notes.append(
-                    f"{file.path}: from byte {batch.end:,} on is for a later import: the job there ended not long ago, and "
-                    "an ARC CE may still claim it (arc_wait_s)"
-                )
-                return
-
-    def _read(self, run: _Import, path: Path, lines: Sequence[LogLine]) -> _ParsedLines:
-        batch = _ParsedLines(end=lines[-1].end)
-        watching, unit, skips = run.arc.watching, self._options.time_unit, self._site.skips
-        for line in lines:
-            content = line.content
-            if not content.strip() or content.startswith(b"#"):
-                continue
-            batch.records += 1
-            if len(content) != line.length:
-                batch.bad.append(_bad(path, line, f"{line.length} bytes long, too long for a record"))
-                continue
-            records, wrong = read_line(content, unit)
-            if watching and any(run.arc.may_still_come(record.ended_us // _SECOND, run.now) for record in records):
-                batch.records -= 1
-                batch.end, batch.stopped = line.offset, True
-                break
-            if wrong:
-                batch.bad.append(_bad(path, line, wrong))
-            for record in records:
-                batch.add(record, skips(record))
-        return batch
-
-    def _write(self, run: _Import, cursor: FileCursor, file: LogFile, batch: _ParsedLines) -> FileCursor:
-        """What was read and how far, in one transaction. Raises: Overtaken, SourceError when a CE's database is unreadable."""
-        accounting, report = run.accounting, run.report
-        with accounting.transaction():
-            mark = file.mark_before(batch.end) if batch.stopped else file.mark(batch.end)
-            moved = run.cursors.move(cursor, file, mark)
-            own = run.unclaimed([self._site.job(ParallelRun(master=record, tasks=())) for record in batch.serial])
-            serial = accounting.put(own, file=moved.number)
-            merged = merge(accounting.connection, batch.parallel)
-            tight = run.unclaimed([self._site.job(each) for each in merged.runs])
-            parallel = accounting.put(tight, replace=True, file=moved.number)
-            bad = accounting.keep_bad_lines(_NAME, batch.bad)
-        claimed = len(batch.serial) - len(own) + len(merged.runs) - len(tight)
-        if claimed:
-            report.skipped[PUBLISHED] += claimed
-        report.count_lines(batch.records)
-        report.incomplete += sum(record.cpu_incomplete for record in (*batch.serial, *batch.parallel))
-        report.imported += serial.inserted + parallel.inserted
-        report.updated += serial.updated + parallel.updated
-        report.merged += merged.merged
-        report.duplicates += len(own) - serial.inserted - serial.updated + merged.duplicates
-        report.skipped.update(batch.skipped)
-        report.count_bad(bad)
-        return moved
-
-
-@contextmanager
-def _trouble_reported(report: ImportReport) -> Iterator[None]:
-    """One file's trouble stops no other."""
-    try:
-        yield
-    except SourceError as error:
-        report.troubles.append(str(error))
-
-
-def _bad(path: Path, line: LogLine, reason: str) -> BadLine:
-    return BadLine(
-        path=str(path),
-        offset=line.offset,
-        length=line.length,
-        reason=reason,
-        line=line.content[:KEPT_BYTES],
-        digest=line.digest or blake2b(line.content, digest_size=DIGEST_BYTES).digest(),
-    )

@@ -11,6 +11,7 @@ Spec: other-sources facts, sections 1.2 to 1.5 (tried on 1,020 real lines of all
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from json import JSONDecoder
@@ -83,6 +84,14 @@ class GridEngineRecord(NamedTuple):
     def ran(self) -> bool:
         """Whether there was a run, whatever `failed` says."""
         return self.started_us > 0 and self.ended_us >= self.started_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelRun:
+    """One run of a parallel job: the record of the job itself, and those of its tasks in the order of their start."""
+
+    master: GridEngineRecord
+    tasks: tuple[GridEngineRecord, ...]
 
 
 def known(name: str) -> str:

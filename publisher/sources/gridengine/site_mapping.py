@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.job import JobRecord
-from publisher.model.policy import Infrastructure, check_description
-from publisher.sources.gridengine.parallel_jobs import ParallelRun
-from publisher.sources.gridengine.records import GridEngineRecord, StampUnit
+from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.arc_jobs import WAIT_S
-from publisher.sources.importing.site_mapping import SiteMapping, UnmappedVo, check_submit_host, is_host_name
+from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -63,42 +60,24 @@ class ProjectFrom(StrEnum):
     DEPARTMENT = "department"
 
 
-def _check_cluster(name: str) -> str | None:
-    if is_host_name(name):
-        return None
-    return f"{name!r} is not a host name; write that of the qmaster, such as sge.example.org"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(ImporterOptions):
     """Keys of `importers.gridengine`."""
 
     cluster: str = field(
-        metadata={
-            "help": "write the host of the qmaster, which becomes part of every job's id",
-            "check": _check_cluster,
-        }
+        metadata=cluster_key(
+            "write the host of the qmaster, which becomes part of every job's id",
+            "is not a host name; write that of the qmaster, such as sge.example.org",
+        )
     )
-    submit_host: str = field(
-        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
-    )
-    infrastructure: Infrastructure = Infrastructure.AUTO
-    batch_server: str = field(default="", metadata={"check": check_submit_host})
-    infrastructure_description: str = field(default="", metadata={"check": check_description})
-    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
-    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
-    unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
     project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
     wall_from: GridEngineWall = GridEngineWall.TIMES
     time_unit: StampUnit = StampUnit.AUTO
     single_host_pes: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = ("gpu",)
     gpu_per_slot: bool = False
-    arc_databases: tuple[Path, ...] = ()
-    arc_wait_s: int = WAIT_S
-    exclude_users: tuple[str, ...] = ()
     exclude_groups: tuple[str, ...] = ()
     exclude_queues: tuple[str, ...] = ()
     orphans_after_s: int = 30 * 86_400
@@ -111,9 +90,13 @@ class GridEngineMapping(SiteMapping):
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self._options = options
         self._by_clock = options.wall_from is GridEngineWall.TIMES
-        self._endpoint = ("gridengine", options.submit_host or f"gridengine://{options.cluster}")
-        vo_maps, excludes = ("project_vo_map", "group_vo_map", "user_vo_map"), ("users", "groups", "queues")
-        super().__init__(_NAME, options, vo_maps=vo_maps, excludes=[f"exclude_{name}" for name in excludes])
+        super().__init__(
+            _NAME,
+            options,
+            interface="gridengine",
+            vo_maps=("project_vo_map", "group_vo_map", "user_vo_map"),
+            excludes=("exclude_users", "exclude_groups", "exclude_queues"),
+        )
         self._is_exclusive = any(self._excludes.values())
         self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
         self._limit = lru_cache(maxsize=10_000)(_requested_limit)
@@ -187,21 +170,19 @@ class GridEngineMapping(SiteMapping):
             ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
             ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),
             ImportRule("gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"),
-            ImportRule("endpoint", "importers.gridengine.submit_host" if options.submit_host else "the cluster"),
+            self._endpoint_rule(),
         ]
 
     def _extra(self, record: GridEngineRecord, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        local_user = f"{record.owner}:{record.unix_group}" if record.unix_group else record.owner
-        extra = [("lrms", _LRMS), ("localuser", local_user)]
-        if record.name:
-            extra.append(("jobname", record.name))
-        for source in self._options.project_from:
-            name: str = getattr(record, source)
-            if name not in _DEFAULT_NAMES:
-                extra.append(("projectname", name))
-                break
-        if hosts:
-            extra.append(("nodenames", ":".join(hosts)))
+        names: list[str] = [getattr(record, source) for source in self._options.project_from]
+        extra = extra_info(
+            _LRMS,
+            user=record.owner,
+            group=record.unix_group,
+            job_name=record.name,
+            project=next((name for name in names if name not in _DEFAULT_NAMES), ""),
+            hosts=hosts,
+        )
         if limit := self._limit(record.category):
             extra.append(("quantity.TimeLimit", limit))
         return tuple(extra)

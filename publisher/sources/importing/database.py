@@ -13,14 +13,13 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.errors import Busy, LedgerError, UsageError
 from publisher.model.job import JobId, RowRef
 from publisher.sources.base import ImportedFrom
-from publisher.sources.importers import BadLine, ImportedJob
+from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 IMPORTER_VERSION: Final = "1"
@@ -122,14 +121,6 @@ _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Sta
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 
 Row = tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredJobs:
-    """What became of some jobs. The rest were there already."""
-
-    inserted: int
-    updated: int
 
 
 class ImportDatabase:

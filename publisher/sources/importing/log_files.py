@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from publisher.model.errors import SourceError
+from publisher.sources.importers import DIGEST_BYTES, KEPT_BYTES
 from publisher.sources.importing.database import ImportDatabase
 
 SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
-# Part of Python since 3.14; the other is the same for those before.
-_ZSTD: Final = ("compression.zstd", "backports.zstd")
 _MOST_MAGIC: Final = 6
 
 
@@ -59,22 +58,23 @@ _BY_MAGIC: Final[dict[bytes, _ReadMode]] = {
     b"\xfd7zXZ\x00": _ReadMode(lzma.LZMAFile, (EOFError, lzma.LZMAError)),
 }
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+for _name in ("backports.zstd", "compression.zstd"):  # the latter is part of Python since 3.14
+    try:
+        _zstd = import_module(_name)
+    except ImportError:
+        continue
+    _BY_MAGIC[_ZSTD_MAGIC] = _ReadMode(_zstd.ZstdFile, (EOFError, _zstd.ZstdError))
 
 
 def _way(beginning: bytes) -> _ReadMode | None:
     """None for what is not compressed. Raises: Unreadable."""
-    if not beginning.startswith(_ZSTD_MAGIC):
-        return next((way for magic, way in _BY_MAGIC.items() if beginning.startswith(magic)), None)
-    for name in _ZSTD:
-        try:
-            module = import_module(name)
-        except ImportError:
-            continue
-        return _ReadMode(module.ZstdFile, (EOFError, module.ZstdError))
-    raise Unreadable(
-        "is compressed by zstd, which this Python cannot read; install the Python package backports.zstd (the extra zstd of "
-        "publisher), or decompress it"
-    )
+    way = next((way for magic, way in _BY_MAGIC.items() if beginning.startswith(magic)), None)
+    if way is None and beginning.startswith(_ZSTD_MAGIC):
+        raise Unreadable(
+            "is compressed by zstd, which this Python cannot read; install the Python package backports.zstd (the extra "
+            "zstd of publisher), or decompress it"
+        )
+    return way
 
 
 @contextmanager
@@ -102,8 +102,6 @@ def decompressed(raw: BinaryIO) -> Iterator[tuple[Stream, bool]]:
 MARK_BYTES: Final = 4096  # by which a place is known again
 _CHUNK_BYTES: Final = 1024 * 1024
 MOST_LINE_BYTES: Final = 1024 * 1024
-KEPT_BYTES: Final = 4096  # of a line that is set aside
-DIGEST_BYTES: Final = 16
 # What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old, .complete, .2025.old, .Sep2025
 _WORDS: Final = (
     "old|bak|backup|prev|previous|save|saved|orig|last|full|complete|completed|done|closed|rotated|archive|archived"

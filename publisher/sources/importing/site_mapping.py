@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
+from publisher.model.policy import Infrastructure, check_description
 from publisher.sources.importers import ImportRule
 from publisher.sources.importing.database import ImportDatabase
 
@@ -74,54 +76,6 @@ _NO_RULES: Final = frozenset(
 )
 _DIGEST_BYTES: Final = 8
 
-Maps = Mapping[str, Mapping[str, str]]  # by key of the configuration
-
-
-def rules_of(options: Any, maps: Maps) -> dict[str, str]:
-    """The value of each key of an importer's block, map files by their content."""
-    digests = {}
-    for each in fields(options):
-        value = maps.get(each.name, getattr(options, each.name))
-        if each.name not in _NO_RULES:
-            digests[each.name] = _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
-    return digests
-
-
-def begin_import(accounting: ImportDatabase, importer: str, cluster: str, rules: Mapping[str, str]) -> list[str]:
-    """Check that the database is this cluster's, and keep the rules of today. Returns what to note of a change.
-
-    Raises: UsageError for another cluster's.
-    """
-    with accounting.transaction():
-        stored = accounting.settle(f"{importer.upper()}_CLUSTER", cluster)
-        if stored != cluster:
-            raise UsageError(
-                f"{accounting.path}: holds jobs of the cluster {stored}; under the name {cluster} they would count twice: "
-                f"correct importers.{importer}.cluster, or name another file with --database"
-            )
-        note = _note_of_change(accounting, importer, rules)
-    return [note] if note else []
-
-
-def _note_of_change(accounting: ImportDatabase, importer: str, rules: Mapping[str, str]) -> str:
-    """Keep the rules of today; what to report when jobs were imported by others, or ''. Inside a transaction."""
-    key, today = f"{importer.upper()}_RULES", json.dumps(dict(rules), sort_keys=True)
-    before = accounting.settle(key, today)
-    if before == today:
-        return ""
-    accounting.connection.execute("UPDATE DBConfig SET KeyValue = ? WHERE KeyName = ?", (today, key))
-    known: dict[str, str] = json.loads(before)
-    changed = sorted(name for name in rules.keys() & known.keys() if rules[name] != known[name])
-    question = "SELECT count(*) FROM AAR WHERE Source = ?"
-    (jobs,) = accounting.connection.execute(question, (importer,)).fetchone()
-    if not (jobs and changed):
-        return ""
-    return (
-        f"{', '.join(changed)} of importers.{importer} changed since the last import, and what was imported or left out until "
-        f"then ({jobs:,} jobs are here) stays as it is; to have it by the new rules, remove {accounting.path} and import again "
-        "from all files: what was delivered is known by the ids of jobs, and not sent twice"
-    )
-
 
 def _text(value: object) -> str:
     return str([str(each) for each in value] if isinstance(value, tuple) else value)
@@ -149,30 +103,103 @@ def check_submit_host(name: str) -> str | None:
     return "must not hold blanks" if " " in name else None
 
 
-def site_map(path: Path | None, importer: str, key: str) -> Mapping[str, str]:
-    """A map file of the site, empty where none is named. Raises: ConfigError."""
-    return {} if path is None else read_map(path, f"importers.{importer}.{key}")
+def cluster_key(help_text: str, wrong: str) -> Mapping[str, object]:
+    """The metadata of the key `cluster`; `wrong` follows a name that is none, and gives an example."""
+    return {"help": help_text, "check": lambda name: None if is_host_name(name) else f"{name!r} {wrong}"}
 
 
-class SiteMapping:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImporterOptions:
+    """Keys that the block of every importer has."""
+
+    cluster: str  # becomes part of every job's id
+    submit_host: str = field(
+        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
+    )
+    infrastructure: Infrastructure = Infrastructure.AUTO
+    batch_server: str = field(default="", metadata={"check": check_submit_host})
+    infrastructure_description: str = field(default="", metadata={"check": check_description})
+    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
+    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
+    unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
+    arc_databases: tuple[Path, ...] = ()
+    arc_wait_s: int = 86_400
+    exclude_users: tuple[str, ...] = ()
+
+
+class SiteMapping(ABC):
     """What the mappings of all importers share: users and VOs by the site's maps, and which jobs to leave out.
 
-    `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they are asked about.
+    `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they are asked about. `interface`
+    is that of the jobs' endpoint, and tells which batch system ran them.
     """
 
     def __init__(
-        self, importer: str, options: Any, *, vo_maps: Sequence[str], excludes: Sequence[str], maps: Sequence[str] = ()
+        self,
+        importer: str,
+        options: ImporterOptions,
+        *,
+        interface: str,
+        vo_maps: Sequence[str],
+        excludes: Sequence[str],
+        maps: Sequence[str] = (),
     ) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
-        self._importer = importer
-        self._unmapped_vo: UnmappedVo = options.unmapped_vo
-        self._maps = {key: site_map(getattr(options, key), importer, key) for key in ("user_map", *vo_maps, *maps)}
+        self.importer = importer
+        self.options = options
+        self._endpoint = (interface, options.submit_host or f"{interface}://{options.cluster}")
+        self._maps = {key: self._read_map(key) for key in ("user_map", *vo_maps, *maps)}
         self._users = self._maps["user_map"]
         self._vo_maps = {key: self._maps[key] for key in vo_maps}
-        self._has_vos = any(self._vo_maps.values()) or self._unmapped_vo is UnmappedVo.LOCAL
+        self._has_vos = any(self._vo_maps.values()) or options.unmapped_vo is UnmappedVo.LOCAL
         self._excludes = {key: getattr(options, key) for key in excludes}
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
-        self.rules = rules_of(options, self._maps)
+
+    def begin_import(self, accounting: ImportDatabase) -> list[str]:
+        """Check that the database is this cluster's, and keep the rules of today. Returns what to note of a change.
+
+        Raises: UsageError for another cluster's.
+        """
+        cluster = self.options.cluster
+        with accounting.transaction():
+            stored = accounting.settle(f"{self.importer.upper()}_CLUSTER", cluster)
+            if stored != cluster:
+                raise UsageError(
+                    f"{accounting.path}: holds jobs of the cluster {stored}; under the name {cluster} they would count twice: "
+                    f"correct importers.{self.importer}.cluster, or name another file with --database"
+                )
+            key, rules = f"{self.importer.upper()}_RULES", self._rules()
+            today = json.dumps(rules, sort_keys=True)
+            before = accounting.settle(key, today)
+            if before == today:
+                return []
+            accounting.connection.execute("UPDATE DBConfig SET KeyValue = ? WHERE KeyName = ?", (today, key))
+            question = "SELECT count(*) FROM AAR WHERE Source = ?"
+            (jobs,) = accounting.connection.execute(question, (self.importer,)).fetchone()
+        known: dict[str, str] = json.loads(before)
+        changed = sorted(name for name in rules.keys() & known.keys() if rules[name] != known[name])
+        if not (jobs and changed):
+            return []
+        return [
+            f"{', '.join(changed)} of importers.{self.importer} changed since the last import, and what was imported or "
+            f"left out until then ({jobs:,} jobs are here) stays as it is; to have it by the new rules, remove "
+            f"{accounting.path} and import again from all files: what was delivered is known by the ids of jobs, and not sent "
+            "twice"
+        ]
+
+    def _rules(self) -> dict[str, str]:
+        """The value of each key of the block, map files by their content."""
+        rules = {}
+        for each in fields(self.options):
+            value = self._maps.get(each.name, getattr(self.options, each.name))
+            if each.name not in _NO_RULES:
+                rules[each.name] = _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
+        return rules
+
+    def _read_map(self, key: str) -> Mapping[str, str]:
+        """A map file of the site, empty where none is named. Raises: ConfigError."""
+        path: Path | None = getattr(self.options, key)
+        return {} if path is None else read_map(path, f"importers.{self.importer}.{key}")
 
     def _vo(self, names: Sequence[str], group: str) -> str:
         if not self._has_vos:
@@ -180,7 +207,7 @@ class SiteMapping:
         for known, name in zip(self._vo_maps.values(), names, strict=True):
             if name in known:
                 return known[name]
-        return f"local-{group}" if group and self._unmapped_vo is UnmappedVo.LOCAL else ""
+        return f"local-{group}" if group and self.options.unmapped_vo is UnmappedVo.LOCAL else ""
 
     def _excluded(self, *names: str) -> str:
         """Why a job is not wanted, or ''."""
@@ -189,16 +216,38 @@ class SiteMapping:
                 return f"left out by {key}"
         return ""
 
+    @abstractmethod
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        """How the fields of a job came about, by the rules of today."""
+
+    def _endpoint_rule(self) -> ImportRule:
+        by_site = f"importers.{self.importer}.submit_host"
+        return ImportRule("endpoint", by_site if self.options.submit_host else "the cluster")
+
     def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
         """How a job's user and VO came about; `names` as for `_vo`."""
         user = rule_of(
-            job.user, self._importer, [("user_map", self._users, job.local_user)], "no line of user_map names it"
+            job.user, self.importer, [("user_map", self._users, job.local_user)], "no line of user_map names it"
         )
-        vo = f"importers.{self._importer}.unmapped_vo: {self._unmapped_vo}"
+        vo = f"importers.{self.importer}.unmapped_vo: {self.options.unmapped_vo}"
         if not job.local_group or job.vo != f"local-{job.local_group}":
             asked = [(key, known, name) for (key, known), name in zip(self._vo_maps.items(), names, strict=True)]
-            vo = rule_of(job.vo, self._importer, asked, vo)
+            vo = rule_of(job.vo, self.importer, asked, vo)
         return [ImportRule("user", user), ImportRule("vo", vo)]
+
+
+def extra_info(
+    lrms: str, *, user: str, group: str, job_name: str, project: str, hosts: Sequence[str]
+) -> list[tuple[str, str]]:
+    """The extra information that A-REX too has of a job."""
+    extra = [
+        ("lrms", lrms),
+        ("localuser", f"{user}:{group}" if group else user),
+        ("jobname", job_name),
+        ("projectname", project),
+        ("nodenames", ":".join(hosts)),
+    ]
+    return [(key, value) for key, value in extra if value]
 
 
 def rule_of(value: str, importer: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:

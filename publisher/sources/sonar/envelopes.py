@@ -16,7 +16,8 @@ from hashlib import blake2b
 from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
-from publisher.sources.importing.log_files import DIGEST_BYTES, KEPT_BYTES, MARK_BYTES, FilePosition, LogFile, clean
+from publisher.sources.importers import DIGEST_BYTES, KEPT_BYTES
+from publisher.sources.importing.log_files import MARK_BYTES, FilePosition, LogFile, clean
 from publisher.sources.sonar.records import BadTime, read_moment
 
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?")

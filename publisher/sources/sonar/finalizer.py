@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from publisher.model.text import plural
-from publisher.sources.importers import ImportedJob
-from publisher.sources.importing.arc_jobs import PUBLISHED, ArcJobs
+from publisher.sources.importers import PUBLISHED, ImportedJob
+from publisher.sources.importing.run import ArcJobs
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE
-from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, SlurmRun, read_history
+from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, JobStatus, SlurmRun, kept, read_history
 from publisher.sources.sonar.site_mapping import Options, SonarMapping
-from publisher.sources.sonar.store import JobStatus, kept
 
 _HOUR: Final = 3600
 _SHOWN_NAMES: Final = 5

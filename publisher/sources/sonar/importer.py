@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
-from publisher.sources.importing.arc_jobs import ArcJobs
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import (
-    ROTATION,
-    SUFFIXES,
-    Cursors,
-    FileCursor,
-    FilePosition,
-    LogFile,
-    ReadElsewhere,
-    opened,
+from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FileCursor, FilePosition, LogFile
+from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign
+from publisher.sources.sonar.cluster import (
+    SAMPLE_TABLES,
+    SYSTEM_TABLES,
+    Node,
+    Partitions,
+    Sample,
+    keep_node,
+    keep_partitions,
+    keep_samples,
+    read_node,
+    read_partitions,
+    read_samples,
 )
-from publisher.sources.importing.site_mapping import begin_import
-from publisher.sources.sonar.batch_reader import BatchReader, EnvelopeBatch
-from publisher.sources.sonar.cluster import SAMPLE_TABLES as SAMPLE_TABLES
-from publisher.sources.sonar.cluster import SYSTEM_TABLES as SYSTEM_TABLES
-from publisher.sources.sonar.cluster import keep_node, keep_partitions, keep_samples
-from publisher.sources.sonar.envelopes import EnvelopeReader
-from publisher.sources.sonar.finalizer import Inconsistencies, JobFinalizer
-from publisher.sources.sonar.site_mapping import NAME, Options, SonarMapping
-from publisher.sources.sonar.store import TABLES as JOB_TABLES
-from publisher.sources.sonar.store import due, hold_off_at_most, mark_changed, settle, store_observations, waiting
+from publisher.sources.sonar.envelopes import (
+    BadEnvelope,
+    Envelope,
+    EnvelopeKind,
+    EnvelopeReader,
+    Piece,
+    open_envelope,
+    without_token,
+)
+from publisher.sources.sonar.finalizer import JobFinalizer
+from publisher.sources.sonar.records import BadSonarRecord, Observation, read_record
+from publisher.sources.sonar.runs import TABLES as JOB_TABLES
+from publisher.sources.sonar.runs import due, hold_off_at_most, mark_changed, settle, store_observations, waiting
+from publisher.sources.sonar.site_mapping import Options, SonarMapping
 
 __all__ = ["Options", "SonarImporter", "create"]
-
-log = logging.getLogger("publisher")
 
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
@@ -56,6 +59,11 @@ _SETTLED_AT_ONCE: Final = 500
 _SHOWN_ERRORS: Final = 10
 _SHOWN_FILES: Final = 10
 _RECENT_S: Final = 8 * 86_400  # longer ago, a file was surely read whole before it was removed
+# In one transaction.
+_BATCH_RECORDS: Final = 1000
+_BATCH_PIECES: Final = 200
+_MOST_CLUSTERS: Final = 20
+_MOST_ERRORS: Final = 1000
 
 
 def create(options: object) -> SonarImporter:
@@ -66,16 +74,114 @@ def create(options: object) -> SonarImporter:
 
 
 @dataclass(slots=True, kw_only=True)
-class _ImportRun:
-    """One run of the importer."""
+class EnvelopeBatch:
+    """What some envelopes hold."""
 
-    accounting: ImportDatabase
-    cursors: Cursors
-    report: ImportReport
-    now: int
+    records: list[Observation] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    partitions: list[Partitions] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
-    unfinished: list[str] = field(default_factory=list)
-    seen: set[Path] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
+    bad: list[BadLine] = field(default_factory=list)
+    lines: int = 0  # records of jobs, and what was set aside
+    pieces: int = 0
+
+
+class BatchReader:
+    """Reads envelopes for one cluster."""
+
+    def __init__(self, options: Options) -> None:
+        self._cluster = options.cluster
+        self._offsets_needed = not options.time_zone
+        self._samples = options.samples
+
+    def read(self, path: Path, reader: EnvelopeReader) -> Iterator[tuple[EnvelopeBatch, FilePosition]]:
+        """Batches, each with the mark of the place where it ends."""
+        batch, end, tail = EnvelopeBatch(), 0, b""
+        for piece in reader.pieces():
+            self._piece(path, piece, batch)
+            batch.pieces += 1
+            end, tail = piece.end, reader.tail(piece.end)
+            if len(batch.records) >= _BATCH_RECORDS or batch.pieces >= _BATCH_PIECES:
+                yield batch, reader.mark(end, tail)
+                batch = EnvelopeBatch()
+        if batch.pieces:
+            yield batch, reader.mark(end, tail)
+
+    def _piece(self, path: Path, piece: Piece, batch: EnvelopeBatch) -> None:
+        if piece.envelope is None:
+            batch.lines += 1
+            batch.bad.append(_bad_line(path, piece, piece.wrong, piece.content))
+            return
+        try:
+            self._envelope(path, piece, open_envelope(piece.envelope), batch)
+        except BadEnvelope as bad:
+            batch.lines += 1
+            batch.bad.append(_bad_line(path, piece, str(bad), _json(piece.envelope)))
+
+    def _envelope(self, path: Path, piece: Piece, envelope: Envelope, batch: EnvelopeBatch) -> None:
+        """Raises: BadEnvelope."""
+        if envelope.kind is EnvelopeKind.ERRORS:
+            for error in envelope.errors:
+                if error in batch.errors or len(batch.errors) < _MOST_ERRORS:
+                    batch.errors[error] += 1
+        elif envelope.cluster != self._cluster:
+            count = len(envelope.entries("slurm_jobs")) if envelope.kind is EnvelopeKind.JOBS else 0
+            if count:
+                batch.lines += count
+                batch.skipped[self._of_other_cluster(envelope.cluster, batch)] += count
+        elif envelope.strange_format:
+            raise BadEnvelope(
+                f"in the format {envelope.strange_format}, which is not known: look for an update of publisher"
+            )
+        else:
+            self._data(path, piece, envelope, batch)
+
+    def _data(self, path: Path, piece: Piece, envelope: Envelope, batch: EnvelopeBatch) -> None:
+        """Raises: BadEnvelope."""
+        match envelope.kind:
+            case EnvelopeKind.JOBS:
+                self._jobs(path, piece, envelope, batch)
+            case EnvelopeKind.SAMPLE if self._samples:
+                batch.samples += read_samples(envelope)
+            case EnvelopeKind.SYSTEM:
+                batch.nodes.append(read_node(envelope))
+            case EnvelopeKind.CLUSTER:
+                batch.partitions.append(read_partitions(envelope))
+
+    def _jobs(self, path: Path, piece: Piece, envelope: Envelope, batch: EnvelopeBatch) -> None:
+        entries = envelope.entries("slurm_jobs")
+        batch.lines += len(entries)
+        for number, entry in enumerate(entries, start=1):
+            wrong = ""
+            try:
+                observation = read_record(entry, envelope.at, right_sizes=envelope.right_sizes)
+            except BadSonarRecord as bad:
+                wrong = str(bad)
+            else:
+                if self._offsets_needed and None in observation.offsets.values():
+                    wrong = "a time has no offset from UTC: set importers.sonar.time_zone"
+            if wrong:
+                batch.bad.append(_bad_line(path, piece, f"record {number} of the envelope: {wrong}", _json(entry)))
+            else:
+                batch.records.append(observation)
+
+    def _of_other_cluster(self, name: str, batch: EnvelopeBatch) -> str:
+        reason = f"of the cluster {name or '(none)'}, not of importers.sonar.cluster"
+        return reason if reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS else "of other clusters"
+
+
+def _bad_line(path: Path, piece: Piece, reason: str, content: bytes) -> BadLine:
+    return BadLine.of(path, piece.offset, piece.end - piece.offset, reason, content, piece.digest)
+
+
+def _json(decoded: object) -> bytes:
+    """What was understood as JSON and no further, for people."""
+    try:
+        return without_token(json.dumps(decoded, sort_keys=True).encode())
+    except RecursionError:
+        return b"nested too deeply to be shown"
 
 
 class SonarImporter:
@@ -84,79 +190,79 @@ class SonarImporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._site = SonarMapping(options)
-        self._batches = BatchReader(options)
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        report = ImportReport(importer=NAME, database=database, orphans_are=_ORPHANS, watch=watch)
-        options = self._options
-        with (
-            closing(ImportDatabase(database, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES)) as accounting,
-            closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
-        ):
-            report.notes += begin_import(accounting, NAME, options.cluster, self._site.rules)
-            run = _ImportRun(
-                accounting=accounting,
-                cursors=Cursors(accounting, NAME),
-                report=report,
-                now=int(now.timestamp()),
-            )
-            for path in paths:
-                self._path(run, path)
-            self._report_missing(run, [path for path in paths if path.is_dir()])
-            doubts = self._settle(run, arc)
-            self._finish(run, doubts)
-        return report
+        with import_run(self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch) as run:
+            _Import(run, self._options, self._site).paths(paths)
+        return run.report
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
 
-    def _path(self, run: _ImportRun, path: Path) -> None:
+
+class _Import:
+    """One run."""
+
+    def __init__(self, run: ImportRun, options: Options, site: SonarMapping) -> None:
+        self._run = run
+        self._options = options
+        self._site = site
+        self._batches = BatchReader(options)
+        self._errors: Counter[str] = Counter()  # that Sonar reported
+        self._unfinished: list[str] = []
+        self._seen: set[Path] = set()
+
+    def paths(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._path(path)
+        self._report_missing([path for path in paths if path.is_dir()])
+        self._finalize()
+        self._finish()
+
+    def _path(self, path: Path) -> None:
         """A file of any name, or all files of a tree that Sonar names so."""
-        before = run.report.files
+        run, before = self._run, self._run.report.files
         unread: list[Path] = []
-        for each in self._tree(path, run.report.troubles, unread) if path.is_dir() else [path]:
-            self._file(run, each)
-            run.seen.add(each)
-        if path.is_dir():
-            self._report_unread(run, [each for each in unread if run.cursors.at_path(each) is None])
+        for each in self._tree(path, unread) if path.is_dir() else [path]:
+            self._file(each)
+            self._seen.add(each)
+        unread = [each for each in unread if run.cursors.at_path(each) is None]  # none was imported by its own name
+        if unread:
+            more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
+            run.report.notes.append(
+                f"not read, because their names do not show what they are: {_listed(unread)}{more}; if it is what Sonar wrote, "
+                "import it by its own name"
+            )
         if run.report.files == before:
             run.report.troubles.append(
                 f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
             )
 
-    def _report_unread(self, run: _ImportRun, unread: Sequence[Path]) -> None:
-        """Files that are called like Sonar's and are not read, unless they were imported by their own names."""
-        if unread:
-            shown = ", ".join(map(str, unread[:_SHOWN_FILES]))
-            more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
-            run.report.notes.append(
-                f"not read, because their names do not show what they are: {shown}{more}; if it is what Sonar wrote, "
-                "import it by its own name"
-            )
-
-    def _report_missing(self, run: _ImportRun, trees: Sequence[Path]) -> None:
+    def _report_missing(self, trees: Sequence[Path]) -> None:
         """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
-        there = {_day_and_name(each) for each in run.seen}
+        run = self._run
+        there = {_day_and_name(each) for each in self._seen}
         gone: list[Path] = []
         for cursor in run.cursors.all():
             path = Path(cursor.path)
-            if path in run.seen or not any(tree in path.parents for tree in trees) or path.exists():
+            if path in self._seen or not any(tree in path.parents for tree in trees) or path.exists():
                 continue
             with run.accounting.transaction():
                 run.cursors.forget_path(cursor, path)
             if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S:
                 gone.append(path)
         if gone:
+            more = ", ..." if len(gone) > _SHOWN_FILES else ""
             run.report.notes.append(
                 f"{plural(len(gone), 'file is', 'files are')} gone that had been read the last time, and may have grown "
-                f"since: {_shown(gone)}; where they were archived, import the archive too"
+                f"since: {_listed(gone)}{more}; where they were archived, import the archive too"
             )
 
-    def _tree(self, path: Path, troubles: list[str], unread: list[Path]) -> Iterator[Path]:
+    def _tree(self, path: Path, unread: list[Path]) -> Iterator[Path]:
         """In the order of days. A folder that cannot be searched is reported among the troubles."""
 
         def report_error(error: OSError) -> None:
-            troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
+            self._run.report.troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
 
         entered: set[Path] = set()  # a link may lead back up
         for folder, folders, names in os.walk(path, onerror=report_error, followlinks=True):
@@ -171,114 +277,92 @@ class SonarImporter:
                 elif _BEGINNING.match(name):
                     unread.append(Path(folder, name))
 
-    def _file(self, run: _ImportRun, path: Path) -> None:
-        run.report.files += 1
-        again = True
-        while again:
-            cursor = run.cursors.at_path(path)
-            if cursor is not None and _untouched(path, cursor):
-                return
-            try:
-                with opened(path) as file:
-                    self._content(run, cursor, file)
-                again = False
-            except ReadElsewhere:
-                log.debug("%s: another importer reads it too; going on from where it is", path)
-            except SourceError as error:
-                run.report.troubles.append(str(error))
-                again = False
+    def _file(self, path: Path) -> None:
+        cursor = self._run.cursors.at_path(path)
+        if cursor is not None and _is_untouched(path, cursor):
+            self._run.report.files += 1
+        else:
+            self._run.read(path, self._content)
 
-    def _content(self, run: _ImportRun, cursor: FileCursor | None, file: LogFile) -> None:
-        if cursor is None:
-            cursor = FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
+    def _content(self, file: LogFile) -> None:
+        """Raises: ReadElsewhere, SourceError."""
+        run = self._run
+        cursor = run.cursors.at_path(file.path) or run.cursors.beginning(file)
         start = cursor.mark.consumed if file.fits(cursor.mark) else 0
         reader = EnvelopeReader(file, start)
         first = start == 0
         for batch, mark in self._batches.read(file.path, reader):
-            if first and batch.foreign:
-                raise SourceError(
-                    f"{file.path}: is not a file of Sonar, or not in a form that is known; {batch.foreign}"
-                )
+            if first:
+                refuse_foreign(file.path, "a file of Sonar", batch.bad, batch.pieces)
             first = False
-            cursor = self._write(run, cursor, file, batch, mark)
+            cursor = self._write(cursor, file, batch, mark)
         if file.compressed and cursor.number is not None and cursor.modified != file.modified:
             with run.accounting.transaction():
                 run.cursors.move(cursor, file, cursor.mark)
         if reader.unfinished:
-            run.unfinished.append(f"{file.path} ({reader.unfinished:,} bytes)")
+            self._unfinished.append(f"{file.path} ({reader.unfinished:,} bytes)")
 
-    def _write(
-        self, run: _ImportRun, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition
-    ) -> FileCursor:
-        """What was read and how far, in one transaction. Raises: Overtaken."""
-        connection = run.accounting.connection
-        with run.accounting.transaction():
-            # The size of a compressed file does not tell whether it was read to its end, should this process end here.
-            moved = run.cursors.move(cursor, file, mark, more=file.compressed)
+    def _write(self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition) -> FileCursor:
+        """What was read and how far. Raises: ReadElsewhere."""
+        run, connection = self._run, self._run.accounting.connection
+        # The size of a compressed file does not tell whether it was read to its end, should this process end here.
+        with run.step(cursor, file, mark, bad=batch.bad, lines=batch.lines, more=file.compressed) as moved:
             duplicates = store_observations(connection, batch.records)
             mark_changed(connection, keep_samples(connection, batch.samples))
             for node in batch.nodes:
                 keep_node(connection, node)
             for partitions in batch.partitions:
                 keep_partitions(connection, partitions)
-            bad: list[BadLine] = run.accounting.keep_bad_lines(NAME, batch.bad)
-        report = run.report
-        report.count_lines(batch.lines)
-        report.duplicates += duplicates
-        report.skipped.update(batch.skipped)
-        report.count_bad(bad)
-        run.errors.update(batch.errors)
+        run.report.duplicates += duplicates
+        run.report.skipped.update(batch.skipped)
+        self._errors.update(batch.errors)
         return moved
 
-    def _settle(self, run: _ImportRun, arc: ArcJobs) -> Inconsistencies:
+    def _finalize(self) -> None:
         """Make rows of all jobs of which something new was said, or whose hold-off is over."""
-        connection, report = run.accounting.connection, run.report
-        settling = JobFinalizer(connection, self._site, self._options, arc, run.now)
+        run, connection, report = self._run, self._run.accounting.connection, self._run.report
+        finalizer = JobFinalizer(connection, self._site, self._options, run.arc, run.now)
         with run.accounting.transaction():
-            hold_off_at_most(connection, run.now + max(self._options.hold_off_s, arc.wait_s))
+            hold_off_at_most(connection, run.now + max(self._options.hold_off_s, run.arc.wait_s))
         more = True
         while more:
             with run.accounting.transaction():
                 jobs = due(connection, run.now, _SETTLED_AT_ONCE)
-                found = settling.verdicts(jobs)
+                found = finalizer.verdicts(jobs)
                 put = run.accounting.put(found.jobs, replace=True)
                 run.accounting.take_back(found.taken_back)
                 settle(connection, found.settled)
-            report.imported += put.inserted
-            report.updated += put.updated
-            report.merged += found.steps
+            report.count_jobs(put._replace(merged=found.steps))
             report.skipped.update(found.skipped)
             more = bool(jobs)
-        return settling.doubts
+        with run.accounting.transaction():
+            report.notes += finalizer.doubts.notes(connection, self._options)
 
-    def _finish(self, run: _ImportRun, doubts: Inconsistencies) -> None:
-        """What the database holds in the end, and what to report."""
-        report, accounting = run.report, run.accounting
-        with accounting.transaction():
-            unfinished = waiting(accounting.connection, run.now - self._options.overdue_after_s)
-            report.notes += doubts.notes(accounting.connection, self._options)
+    def _finish(self) -> None:
+        """What still waits, and what to report."""
+        run, report = self._run, self._run.report
+        with run.accounting.transaction():
+            unfinished = waiting(run.accounting.connection, run.now - self._options.overdue_after_s)
+        report.orphans_are = _ORPHANS
         report.held, report.orphans = unfinished.jobs + unfinished.steps, unfinished.overdue_steps
-        report.bad_kept = accounting.bad_lines(NAME)
-        report.aborted = accounting.aborted()
         if unfinished.overdue_jobs:
             report.notes.append(
                 f"{plural(unfinished.overdue_jobs, 'job was', 'jobs were')} seen waiting or running long ago, and never since: "
-                "Sonar collects no "
-                "jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
+                "Sonar collects no jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
             )
-        if run.unfinished:
+        if self._unfinished:
             report.notes.append(
-                f"{plural(len(run.unfinished), 'file ends', 'files end')} inside an envelope; the rest is read when it comes: "
-                + ", ".join(run.unfinished[:3])
+                f"{plural(len(self._unfinished), 'file ends', 'files end')} inside an envelope; the rest is read when it "
+                f"comes: {', '.join(self._unfinished[:3])}"
             )
-        for error, count in run.errors.most_common(_SHOWN_ERRORS):
+        for error, count in self._errors.most_common(_SHOWN_ERRORS):
             report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
-        if len(run.errors) > _SHOWN_ERRORS:
-            report.notes.append(f"and {len(run.errors) - _SHOWN_ERRORS:,} other errors that Sonar reported")
+        if len(self._errors) > _SHOWN_ERRORS:
+            report.notes.append(f"and {len(self._errors) - _SHOWN_ERRORS:,} other errors that Sonar reported")
 
 
-def _shown(files: Sequence[Path]) -> str:
-    return ", ".join(map(str, files[:_SHOWN_FILES])) + (", ..." if len(files) > _SHOWN_FILES else "")
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files[:_SHOWN_FILES]))
 
 
 def _day_and_name(path: Path) -> tuple[str, ...]:
@@ -295,7 +379,7 @@ def _day(path: Path) -> int:
         return sys.maxsize
 
 
-def _untouched(path: Path, cursor: FileCursor) -> bool:
+def _is_untouched(path: Path, cursor: FileCursor) -> bool:
     """Whether a file is as it was when it was read to its end; a tree has thousands, most of them of days long gone."""
     try:
         found = path.stat()

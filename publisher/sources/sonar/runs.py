@@ -1,18 +1,207 @@
-"""The runs of a job, built from all records of it and its steps.
+"""Every record received about jobs that are not final, and the runs of a job, always built from all of them, in whatever
+order they came.
 
-A run is identified by its start time; a job that was requeued has several. Spec: other-sources
-facts, section 2.4.
+A row holds what was reported about a job or step with one start time; records without a start are kept under their submission
+time. A run is identified by its start time; a job that was requeued has several. Spec: other-sources facts, section 2.4.
 """
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, merged
-from publisher.sources.sonar.store import StoredRecord
+from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, Observation, merged, overlay
+
+TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS SonarJob (
+        Job INTEGER PRIMARY KEY,
+        Due INTEGER,               -- epoch seconds when it is to be looked at; NULL: when something new is said
+        Stage TEXT NOT NULL,       -- new, done, skipped, waiting (to end, or held off), steps (the job itself is missing)
+        Heard INTEGER NOT NULL,    -- epoch seconds of the newest record
+        Reason TEXT NOT NULL       -- why it was skipped, or ''
+    );
+    CREATE INDEX IF NOT EXISTS SonarJob_Due ON SonarJob (Due) WHERE Due IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS SonarJob_Stage ON SonarJob (Stage, Heard) WHERE Stage IN ('waiting', 'steps');
+    CREATE TABLE IF NOT EXISTS SonarRecord (
+        Job INTEGER NOT NULL,
+        Step TEXT NOT NULL,        -- '': the job itself
+        Start TEXT NOT NULL,       -- on the cluster's clock, or ? and the submission
+        Written INTEGER NOT NULL,  -- 1: it is a row in AAR
+        Content TEXT NOT NULL,     -- JSON: layers, and the first offset that was claimed for each time
+        PRIMARY KEY (Job, Step, Start)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
+"""
+_KEYS_AT_ONCE: Final = 300  # three parameters each; SQLite before 3.32 takes 999
+_KNOWN: Final = """
+    SELECT Job, Step, Start, Content FROM wanted CROSS JOIN SonarRecord ON Job = wanted_job AND Step = wanted_step
+    AND Start = wanted_start
+"""
+_PUT: Final = """
+    INSERT INTO SonarRecord (Job, Step, Start, Written, Content) VALUES (?, ?, ?, 0, ?)
+    ON CONFLICT (Job, Step, Start) DO UPDATE SET Content = excluded.Content
+"""
+_LAST_SEEN: Final = """
+    INSERT INTO SonarJob (Job, Due, Stage, Heard, Reason) VALUES (?, 0, 'new', ?, '')
+    ON CONFLICT (Job) DO UPDATE SET Heard = max(Heard, excluded.Heard)
+"""
+_TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Job = ?"
+_SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Due > ?"
+_DUE: Final = "SELECT Job, Reason FROM SonarJob WHERE Due <= ? ORDER BY Due, Job LIMIT ?"
+# In the order of the key, the job itself is before its steps.
+_OF_JOB: Final = "SELECT Step, Start, Written, Content FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
+_SETTLE: Final = "UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Job = ?"
+_WRITTEN: Final = "UPDATE SonarRecord SET Written = ? WHERE Job = ? AND Step = '' AND Start = ?"
+_STAGES: Final = """
+    SELECT Stage, count(*), coalesce(sum(Heard < ?), 0) FROM SonarJob WHERE Stage IN ('waiting', 'steps') GROUP BY Stage
+"""
+
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+Key = tuple[int, str, str]
+
+
+class StoredRecord(NamedTuple):
+    """A row: what was said about a job or step that began at one time."""
+
+    step: str
+    start: str
+    written: bool
+    layers: tuple[Layer, ...]
+    offsets: Mapping[str, int | None]  # by the time on the clock, as it was claimed first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """The status of a job. `due` is when to check it again without anything new; None: never."""
+
+    job: int
+    stage: str
+    due: int | None = None
+    reason: str = ""
+    written: Sequence[tuple[str, bool]] = ()  # starts of runs whose row in AAR came or went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Jobs that are not over or held off, those of which only steps were seen, and who of both is overdue."""
+
+    jobs: int
+    steps: int
+    overdue_jobs: int
+    overdue_steps: int
+
+
+class _Row(NamedTuple):
+    layers: list[Layer]
+    offsets: dict[str, tuple[int, int | None]]  # when it was claimed, and what
+
+
+def store_observations(connection: sqlite3.Connection, records: Sequence[Observation]) -> int:
+    """Store records, inside a transaction; returns how many had nothing new."""
+    rows = _known(connection, sorted({_key(observation) for observation in records}))
+    before = {key: _text(row) for key, row in rows.items()}
+    duplicates = 0
+    touched: set[int] = set()
+    for observation in records:
+        row = rows.get(key := _key(observation))
+        after = _with(row, observation)
+        if row is not None and merged(row.layers) == merged(after.layers) and _claims(row) == _claims(after):
+            duplicates += 1
+        else:
+            touched.add(observation.job)
+        rows[key] = after
+    changed = [(*key, text) for key, row in rows.items() if (text := _text(row)) != before.get(key)]
+    connection.executemany(_PUT, changed)
+    connection.executemany(_LAST_SEEN, [(observation.job, observation.at) for observation in records])
+    mark_changed(connection, touched)
+    return duplicates
+
+
+def mark_changed(connection: sqlite3.Connection, jobs: set[int]) -> None:
+    """Have known jobs examined again, inside a transaction."""
+    connection.executemany(_TOUCHED, [(job,) for job in sorted(jobs)])
+
+
+def hold_off_at_most(connection: sqlite3.Connection, until: int) -> None:
+    """Have jobs examined again that would be held off for longer than that, inside a transaction: the site said so before."""
+    connection.execute(_SHORTENED, (until,))
+
+
+def due(connection: sqlite3.Connection, now: int, most: int) -> list[tuple[int, str]]:
+    """Jobs that are to be examined, and why they were skipped the last time."""
+    return [(job, reason) for job, reason in connection.execute(_DUE, (now, most))]
+
+
+def kept(connection: sqlite3.Connection, job: int) -> Iterator[StoredRecord]:
+    """All that was said about a job, row by row, the job itself before its steps."""
+    for step, start, written, text in connection.execute(_OF_JOB, (job,)):
+        row = _read(text)
+        offsets = {clock: offset for clock, (_, offset) in row.offsets.items()}
+        yield StoredRecord(step, start, bool(written), tuple(row.layers), offsets)
+
+
+def settle(connection: sqlite3.Connection, settled: Sequence[JobStatus]) -> None:
+    """Store the status of jobs, inside a transaction."""
+    connection.executemany(_SETTLE, [(each.due, each.stage, each.reason, each.job) for each in settled])
+    flags = [(written, each.job, start) for each in settled for start, written in each.written]
+    connection.executemany(_WRITTEN, flags)
+
+
+def waiting(connection: sqlite3.Connection, seen_before: int) -> Waiting:
+    """What still waits; overdue is what was last heard of before that time."""
+    found = {stage: (int(count), int(late)) for stage, count, late in connection.execute(_STAGES, (seen_before,))}
+    jobs, steps = found.get("waiting", (0, 0)), found.get("steps", (0, 0))
+    return Waiting(jobs=jobs[0], steps=steps[0], overdue_jobs=jobs[1], overdue_steps=steps[1])
+
+
+def _key(observation: Observation) -> Key:
+    return observation.job, observation.step, observation.start
+
+
+def _known(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, _Row]:
+    found = {}
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        chunk = keys[start : start + _KEYS_AT_ONCE]
+        places = ", ".join(["(?, ?, ?)"] * len(chunk))
+        question = f"WITH wanted (wanted_job, wanted_step, wanted_start) AS (VALUES {places}) {_KNOWN}"
+        for job, step, begun, text in connection.execute(question, [part for key in chunk for part in key]):
+            found[job, step, begun] = _read(text)
+    return found
+
+
+def _with(row: _Row | None, observation: Observation) -> _Row:
+    layers = row.layers if row else []
+    offsets = dict(row.offsets) if row else {}
+    for clock, offset in observation.offsets.items():
+        claim = (observation.at, offset)
+        if clock not in offsets or _order(claim) < _order(offsets[clock]):
+            offsets[clock] = claim
+    return _Row(overlay(layers, Layer(observation.over, observation.at, observation.fields)), offsets)
+
+
+def _order(claim: tuple[int, int | None]) -> tuple[int, bool, int]:
+    at, offset = claim
+    return at, offset is None, offset or 0
+
+
+def _claims(row: _Row) -> dict[str, int | None]:
+    return {clock: offset for clock, (_, offset) in row.offsets.items()}
+
+
+def _read(text: str) -> _Row:
+    stored: dict[str, Any] = json.loads(text)
+    layers = [Layer(over, at, fields) for over, at, fields in stored["layers"]]
+    return _Row(layers, {clock: (at, offset) for clock, (at, offset) in stored["offsets"].items()})
+
+
+def _text(row: _Row) -> str:
+    return _encode({"layers": row.layers, "offsets": row.offsets})
+
 
 MOST_RUNS: Final = (
     200  # Slurm requeues a job some times at most; more are not one job, and would take forever to look at

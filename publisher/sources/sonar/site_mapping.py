@@ -11,10 +11,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.model.policy import Infrastructure, check_description
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.arc_jobs import WAIT_S
-from publisher.sources.importing.site_mapping import SiteMapping, UnmappedVo, check_submit_host, is_host_name, rule_of
+from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info, rule_of
 from publisher.sources.sonar.cluster import GpuUse
 from publisher.sources.sonar.records import Clock, node_names
 from publisher.sources.sonar.runs import SlurmRun
@@ -34,12 +32,6 @@ class SonarWall(StrEnum):
     TIMES = "times"
 
 
-def _check_cluster(name: str) -> str | None:
-    if is_host_name(name):
-        return None
-    return f"{name!r} is not a cluster name; write it as Sonar does, such as fox.example.org"
-
-
 def _check_zone(name: str) -> str | None:
     try:
         ZoneInfo(name)
@@ -57,27 +49,18 @@ def _check_interval(interval_s: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(ImporterOptions):
     """Keys of `importers.sonar`."""
 
     cluster: str = field(
-        metadata={
-            "help": "write the name of the cluster as Sonar does, which becomes part of every job's id",
-            "check": _check_cluster,
-        }
+        metadata=cluster_key(
+            "write the name of the cluster as Sonar does, which becomes part of every job's id",
+            "is not a cluster name; write it as Sonar does, such as fox.example.org",
+        )
     )
-    submit_host: str = field(
-        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
-    )
-    infrastructure: Infrastructure = Infrastructure.AUTO
-    batch_server: str = field(default="", metadata={"check": check_submit_host})
-    infrastructure_description: str = field(default="", metadata={"check": check_description})
     time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": _check_zone})
-    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     account_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNT VO` lines"})
-    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
     account_project_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNT PROJECT` lines"})
-    unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
     array_ids: bool = False
     wall_from: SonarWall = SonarWall.ELAPSED
     threads_per_core: int | None = field(default=None, metadata={"check": _check_threads})
@@ -85,9 +68,6 @@ class Options:
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
     hold_off_s: int = 90 * 60
     overdue_after_s: int = 30 * 86_400
-    arc_databases: tuple[Path, ...] = ()
-    arc_wait_s: int = WAIT_S
-    exclude_users: tuple[str, ...] = ()
     exclude_accounts: tuple[str, ...] = ()
     exclude_partitions: tuple[str, ...] = ()
     exclude_states: tuple[str, ...] = ()
@@ -100,13 +80,13 @@ class SonarMapping(SiteMapping):
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self._options = options
         self.clock = Clock(ZoneInfo(options.time_zone) if options.time_zone else None)
-        self._endpoint = ("slurm", options.submit_host or f"slurm://{options.cluster}")
         self._threads = options.threads_per_core or 1
         super().__init__(
             NAME,
             options,
+            interface="slurm",
             vo_maps=("account_vo_map", "user_vo_map"),
-            excludes=[f"exclude_{name}" for name in ("users", "accounts", "partitions", "states")],
+            excludes=("exclude_users", "exclude_accounts", "exclude_partitions", "exclude_states"),
             maps=("account_project_map",),
         )
         self._projects = self._maps["account_project_map"]
@@ -186,7 +166,7 @@ class SonarMapping(SiteMapping):
             ImportRule("cpu_count", f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"),
             ImportRule("node_count", "allocated nodes, else those listed"),
             ImportRule("gpu_count", "allocated gres/gpu"),
-            ImportRule("endpoint", "importers.sonar.submit_host" if options.submit_host else "the cluster"),
+            self._endpoint_rule(),
         ]
 
     def _local_id(self, job: int, run: SlurmRun) -> str:
@@ -196,14 +176,10 @@ class SonarMapping(SiteMapping):
 
     def _extra(self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None) -> tuple[tuple[str, str], ...]:
         get = run.fields.get
-        user, account = get("user", ""), get("account", "")
-        extra = [
-            ("lrms", _LRMS),
-            ("localuser", f"{user}:{account}" if account else user),
-            ("jobname", get("name", "")),
-            ("projectname", self._projects.get(account, account)),
-            ("nodenames", ":".join(hosts)),
-        ]
+        user: str = get("user", "")
+        account: str = get("account", "")
+        project = self._projects.get(account, account)
+        extra = extra_info(_LRMS, user=user, group=account, job_name=get("name", ""), project=project, hosts=hosts)
         if gpus is not None:
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
