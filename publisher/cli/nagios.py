@@ -109,7 +109,7 @@ def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, li
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     texts = [text for _, text in messages] or [one.text for one in looked if one.is_shown_when_well]
-    return nagios_line(_WORDS[state], "; ".join(texts), [one.performance for one in looked]), state
+    return nagios_line(state, "; ".join(texts), [one.performance for one in looked]), state
 
 
 def _further(found: Sequence[TargetStatus], trouble: str) -> Iterator[tuple[int, str]]:
@@ -162,16 +162,12 @@ def spoken(seconds: int) -> str:
     return f"{seconds} seconds"
 
 
-def nagios_line(word: str, text: str, data: Sequence[str] = ()) -> str:
+def nagios_line(status: int, text: str, data: Sequence[str] = ()) -> str:
     """Nagios takes the first `|` for the end of the text."""
     line = " ".join(text.replace("|", "/").split())
     short = line if len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 3]}..."
-    return f"PUBLISHER {word} - {short}{' | ' if data else ''}{' '.join(data)}"
+    return f"PUBLISHER {_WORDS[status]} - {short}{' | ' if data else ''}{' '.join(data)}"
 
 
-def nagios_unknown(reason: str) -> str:
-    return nagios_line(_WORDS[UNKNOWN], reason)
-
-
-def performance(label: str, value: object, unit: str, warning: object, critical: object) -> str:
-    return f"'{label}'={value}{unit};{warning};{critical}".rstrip(";")
+def performance(label: str, value: object, unit: str, warn: object, critical: object) -> str:
+    return f"'{label}'={value}{unit};{warn};{critical}".rstrip(";")

@@ -152,6 +152,12 @@ def print_json_and_list(
     out.write("\n  ]\n}\n")
 
 
+def attributes(source: object, *names: str) -> dict[str, Any]:
+    """Some of its attributes by name, as JSON shows them; moments as text."""
+    found = {name: getattr(source, name) for name in names}
+    return {name: moment_text(value) if isinstance(value, datetime) else value for name, value in found.items()}
+
+
 def moment_text(moment: datetime | Epoch | None) -> str | None:
     """ISO 8601 with Z; an end time outside the calendar is shown as its number of seconds."""
     if moment is None:

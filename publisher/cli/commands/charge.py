@@ -15,6 +15,7 @@ from publisher.cli.output import (
     Json,
     Part,
     TextTable,
+    attributes,
     moment_text,
     print_json_and_list,
     print_line,
@@ -30,7 +31,7 @@ from publisher.model.text import plural
 from publisher.model.time import iso
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
-from publisher.reporting.charges.run import Change, ChargeReport
+from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
 _COUNTS: Final = ("jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed")
@@ -55,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.runs:
-        print_result(charging.runs(site), _runs_json, _runs_text, in_json=arguments.json)
+        print_result(
+            charging.runs(site), lambda runs: {"runs": list(map(_run_json, runs))}, _runs_text, in_json=arguments.json
+        )
         return 0
     request = _request(arguments, site)
     notice(f"charges of jobs that ended in {request.window}{_whose(request)}")
@@ -99,10 +102,8 @@ def _charge_json(report: ChargeReport) -> Json:
         "run": None if run is None else run.number,
         "from": moment_text(request.window.start),
         "to": moment_text(request.window.end),
-        "project": request.project,
-        "group": request.group,
-        "jobs": bill.jobs,
-        "charged": bill.charged,
+        **attributes(request, "project", "group"),
+        **attributes(bill, "jobs", "charged"),
         **{name: run and getattr(run.counts, name) for name in ("without_rule", "unreadable", "first", "changed")},
         "totals": [
             {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
@@ -110,8 +111,7 @@ def _charge_json(report: ChargeReport) -> Json:
         ],
         "sums": [
             {
-                "project": payer.project or None,
-                "group": payer.group or None,
+                **_payer_json(payer),
                 "unit": payer.unit,
                 "jobs": total.jobs,
                 "amount": amount_text(total.amount),
@@ -148,27 +148,21 @@ def _kept_json(kept: KeptCharge) -> Json:
         "local_id": job.local_id or None,
         "ended": moment_text(job.ended_at),
         "queue": job.queue or None,
-        "project": job.project or None,
-        "group": job.group or None,
+        **_payer_json(job),
         **_tariff_json(job),
         "reason": job.reason or None,
-        "news": kept.news,
-        "news_of": kept.news_of,
+        **attributes(kept, "news", "news_of"),
         **{f"was_{name}": value for name, value in earlier.items()},
     }
 
 
+def _payer_json(payer: ChargedAccount | AssessedJob) -> dict[str, Any]:
+    return {"project": payer.project or None, "group": payer.group or None}
+
+
 def _tariff_json(job: AssessedJob) -> dict[str, Any]:
     tariff = job.tariff
-    return {
-        "amount": _amount(job.amount),
-        "unit": tariff and tariff.unit,
-        "formula": tariff and tariff.formula,
-    }
-
-
-def _runs_json(runs: Sequence[ChargeRun]) -> Json:
-    return {"runs": [_run_json(run) for run in runs]}
+    return {"amount": _amount(job.amount), "unit": tariff and tariff.unit, "formula": tariff and tariff.formula}
 
 
 def _run_json(run: ChargeRun) -> Json:
@@ -178,13 +172,12 @@ def _run_json(run: ChargeRun) -> Json:
         "state": run.state,
         "from": moment_text(run.request.window.start),
         "to": moment_text(run.request.window.end),
-        "project": run.request.project,
-        "group": run.request.group,
-        "asked": iso(run.asked_at),
-        "began": None if run.began_at is None else iso(run.began_at),
-        "noted": iso(run.noted_at),
-        "ended": None if run.ended_at is None else iso(run.ended_at),
-        **{name: getattr(run.counts, name) for name in _COUNTS},
+        **attributes(run.request, "project", "group"),
+        "asked": moment_text(run.asked_at),
+        "began": moment_text(run.began_at),
+        "noted": moment_text(run.noted_at),
+        "ended": moment_text(run.ended_at),
+        **attributes(run.counts, *_COUNTS),
         "reason": run.reason or None,
     }
 
@@ -208,29 +201,25 @@ def _sum_rows(report: ChargeReport) -> list[tuple[str, ...]]:
     return rows
 
 
-def _charge_notes(report: ChargeReport) -> list[str]:
+def _charge_notes(report: ChargeReport) -> Iterator[str]:
     """What has no charge and why, what changed, and rules that meet."""
     run = report.run
-    notes = []
     for reason, cause in sorted(report.bill.causes.items()):
         more = ", ..." if cause.jobs > len(cause.examples) else ""
-        notes.append(f"{cause.jobs:,} without a result: {reason}: {', '.join(cause.examples)}{more}")
+        yield f"{cause.jobs:,} without a result: {reason}: {', '.join(cause.examples)}{more}"
     if run is not None and run.counts.without_rule:
-        notes.append(f"{run.counts.without_rule:,} that no rule applies to")
+        yield f"{run.counts.without_rule:,} that no rule applies to"
     if run is not None and run.counts.unreadable:
-        notes.append(f"{plural(run.counts.unreadable, 'row')} could not be read; see `publisher quarantine list`")
+        yield f"{plural(run.counts.unreadable, 'row')} could not be read; see `publisher quarantine list`"
     for (was, now), change in report.bill.changes.items():
-        notes.append(
-            f"changed: {plural(change.jobs, 'job')} from {_amount_text(was, change.before)} to "
-            f"{_amount_text(now, change.after)}"
-        )
-    notes += [f"note: {text}" for text in report.overlaps]
+        before, after = _amount_text(was, change.before), _amount_text(now, change.after)
+        yield f"changed: {plural(change.jobs, 'job')} from {before} to {after}"
+    yield from (f"note: {text}" for text in report.overlaps)
     if run is not None:
-        notes.append(
+        yield (
             f"run {run.number}: {plural(run.counts.jobs, 'job')} assessed, {run.counts.first:,} for the first time, "
             f"{run.counts.changed:,} changed"
         )
-    return notes
 
 
 def _kept_line(kept: KeptCharge) -> str:
@@ -248,25 +237,14 @@ def _kept_line(kept: KeptCharge) -> str:
 
 def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
     """The runs, and why some failed."""
-    yield TextTable(_RUN_COLUMNS, _run_rows(runs))
+    yield TextTable(_RUN_COLUMNS, [_run_row(run.request, run) for run in runs])
     yield from (f"run {run.number}: {run.reason}" for run in runs if run.reason)
 
 
-def _run_rows(runs: Sequence[ChargeRun]) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(run.number),
-            run.state,
-            str(run.request.window),
-            run.request.project or "all",
-            run.request.group or "all",
-            iso(run.asked_at),
-            f"{run.counts.jobs:,}",
-            f"{run.counts.charged:,}",
-            f"{run.counts.changed:,}",
-        )
-        for run in runs
-    ]
+def _run_row(request: ChargeRequest, run: ChargeRun) -> tuple[str, ...]:
+    whose = (str(request.window), request.project or "all", request.group or "all")
+    counts = attributes(run.counts, "jobs", "charged", "changed").values()
+    return str(run.number), run.state, *whose, iso(run.asked_at), *(f"{count:,}" for count in counts)
 
 
 def _amount_text(tariff: Tariff | None, amount: Decimal) -> str:

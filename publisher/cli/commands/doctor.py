@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from publisher.cli import nagios, progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.nagios import nagios_line, performance
-from publisher.cli.output import Json, print_line, print_result
+from publisher.cli.output import Json, attributes, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
 from publisher.doctor.host import Host
@@ -23,17 +24,13 @@ UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("
 CRON_FOLDERS = (Path("/etc/cron.d"),)
 
 
-_NAGIOS: Final[Mapping[State, tuple[int, str]]] = {
-    State.OK: (0, "OK"),
-    State.WARNING: (1, "WARNING"),
-    State.FAILURE: (2, "CRITICAL"),
-}
-_GRAVEST_FIRST: Final = (State.FAILURE, State.WARNING, State.OK)
+_NAGIOS: Final = {State.FAILURE: nagios.CRITICAL, State.WARNING: nagios.WARNING, State.OK: nagios.OK}  # gravest first
 _COUNTED: Final = (
     (State.OK, "ok", "ok"),
     (State.WARNING, "warning", "warnings"),
     (State.FAILURE, "failure", "failures"),
 )
+_PARTS_OF_HOST: Final = ("host", "state", "credentials", "configuration", "source")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +53,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     except PublisherError as error:
         if not arguments.nagios:
             raise
-        print_line(nagios.nagios_unknown(str(error)))
+        print_line(nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
     if arguments.nagios:
         line, status = _as_nagios(diagnosis)
@@ -87,11 +84,7 @@ def _as_json(diagnosis: Diagnosis) -> Json:
     return {
         "findings": [
             {
-                "name": one.name,
-                "part": one.part,
-                "state": str(one.state),
-                "found": one.found,
-                "why": one.why,
+                **attributes(one, "name", "part", "state", "found", "why"),
                 "advice": one.advice or None,
                 "status": one.exit_status,
             }
@@ -99,8 +92,7 @@ def _as_json(diagnosis: Diagnosis) -> Json:
         ],
         "measures": [
             {
-                "label": one.label,
-                "value": one.value,
+                **attributes(one, "label", "value"),
                 "unit": one.unit or None,
                 "warn": one.warn or None,
                 "critical": one.critical or None,
@@ -127,25 +119,18 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
     """The plug-in's line and its exit status. Spec: Monitoring Plugins Development Guidelines, sections 2 and 3."""
-    worst = next(state for state in _GRAVEST_FIRST if state is State.OK or diagnosis.count(state))
-    status, word = _NAGIOS[worst]
-    parts = [
-        f"{_named(one)}: {one.found}"
-        for state in _GRAVEST_FIRST[:2]
-        for one in diagnosis.findings
-        if one.state is state
-    ]
+    status = next((status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK)
+    bad = [one for state in (State.FAILURE, State.WARNING) for one in diagnosis.findings if one.state is state]
+    parts = [f"{_named(one)}: {one.found}" for one in bad]
     text = "; ".join(parts) or f"{len(diagnosis.findings)} checks, no problems"
     counts = [
         PerfData(label="failures", value=diagnosis.count(State.FAILURE), critical="0"),
         PerfData(label="warnings", value=diagnosis.count(State.WARNING), warn="0"),
     ]
-    data = [
-        performance(one.label, one.value, one.unit, one.warn, one.critical) for one in [*counts, *diagnosis.measures]
-    ]
-    return nagios_line(word, text, data), status
+    data = [performance(**asdict(one)) for one in [*counts, *diagnosis.measures]]
+    return nagios_line(status, text, data), status
 
 
 def _named(one: Finding) -> str:
     part = Path(one.part).name if one.part.startswith("/") else one.part
-    return one.name if part in ("host", "state", "credentials", "configuration", "source") else f"{one.name} ({part})"
+    return one.name if part in _PARTS_OF_HOST else f"{one.name} ({part})"

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
 from publisher.model.job import JobId
 from publisher.reporting import explain as explaining
 from publisher.reporting.explain import ExplainedCharge, ExplainedValue, Explanation
-from publisher.sources.base import ImportedFrom
 
 _COLUMNS: Final = ("value", "published as", "rule", "field of the job")
 
@@ -32,36 +31,29 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _as_json(job_id: JobId, found: Sequence[Explanation]) -> Json:
-    return {"job": job_id, "explanations": [_explanation_json(one) for one in found]}
+    return {"job": job_id, "explanations": list(map(_explanation_json, found))}
 
 
 def _explanation_json(one: Explanation) -> Json:
+    origin = one.origin
     return {
-        "target": one.target,
-        "format": one.format,
-        "database": one.row.database,
-        "record_id": one.row.record_id,
-        "local_id": one.local_id,
-        "fate": one.fate,
-        "reason": one.reason,
-        "values": [_value_json(each) for each in one.values],
+        **attributes(one, "target", "format"),
+        **attributes(one.row, "database", "record_id"),
+        **attributes(one, "local_id", "fate", "reason"),
+        "values": list(map(_value_json, one.values)),
         "warnings": dict(one.oddities),
         "mends": dict(one.altered),
         "record": one.record or None,
         "unfit": one.unfit or None,
         "group_jobs": one.group_jobs,
         "charge": one.charge and _charge_json(one.charge),
-        "origin": one.origin and _origin_json(one.origin),
+        "origin": origin and {"importer": origin.importer, "record": origin.key, "file": origin.file or None},
         "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
     }
 
 
 def _value_json(each: ExplainedValue) -> Json:
     return {"name": each.name, "value": each.value or None, "rule": each.rule, "field": each.source or None}
-
-
-def _origin_json(origin: ImportedFrom) -> Json:
-    return {"importer": origin.importer, "record": origin.key, "file": origin.file or None}
 
 
 def _charge_json(charge: ExplainedCharge) -> Json:
@@ -80,22 +72,15 @@ def _charge_json(charge: ExplainedCharge) -> Json:
 
 def _as_text(found: Sequence[Explanation]) -> Iterator[Part]:
     for one in found:
-        yield from _heading(one)
+        yield f"target {one.target}, format {one.format}"
+        yield f"row {one.row.record_id} of {one.row.database}, batch id {one.local_id or 'none'}"
+        yield f"{one.fate}: {one.reason}"
         if one.values:
             rows = [(each.name, each.value or "-", each.rule, each.source or "-") for each in one.values]
             yield TextTable(_COLUMNS, rows)
         yield from _notes(one)
         yield from one.record.splitlines()
         yield ""
-
-
-def _heading(one: Explanation) -> list[str]:
-    """The job and what becomes of it."""
-    return [
-        f"target {one.target}, format {one.format}",
-        f"row {one.row.record_id} of {one.row.database}, batch id {one.local_id or 'none'}",
-        f"{one.fate}: {one.reason}",
-    ]
 
 
 def _notes(one: Explanation) -> list[str]:

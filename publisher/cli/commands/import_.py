@@ -9,12 +9,12 @@ from pathlib import Path
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
-from publisher.cli.output import Json, Part, TextTable, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.model.text import plural
 from publisher.pipeline.site import Site
 from publisher.sources import IMPORTED_DATABASE, IMPORTERS, importer_plugin
-from publisher.sources.importers import BadLine, ImportReport, Watch
+from publisher.sources.importers import ImportReport, Watch
 
 _ABORTED = "aborted"
 _SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all
@@ -67,54 +67,33 @@ def _as_json(report: ImportReport) -> Json:
     return {
         "importer": report.importer,
         "database": str(report.database),
-        "files": report.files,
-        "lines": report.lines,
-        "imported": report.imported,
-        "updated": report.updated,
-        "merged": report.merged,
-        "duplicates": report.duplicates,
+        **attributes(report, "files", "lines", "imported", "updated", "merged", "duplicates"),
         "skipped": [{"reason": reason, "records": count} for reason, count in report.skipped.most_common()],
         "bad": report.bad,
         "bad_lines": [
             {"file": line.path, "offset": line.offset, "length": line.length, "reason": line.reason}
             for line in report.bad_lines
         ],
-        "held": report.held,
-        "orphans": report.orphans,
+        **attributes(report, "held", "orphans"),
         "set_aside": report.bad_kept,
-        "notes": list(report.notes),
-        "troubles": list(report.troubles),
+        **attributes(report, "notes", "troubles"),
         "exit": report.exit_status,
     }
 
 
 def _as_text(report: ImportReport) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, [_row(report)])
-    yield from _notes(report)
-
-
-def _row(report: ImportReport) -> tuple[str, ...]:
-    counts = (report.files, report.lines, report.imported, report.updated, report.merged, report.duplicates)
-    return tuple(f"{count:,}" for count in (*counts, report.skipped.total(), report.bad, report.held))
-
-
-def _notes(report: ImportReport) -> list[str]:
-    """What an administrator must know in addition to the counts."""
-    notes = [f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common()]
-    notes += [f"set aside: {_place(line)}: {line.reason}" for line in report.bad_lines[:_SHOWN]]
+    """The counts, and what an administrator must know in addition."""
+    counts = attributes(report, *_COLUMNS) | {"skipped": report.skipped.total()}
+    yield TextTable(_COLUMNS, [[f"{count:,}" for count in counts.values()]])
+    yield from (f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common())
+    yield from (f"set aside: {line.path}, byte {line.offset}: {line.reason}" for line in report.bad_lines[:_SHOWN])
     if report.bad > _SHOWN:
-        notes.append(f"and {plural(report.bad - _SHOWN, 'more line')} set aside")
+        yield f"and {plural(report.bad - _SHOWN, 'more line')} set aside"
     if report.bad_kept:
-        notes.append(
-            f"{plural(report.bad_kept, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
-        )
+        yield f"{plural(report.bad_kept, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
     if report.orphans:
-        notes.append(
+        yield (
             f"{plural(report.orphans, *report.orphans_are)}, for long without the record of the job itself: "
             "is a file missing? This usage is not published"
         )
-    return [*notes, *report.notes]
-
-
-def _place(line: BadLine) -> str:
-    return f"{line.path}, byte {line.offset}"
+    yield from report.notes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, duration, moment, moment_text, print_result, size
+from publisher.cli.output import Json, Part, TextTable, attributes, duration, moment, moment_text, print_result, size
 from publisher.cli.parser import add_action, add_actions, add_job, add_json
 from publisher.cli.site import incomplete
 from publisher.formats.sgas.values import public_url
@@ -38,71 +39,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     sheet, zone = statistics.job(site, JobId(arguments.job))
-    match arguments.action:
-        case "info":
-            in_json = arguments.json or arguments.output == "json"
-            print_result(sheet, _info_json, lambda each: _info_text(each, arguments.output), in_json=in_json)
-        case "events":
-            print_result(
-                sheet,
-                lambda each: _events_json(each, zone),
-                lambda each: _events_text(each, zone),
-                in_json=arguments.json,
-            )
-        case _:
-            full = arguments.full_urls
-            print_result(
-                sheet,
-                lambda each: _transfers_json(each, full_urls=full),
-                lambda each: _transfers_text(each, full_urls=full),
-                in_json=arguments.json,
-            )
+    as_json, as_text = _answers(arguments, zone)
+    in_json = arguments.json or (arguments.action == "info" and arguments.output == "json")
+    print_result(sheet, as_json, as_text, in_json=in_json)
     incomplete(site)  # a later run of the job may be there; what was found is shown in full
     return 0
 
 
+def _answers(
+    arguments: argparse.Namespace, zone: str
+) -> tuple[Callable[[JobDetails], Json], Callable[[JobDetails], Iterator[Part]]]:
+    """What makes the answer of JSON, and of text."""
+    match arguments.action:
+        case "info":
+            return _info_json, partial(_info_text, output=arguments.output)
+        case "events":
+            return partial(_events_json, zone=zone), partial(_events_text, zone=zone)
+        case _:
+            full = arguments.full_urls
+            return partial(_transfers_json, full_urls=full), partial(_transfers_text, full_urls=full)
+
+
 def _info_json(sheet: JobDetails) -> Json:
+    used = ("memory_kib", "virtual_memory_kib", "wall_s", "cpu_user_s", "cpu_kernel_s")
+    staged = ("scratch_bytes", "stage_in_bytes", "stage_out_bytes")
     return {
         "job": sheet.job_id,
         "database": sheet.row.database,
         "record_id": sheet.row.record_id,
-        "elsewhere": list(sheet.elsewhere),
-        "local_id": sheet.local_id,
-        "status": sheet.status,
-        "in_progress": sheet.in_progress,
-        "exit_code": sheet.exit_code,
+        **attributes(sheet, "elsewhere", "local_id", "status", "in_progress", "exit_code"),
         "submit_time": moment_text(sheet.submitted_at),
         "start_time": moment_text(sheet.started_at),
         "end_time": moment_text(sheet.ended_at),
-        "interface": sheet.interface,
-        "endpoint": sheet.endpoint,
-        "queue": sheet.queue,
-        "user": sheet.user,
-        "vo": sheet.vo,
-        "fqan": sheet.fqan,
-        "benchmark": sheet.benchmark,
+        **attributes(sheet, "interface", "endpoint", "queue", "user", "vo", "fqan", "benchmark"),
         "nodes": sheet.node_count,
         "cores": sheet.cpu_count,
         "gpus": sheet.gpu_count,
-        "memory_kib": sheet.memory_kib,
-        "virtual_memory_kib": sheet.virtual_memory_kib,
-        "wall_s": sheet.wall_s,
-        "cpu_user_s": sheet.cpu_user_s,
-        "cpu_kernel_s": sheet.cpu_kernel_s,
-        "scratch_bytes": sheet.scratch_bytes,
-        "stage_in_bytes": sheet.stage_in_bytes,
-        "stage_out_bytes": sheet.stage_out_bytes,
-        "rtes": list(sheet.runtime_environments),
+        **attributes(sheet, *used, *staged),
+        "rtes": sheet.runtime_environments,
         "attributes": [{"key": key, "value": value} for key, value in sheet.attributes],
         "extra": [{"key": key, "value": value} for key, value in sheet.extra],
-        "oddities": list(sheet.oddities),
+        "oddities": sheet.oddities,
     }
 
 
-def _info_text(sheet: JobDetails, output: str) -> Iterator[str]:
+def _info_text(sheet: JobDetails, output: str) -> Iterator[Part]:
     """Blocks of lines, an empty line between them."""
     chosen = list(_PARTS.values()) if output == "all" else [_PARTS[output]]
-    blocks = [_heading(sheet), *(part(sheet) for part in chosen), _oddity_lines(sheet)]
+    oddities = [f"cannot be read: {oddity}" for oddity in sheet.oddities]
+    blocks = [_heading(sheet), *(part(sheet) for part in chosen), oddities]
     yield from "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
 
 
@@ -112,11 +97,7 @@ def _events_json(sheet: JobDetails, zone: str) -> Json:
         "in_progress": sheet.in_progress,
         "zone": zone or None,
         "events": [
-            {
-                "event": event.key,
-                "local_time": event.local_time,
-                "utc": [moment_text(each) for each in event.moments],
-            }
+            {"event": event.key, "local_time": event.local_time, "utc": list(map(moment_text, event.moments))}
             for event in sheet.events
         ],
     }
@@ -126,15 +107,12 @@ def _events_text(sheet: JobDetails, zone: str) -> Iterator[Part]:
     yield from _heading(sheet)
     if sheet.events:
         yield TextTable(_EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events])
-        yield _zone_note(zone)
+        if zone:
+            yield f"local times are in {zone} (source.time_zone)"
+        else:
+            yield "local times are assumed to be in this host's zone; set source.time_zone if the CE's is different"
     else:
         yield "no events are recorded"
-
-
-def _zone_note(zone: str) -> str:
-    if zone:
-        return f"local times are in {zone} (source.time_zone)"
-    return "local times are assumed to be in this host's zone; set source.time_zone if the CE's is different"
 
 
 def _transfers_json(sheet: JobDetails, *, full_urls: bool) -> Json:
@@ -166,7 +144,7 @@ def _transfer_rows(sheet: JobDetails, *, full_urls: bool) -> list[tuple[str, ...
     return [
         (
             _DIRECTIONS.get(each.kind, each.kind),
-            "unknown" if each.size_bytes is None else f"{each.size_bytes:,}",
+            _count(each.size_bytes),
             moment(each.started_at),
             moment(each.ended_at),
             _seconds(each.started_at, each.ended_at),
@@ -216,7 +194,7 @@ def _resource_lines(sheet: JobDetails) -> list[str]:
     fields = [
         ("nodes", _count(sheet.node_count)),
         ("cores", _count(sheet.cpu_count)),
-        *([("GPUs", _count(sheet.gpu_count))] if sheet.gpu_count is not None else []),
+        *([] if sheet.gpu_count is None else [("GPUs", _count(sheet.gpu_count))]),
         ("memory", size(sheet.memory_kib, "KiB")),
         ("virtual memory", size(sheet.virtual_memory_kib, "KiB")),
         ("wall time", duration(sheet.wall_s)),
@@ -228,18 +206,6 @@ def _resource_lines(sheet: JobDetails) -> list[str]:
         ("benchmark", sheet.benchmark or "none"),
     ]
     return _aligned(fields)
-
-
-def _rte_lines(sheet: JobDetails) -> list[str]:
-    return [f"runtime environment  {name}" for name in sheet.runtime_environments]
-
-
-def _token_lines(sheet: JobDetails) -> list[str]:
-    return [f"token attribute  {key}: {value}" for key, value in sheet.attributes]
-
-
-def _oddity_lines(sheet: JobDetails) -> list[str]:
-    return [f"cannot be read: {oddity}" for oddity in sheet.oddities]
 
 
 def _url(transfer: Transfer, full: bool) -> str:
@@ -267,6 +233,6 @@ def _aligned(fields: list[tuple[str, str]]) -> list[str]:
 _PARTS: Final[Mapping[str, Callable[[JobDetails], Sequence[str]]]] = {
     "description": _description_lines,
     "resources": _resource_lines,
-    "rtes": _rte_lines,
-    "authtokens": _token_lines,
+    "rtes": lambda sheet: [f"runtime environment  {name}" for name in sheet.runtime_environments],
+    "authtokens": lambda sheet: [f"token attribute  {key}: {value}" for key, value in sheet.attributes],
 }

@@ -9,13 +9,13 @@ from dataclasses import replace
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log_trouble
-from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets, count
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals import BlockedMonth, gone_lines
+from publisher.model.totals import BlockedMonth, KeyTotal, gone_lines
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
@@ -79,12 +79,7 @@ def as_json(outcomes: Sequence[Outcome]) -> Json:
     return {
         "targets": {
             outcome.target: {
-                "messages": outcome.messages,
-                "records": outcome.records,
-                "bytes": outcome.bytes,
-                "quarantined": outcome.quarantined,
-                "shed": outcome.shed,
-                "kept": outcome.kept,
+                **attributes(outcome, "messages", "records", "bytes", "quarantined", "shed", "kept"),
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
                 "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
                 "arex_default_queues": sorted(outcome.arex_default_wall_s),
@@ -103,25 +98,21 @@ def as_json(outcomes: Sequence[Outcome]) -> Json:
 
 
 def _held_json(held: BlockedMonth) -> Json:
-    return {
-        "month": held.name,
-        "lost_jobs": held.lost_jobs,
-        "emptied": held.emptied,
-        "stale": [
-            {"row": total.key.text, "jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
-            for total in held.orphaned
-        ],
-    }
+    stale = [{"row": total.key.text, **usage_json(total)} for total in held.orphaned]
+    return {"month": held.name, **attributes(held, "lost_jobs", "emptied"), "stale": stale}
+
+
+def usage_json(total: KeyTotal) -> Json:
+    return attributes(total, "jobs", "wall_s", "cpu_s")
+
+
+def usage_text(total: KeyTotal) -> str:
+    return f"{plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
 
 
 def _lost_json(lost: LostJobs) -> Json:
-    return {
-        "certain": lost.certain,
-        "perhaps": lost.perhaps,
-        "jobs": [
-            {"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain} for one in lost.jobs
-        ],
-    }
+    jobs = [{"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain} for one in lost.jobs]
+    return {**attributes(lost, "certain", "perhaps"), "jobs": jobs}
 
 
 def _as_text(site: str, receivers: Mapping[str, str], outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
@@ -187,8 +178,5 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
         f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in orphaned))} under other keys.",
         "  Please delete these rows, which the new ones do not replace:",
     ]
-    lines += [
-        f"  {month}: {total.key.text}: {plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
-        for month, total in orphaned
-    ]
+    lines += [f"  {month}: {total.key.text}: {usage_text(total)}" for month, total in orphaned]
     return [*lines, ""]

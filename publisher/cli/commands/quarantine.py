@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.errors import UsageError
@@ -58,11 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _changed_as_json(changed: Sequence[Quarantined], hold: Hold, replaces: Sequence[Quarantined]) -> Json:
-    return {
-        "changed": len(changed),
-        "hold": str(hold),
-        "replaces": [quarantined_json(one) for one in replaces],
-    }
+    return {"changed": len(changed), "hold": hold, "replaces": list(map(quarantined_json, replaces))}
 
 
 def _what_it_replaces(held: Quarantined) -> str:
@@ -73,22 +69,18 @@ def _what_it_replaces(held: Quarantined) -> str:
 
 
 def _as_json(found: Iterable[Quarantined]) -> Json:
-    return {"quarantined": [quarantined_json(held) for held in found]}
+    return {"quarantined": list(map(quarantined_json, found))}
 
 
 def quarantined_json(held: Quarantined) -> Json:
     return {
-        "number": held.number,
-        "target": held.target,
+        **attributes(held, "number", "target"),
         "job": held.job.job_id,
         "local_id": held.job.local_id,
         "end_time": moment_text(held.job.ended_at),
-        "rule": held.job.rule,
-        "reason": held.job.reason,
-        "hold": str(held.hold),
-        "since": moment_text(held.since),
-        "database": held.job.row.database,
-        "record_id": held.job.row.record_id,
+        **attributes(held.job, "rule", "reason"),
+        **attributes(held, "hold", "since"),
+        **attributes(held.job.row, "database", "record_id"),
     }
 
 

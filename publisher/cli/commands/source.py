@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.pipeline.guards import databases
 from publisher.pipeline.guards.databases import SourceFile
@@ -34,17 +34,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _as_json(found: Iterable[SourceFile]) -> Json:
-    return {
-        "databases": [
-            {
-                "file": one.file,
-                "last_seen": moment_text(one.seen),
-                "retired": moment_text(one.retired),
-                "there": one.there,
-            }
-            for one in found
-        ]
-    }
+    rows = [
+        {"file": one.file, "last_seen": moment_text(one.seen), **attributes(one, "retired", "there")} for one in found
+    ]
+    return {"databases": rows}
 
 
 def _as_text(found: Iterable[SourceFile]) -> Iterator[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from publisher.cli import progress
@@ -14,6 +14,7 @@ from publisher.cli.output import (
     Json,
     Part,
     TextTable,
+    attributes,
     duration,
     moment_text,
     print_csv,
@@ -31,16 +32,23 @@ from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter, JobStatistics, Totals
 
-_COLUMNS: Final = (
+_SUMS: Final = (
     *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
-    *("first_submitted", "last_ended"),
 )
+_COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
+# Outputs of one number, and the column that has it.
+_SINGLE: Final = {
+    "jobcount": "jobs",
+    "walltime": "wall_s",
+    "cputime": "cpu_s",
+    "data-staged-in": "stage_in_bytes",
+    "data-staged-out": "stage_out_bytes",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
-    staged = ("data-staged-in", "data-staged-out")
-    outputs = ("brief", "jobcount", "walltime", "cputime", *staged, "wlcgvos", "users", "jobids", "json")
+    outputs = ("brief", *_SINGLE, "wlcgvos", "users", "jobids", "json")
     parser.add_argument(
         "-o",
         "--output",
@@ -96,14 +104,7 @@ def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
 
 def _totals_json(totals: Totals) -> Json:
     return {
-        "jobs": totals.jobs,
-        "in_progress": totals.in_progress,
-        "wall_s": totals.wall_s,
-        "cpu_s": totals.cpu_s,
-        "cpu_user_s": totals.cpu_user_s,
-        "cpu_kernel_s": totals.cpu_kernel_s,
-        "stage_in_bytes": totals.stage_in_bytes,
-        "stage_out_bytes": totals.stage_out_bytes,
+        **attributes(totals, *_SUMS),
         "first_submitted": moment_text(totals.first_submitted_at),
         "last_ended": moment_text(totals.last_ended_at),
     }
@@ -131,16 +132,12 @@ def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter)
     """One by one while they are read: there may be ten million."""
     job_ids = statistics.job_ids(site, wanted)
     if arguments.json:
-        print_json_list(_job_ids_json(job_ids), sys.stdout)
+        print_json_list({"job_ids": job_ids}, sys.stdout)
     elif arguments.csv:
         print_csv(("job_id",), ((job_id,) for job_id in job_ids), sys.stdout)
     else:
         for job_id in job_ids:
             print_line(job_id)
-
-
-def _job_ids_json(job_ids: Iterable[str]) -> Mapping[str, Iterable[str]]:
-    return {"job_ids": job_ids}
 
 
 def _print_csv(arguments: argparse.Namespace, tally: JobStatistics) -> None:
@@ -168,24 +165,13 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
 
 def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
     """What an output of one column is called, and its values; None for the totals."""
-    totals = tally.totals
-    match output:
-        case "jobcount":
-            return "jobs", [str(totals.jobs)]
-        case "walltime":
-            return "wall_s", [str(totals.wall_s)]
-        case "cputime":
-            return "cpu_s", [str(totals.cpu_s)]
-        case "data-staged-in":
-            return "stage_in_bytes", [str(totals.stage_in_bytes)]
-        case "data-staged-out":
-            return "stage_out_bytes", [str(totals.stage_out_bytes)]
-        case "wlcgvos":
-            return "vo", sorted(tally.vos)
-        case "users":
-            return "user", sorted(tally.users)
-        case _:
-            return None
+    if name := _SINGLE.get(output):
+        return name, [str(getattr(tally.totals, name))]
+    lists = {"wlcgvos": ("vo", tally.vos), "users": ("user", tally.users)}
+    if output not in lists:
+        return None
+    name, values = lists[output]
+    return name, sorted(values)
 
 
 def _brief_lines(tally: JobStatistics) -> list[str]:
@@ -196,10 +182,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     overview = [
         ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
         ("wall time", duration(totals.wall_s)),
-        (
-            "CPU time",
-            f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s",
-        ),
+        ("CPU time", f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
@@ -259,8 +242,10 @@ def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
     """What was asked for, spelled out as it was understood. Raises: UsageError."""
     wanted = _filter(arguments, site)
     statistics.refuse_strange_names(site, wanted)
-    for line in _windows(wanted):
-        notice(line)
+    if wanted.ended != Window():
+        notice(f"jobs that ended in {wanted.ended}")
+    if wanted.submitted != Window():
+        notice(f"jobs that were submitted in {wanted.submitted}")
     return wanted
 
 
@@ -282,10 +267,3 @@ def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
         interfaces=frozenset(arguments.filter_endpoint),
         extras={attribute: frozenset(values) for attribute, values in extras.items()},
     )
-
-
-def _windows(wanted: JobFilter) -> Iterator[str]:
-    if wanted.ended != Window():
-        yield f"jobs that ended in {wanted.ended}"
-    if wanted.submitted != Window():
-        yield f"jobs that were submitted in {wanted.submitted}"

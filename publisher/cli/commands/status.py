@@ -8,22 +8,15 @@ from collections.abc import Iterable, Iterator
 from publisher.cli import nagios
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
-from publisher.cli.output import Json, Part, TextTable, moment_text, print_line, print_result
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.pipeline import status as operations
 from publisher.pipeline.status import TargetStatus
 
 _COLUMNS = (
-    "target",
-    "last success",
-    "last published end",
-    "delivered",
-    "pending",
-    "late",
-    "in doubt",
-    "quarantined",
-    "held months",
+    *("target", "last success", "last published end", "delivered", "pending", "late"),
+    *("in doubt", "quarantined", "held months"),
 )
 
 
@@ -62,7 +55,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         site = context.load()
         found, trouble = operations.status(site, targets=arguments.target)
     except PublisherError as error:
-        print_line(nagios.nagios_unknown(str(error)))
+        print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
     line, state = nagios.status_nagios(found, trouble, site.clock(), limits)
     print_line(line)
@@ -75,13 +68,7 @@ def _as_json(found: Iterable[TargetStatus]) -> Json:
             one.target: {
                 "last_success": moment_text(one.last_success),
                 "last_published_end_time": moment_text(one.last_published_end),
-                "delivered": one.delivered,
-                "pending": one.pending,
-                "late": one.late,
-                "exact": one.exact,
-                "in_doubt": one.in_doubt,
-                "quarantined": one.quarantined,
-                "held": one.held,
+                **attributes(one, "delivered", "pending", "late", "exact", "in_doubt", "quarantined", "held"),
                 "missing_databases": [missing.file for missing in one.missing],
             }
             for one in found

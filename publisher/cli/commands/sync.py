@@ -9,15 +9,15 @@ from pathlib import Path
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.commands.publish import print_outcomes
-from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
+from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets
 from publisher.cli.site import LiveSite, incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals import AcceptedChange, KeyTotal, year_and_month
+from publisher.model.totals import AcceptedChange, year_and_month
 from publisher.pipeline import publish
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
@@ -27,17 +27,8 @@ from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.adopt import ComparedMonth
 
 _COLUMNS = (
-    "target",
-    "month",
-    "submit host",
-    "database",
-    "delivered",
-    "before us",
-    "set aside",
-    "pending",
-    "reported",
-    "portal",
-    "difference",
+    *("target", "month", "submit host", "database", "delivered", "before us", "set aside", "pending"),
+    *("reported", "portal", "difference"),
 )
 
 
@@ -136,17 +127,11 @@ def _as_json(found: _Check) -> Json:
             {
                 "target": row.target,
                 "month": row.month_name,
-                "submit_host": row.submit_host,
-                "database": row.database,
-                "delivered": row.delivered,
-                "restarted": row.restarted,
-                "before": row.before,
-                "quarantined": row.quarantined,
-                "pending": row.pending,
+                **attributes(
+                    row, "submit_host", "database", "delivered", "restarted", "before", "quarantined", "pending"
+                ),
                 "told": row.reported,
-                "portal": row.portal,
-                "purged": row.purged,
-                "repairs": list(row.repairs),
+                **attributes(row, "portal", "purged", "repairs"),
             }
             for row in found.compared
         ],
@@ -156,10 +141,7 @@ def _as_json(found: _Check) -> Json:
                 "month": _name(change.month),
                 "accepted": moment_text(change.accepted_at),
                 "lost_jobs": change.lost_jobs,
-                "stale": [
-                    {"row": row.key.text, "jobs": row.jobs, "wall_s": row.wall_s, "cpu_s": row.cpu_s}
-                    for row in change.rows
-                ],
+                "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
             }
             for target, change in found.accepted
         ],
@@ -171,7 +153,12 @@ def _as_json(found: _Check) -> Json:
                 "jura_format": one.their_format,
                 "equal": one.equal,
                 "different": [
-                    {"row": row.row, "ours": _total(row.ours), "jura": _total(row.theirs)} for row in one.different
+                    {
+                        "row": row.row,
+                        "ours": row.ours and usage_json(row.ours),
+                        "jura": row.theirs and usage_json(row.theirs),
+                    }
+                    for row in one.different
                 ],
             }
             for one in found.shadows
@@ -215,21 +202,14 @@ def _differences(row: Compared, gone: str) -> list[str]:
     return found
 
 
-def _total(total: KeyTotal | None) -> Json | None:
-    return None if total is None else {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
-
-
 def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
     """Beside jura-ng, row by row."""
     for one in shadows:
         rows = f"{plural(one.equal, 'row')} equal, {len(one.different):,} not"
         yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
         for row in one.different:
-            yield f"  {row.row}: ours {_total_text(row.ours)}, jura-ng's {_total_text(row.theirs)}"
-
-
-def _total_text(total: KeyTotal | None) -> str:
-    return "none" if total is None else f"{plural(total.jobs, 'job')}, {total.wall_s:,} s wall, {total.cpu_s:,} s CPU"
+            ours, theirs = (usage_text(total) if total else "none" for total in (row.ours, row.theirs))
+            yield f"  {row.row}: ours {ours}, jura-ng's {theirs}"
 
 
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
@@ -241,7 +221,7 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
             f"until its team deletes them, {plural(change.lost_jobs, 'job is', 'jobs are')} lost there"
         )
         for row in change.rows:
-            yield f"  {row.key.text}: {plural(row.jobs, 'job')}, {row.wall_s:,} s wall, {row.cpu_s:,} s CPU"
+            yield f"  {row.key.text}: {usage_text(row)}"
 
 
 def _ticket(found: _Check) -> Iterator[str]:

@@ -38,7 +38,7 @@ def _as_json(traced: Traced) -> Json:
     return {
         "job": traced.job_id,
         "deliveries": [_delivery_json(one, local_ids.get(one.run)) for one in traced.deliveries],
-        "quarantined": [quarantined_json(held) for held in traced.quarantined],
+        "quarantined": list(map(quarantined_json, traced.quarantined)),
         "rows": None if traced.rows is None else [_row_json(row) for row in traced.rows],
     }
 
@@ -73,28 +73,7 @@ def _row_json(row: JobRecord) -> Json:
 
 
 def _as_text(traced: Traced) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, _rows(traced))
-    yield from _notes(traced)
-
-
-def _rows(traced: Traced) -> list[tuple[str, ...]]:
-    return [
-        (
-            one.target,
-            str(one.state),
-            moment_text(one.settled_at) or "-",
-            one.message_id or "-",
-            one.remote_id or "-",
-            one.row_id or "-",
-            moment_text(one.ended_at) or "-",
-            one.digest[:16] or "-",
-        )
-        for one in traced.deliveries
-    ]
-
-
-def _notes(traced: Traced) -> list[str]:
-    """What the table of messages does not show."""
+    yield TextTable(_COLUMNS, [[cell or "-" for cell in _cells(one)] for one in traced.deliveries])
     notes = [
         f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined
@@ -103,6 +82,11 @@ def _notes(traced: Traced) -> list[str]:
         f"now in {row.row.database}, row {row.row.record_id}: {row.status}, ended {moment_text(row.ended_at)}"
         for row in traced.rows or ()
     ]
+    yield from notes
     if not (traced.deliveries or notes or traced.trouble):
-        notes.append(f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it")
-    return notes
+        yield f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it"
+
+
+def _cells(one: Delivery) -> tuple[str | None, ...]:
+    sent, ended = moment_text(one.settled_at), moment_text(one.ended_at)
+    return one.target, str(one.state), sent, one.message_id, one.remote_id, one.row_id, ended, one.digest[:16]
