@@ -17,16 +17,13 @@ from publisher.model.text import NOT_GIVEN, ascii_text
 
 Subject = TypeVar("Subject")
 
-
 # The server allows two days by its own clock; one of them is for clocks that differ.
 AHEAD_S: Final = 86_400
-
-
 # What the server keeps of texts that are in no key: longer ones are cut or left out (4.1).
 QUEUE_CHARACTERS: Final = 100
-
-
 LOCAL_USER_CHARACTERS: Final = 255
+CPU_OVER_WALL: Final = "cpu-over-wall"
+_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +50,10 @@ def latest_end(now: datetime) -> int:
 
 def require(rules: tuple[Rule[Subject], ...], subject: Subject) -> None:
     """Raises: Unfit for the first of these rules that the subject breaks."""
-    for rule in rules:
-        reason = rule.check(subject)
+    for each in rules:
+        reason = each.check(subject)
         if reason:
-            raise Unfit(rule.name, reason)
+            raise Unfit(each.name, reason)
 
 
 def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...]:
@@ -67,7 +64,7 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
     if _has_plain_times(job) and _has_plain_names(job):
         return ()  # nine of ten jobs, without asking the table
     left_out = _NOT_IN_TOTALS if summed else ()
-    return tuple(rule.name for rule in WARNINGS if rule.name not in left_out and rule.check(job))
+    return tuple(each.name for each in WARNINGS if each.name not in left_out and each.check(job))
 
 
 def _has_plain_times(job: PublishedJob) -> bool:
@@ -94,62 +91,53 @@ def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
     return tuple(name for name in warnings_about(job, summed=True) if name != CPU_OVER_WALL)
 
 
-CPU_OVER_WALL: Final = "cpu-over-wall"
-
-
-_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
-
-
 def is_not_given(text: str) -> bool:
     return ascii_text(text).lower() in NOT_GIVEN
 
 
-def length_rule(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
+def rule(
+    name: str, broken: Callable[[Subject], object], reason: Callable[[Subject], str], *, receiver: str = "apel"
+) -> Rule[Subject]:
+    """A rule in two parts: whether it is broken, and the reason to give then."""
+    return Rule(name=name, receiver=receiver, check=lambda subject: reason(subject) if broken(subject) else "")
+
+
+def length_rule(name: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
     """The length of a text as it is sent: transliterated, which may lengthen it."""
 
     def check(subject: Subject) -> str:
         length = len(ascii_text(text(subject)))
         return f"{what} has {length} characters, APEL keeps {limit}" if length > limit else ""
 
-    return Rule(name=rule, receiver="apel", check=check)
+    return Rule(name=name, receiver="apel", check=check)
 
 
 WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     # 4.1: cpu > wall x processors is not checked by the server
-    Rule(
-        name=CPU_OVER_WALL,
-        receiver="apel",
-        check=lambda job: (
-            "more CPU time than wall time x cores"
-            if job.job.cpu_count and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
-            else ""
+    rule(
+        CPU_OVER_WALL,
+        lambda job: (
+            job.job.cpu_count and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
         ),
+        lambda _: "more CPU time than wall time x cores",
     ),
     # 4.2: absent counts as 0, a group of its own beside 1
-    Rule(
-        name="cores-zero",
-        receiver="apel",
-        check=lambda job: "" if job.job.cpu_count else "no core count",
-    ),
+    rule("cores-zero", lambda job: not job.job.cpu_count, lambda _: "no core count"),
     # record-format facts, section 2, row 22: an element Queue must be there, its text is any string. A-REX writes an empty
     # one for jobs that never reached a queue; APEL stores it as not given. So such a job is published, not set aside.
-    Rule(
-        name="queue-missing",
-        receiver="car",
-        check=lambda job: "the queue is not known" if is_not_given(job.where.queue) else "",
+    rule(
+        "queue-missing", lambda job: is_not_given(job.where.queue), lambda _: "the queue is not known", receiver="car"
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
     length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
     # 4.7: a start after the end would reject the message; model/policy.py takes the end less the wall time
-    Rule(
-        name="start-after-end",
-        receiver="apel",
-        check=lambda job: f"start and submission are after the end {job.ended_at}" if job.start_is_derived else "",
+    rule(
+        "start-after-end",
+        lambda job: job.start_is_derived,
+        lambda job: f"start and submission are after the end {job.ended_at}",
     ),
     # 4.7: start 0 loads
-    Rule(
-        name="start-unknown",
-        receiver="apel",
-        check=lambda job: "" if job.started_at > 0 or job.start_is_derived else "the start time is 0",
+    rule(
+        "start-unknown", lambda job: job.started_at <= 0 and not job.start_is_derived, lambda _: "the start time is 0"
     ),
 )

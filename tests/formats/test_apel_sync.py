@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.formats import FORMATS, job_format, summary_format, sync_format
-from publisher.formats.apel.sync_text import ApelSync, create
+from publisher.formats.apel.text_message import ApelSync, create
 from publisher.model.errors import Unfit
 from publisher.model.policy import KeyStyle
 from publisher.model.totals import SyncCount

@@ -21,7 +21,7 @@ _MODULES: Final[Mapping[str, tuple[Receiver, str]]] = {
     "apel-summary-0.3": (receiver.NORMALISED_SUMMARIES, "summary_text"),
     "apel-summary-0.4": (receiver.SUMMARIES, "summary_text"),
     "apel-normalised-summary-0.4": (receiver.NORMALISED_SUMMARIES, "summary_text"),
-    "apel-sync-0.1": (receiver.SYNC, "sync_text"),
+    "apel-sync-0.1": (receiver.SYNC, "text_message"),
 }
 RECEIVERS: Final[Mapping[str, Receiver]] = {name: found for name, (found, _) in _MODULES.items()}
 

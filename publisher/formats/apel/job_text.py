@@ -32,6 +32,7 @@ from publisher.formats.xml.template import Scope
 from publisher.formats.xml.text import RenderedParts
 from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob
+from publisher.model.rates import AppliedBenchmark
 from publisher.model.text import receiver_key
 from publisher.model.totals import by_preference
 
@@ -50,31 +51,25 @@ def _submit_host_type(where: Placement) -> str:
 
 # Spec: apel facts, 4.1. Consecutive lines of one shared object are rendered together, once.
 LINES: Final = (
-    TextLine(key="Site", of=Scope.WHERE, value=lambda where: where.site, mandatory=True),
+    TextLine("Site", lambda where: where.site, of=Scope.WHERE, mandatory=True),
     # The batch server of a local job
-    TextLine(key="SubmitHost", of=Scope.WHERE, value=lambda where: where.submit_host),
+    TextLine("SubmitHost", lambda where: where.submit_host, of=Scope.WHERE),
     # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync must not have it
-    TextLine(key="SubmitHostType", of=Scope.WHERE, value=_submit_host_type),
-    TextLine(key="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name, spare=True),
-    TextLine(
-        key="Queue", of=Scope.WHERE, value=lambda where: apel_queue(where.queue), limit=QUEUE_CHARACTERS, spare=True
-    ),
-    TextLine(
-        key="InfrastructureDescription", of=Scope.WHERE, value=lambda where: where.description, limit=100, spare=True
-    ),
+    TextLine("SubmitHostType", _submit_host_type, of=Scope.WHERE),
+    TextLine("MachineName", lambda where: where.machine_name, of=Scope.WHERE, spare=True),
+    TextLine("Queue", lambda where: apel_queue(where.queue), of=Scope.WHERE, limit=QUEUE_CHARACTERS, spare=True),
+    TextLine("InfrastructureDescription", lambda where: where.description, of=Scope.WHERE, limit=100, spare=True),
     # Absent it would be stored as neither grid nor local
-    TextLine(
-        key="InfrastructureType", of=Scope.WHERE, value=lambda where: where.infrastructure, limit=20, mandatory=True
-    ),
+    TextLine("InfrastructureType", lambda where: where.infrastructure, of=Scope.WHERE, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
-    TextLine(key="LocalJobId", value=lambda job: job.local_id, mandatory=True),
-    TextLine(key="LocalUserId", value=lambda job: apel_local_user(job.local_user), spare=True),
-    TextLine(key="GlobalUserName", of=Scope.WHO, value=lambda who: text_user(who.user)),
+    TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
+    TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), spare=True),
+    TextLine("GlobalUserName", lambda who: text_user(who.user), of=Scope.WHO),
     # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
-    TextLine(key="FQAN", of=Scope.WHO, value=lambda who: who.apel_fqan()),
-    TextLine(key="VO", of=Scope.WHO, value=lambda who: who.vo),
-    TextLine(key="VOGroup", of=Scope.WHO, value=lambda who: who.group),
-    TextLine(key="VORole", of=Scope.WHO, value=lambda who: who.role),
+    TextLine("FQAN", lambda who: who.apel_fqan(), of=Scope.WHO),
+    TextLine("VO", lambda who: who.vo, of=Scope.WHO),
+    TextLine("VOGroup", lambda who: who.group, of=Scope.WHO),
+    TextLine("VORole", lambda who: who.role, of=Scope.WHO),
     whole("WallDuration", lambda job: job.job.wall_s),
     whole("CpuDuration", lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s),
     # Absent is 0 at the server, a group of its own beside 1; said, because summaries must say it
@@ -82,21 +77,22 @@ LINES: Final = (
     whole("NodeCount", lambda job: job.job.node_count or 0),
     whole("StartTime", lambda job: job.started_at, limit=YEAR_9999),
     whole("EndTime", lambda job: job.ended_at, limit=YEAR_9999),
-    TextLine(key="MemoryReal", value=lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
-    TextLine(
-        key="MemoryVirtual", value=lambda job: _memory(job.job.virtual_memory_kib), kind=TextKind.WHOLE, limit=INT_MAX
-    ),
+    TextLine("MemoryReal", lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
+    TextLine("MemoryVirtual", lambda job: _memory(job.job.virtual_memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
 )
+
+
+def _benchmark(key: str, value: Callable[[AppliedBenchmark], str], kind: TextKind) -> TextLine:
+    return TextLine(key, value, of=Scope.BENCHMARK, kind=kind, mandatory=True)
+
+
 MAIN_BENCHMARK: Final = (
-    TextLine(key="ServiceLevelType", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].kind, kind=TextKind.TYPE,
-         mandatory=True),
-    TextLine(key="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].text, kind=TextKind.LEVEL,
-         mandatory=True),
-)  # fmt: skip
+    _benchmark("ServiceLevelType", lambda applied: applied.benchmarks[0].kind, TextKind.TYPE),
+    _benchmark("ServiceLevel", lambda applied: applied.benchmarks[0].text, TextKind.LEVEL),
+)
 ALL_BENCHMARKS: Final = (
-    TextLine(key="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: levels(by_preference(applied.benchmarks)),
-         kind=TextKind.LEVELS, mandatory=True),
-)  # fmt: skip
+    _benchmark("ServiceLevel", lambda applied: levels(by_preference(applied.benchmarks)), TextKind.LEVELS),
+)
 
 _RULES: Final[dict[Scope, tuple[Rule[Any], ...]]] = {
     Scope.WHERE: tuple(rule for rule in WHERE_RULES if rule.receiver == "apel"),  # no schema here, so not CAR's

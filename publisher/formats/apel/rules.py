@@ -21,6 +21,7 @@ from publisher.formats.rules import (
     latest_end,
     length_rule,
     require,
+    rule,
 )
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
@@ -72,8 +73,8 @@ def has_sound_usage(run: JobRecord) -> bool:
     )
 
 
-def _range(rule: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
-    return Rule(name=rule, receiver="apel", check=lambda subject: _outside(what, number(subject)))
+def _range(name: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
+    return Rule(name=name, receiver="apel", check=lambda subject: _outside(what, number(subject)))
 
 
 def _outside(what: str, value: int | None) -> str:
@@ -90,12 +91,10 @@ def _cpu(job: PublishedJob) -> str:
 
 RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     # apel facts, 4.1 and 4.2: LocalJobId
-    Rule(
-        name="local-id-missing",
-        receiver="apel",
-        check=lambda run: (
-            f"local job id {run.job.local_id!r} means none to APEL" if is_not_given(run.job.local_id) else ""
-        ),
+    rule(
+        "local-id-missing",
+        lambda run: is_not_given(run.job.local_id),
+        lambda run: f"local job id {run.job.local_id!r} means none to APEL",
     ),
     length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
     # 4.1: durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
@@ -104,66 +103,53 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
     _range("nodes-out-of-range", "node count", lambda run: run.job.job.node_count),
     # 4.7: times; section 6: what a failed check of a CAR record leaves behind
-    Rule(
-        name="end-out-of-range",
-        receiver="apel",
-        check=lambda run: (
-            "" if 0 < run.job.ended_at <= YEAR_9999 else f"end time {run.job.ended_at} is not in the years 1970 to 9999"
-        ),
+    rule(
+        "end-out-of-range",
+        lambda run: not 0 < run.job.ended_at <= YEAR_9999,
+        lambda run: f"end time {run.job.ended_at} is not in the years 1970 to 9999",
     ),
-    Rule(
-        name="end-in-future",
-        receiver="apel",
-        check=lambda run: (
+    rule(
+        "end-in-future",
+        lambda run: run.job.ended_at > run.latest_end,
+        lambda run: (
             f"it ended at {run.job.ended_at}, {run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
-            if run.job.ended_at > run.latest_end
-            else ""
         ),
     ),
-    Rule(
-        name="start-out-of-range",
-        receiver="apel",
-        check=lambda run: "" if run.job.started_at >= 0 else f"start time {run.job.started_at} is before 1970",
+    rule(
+        "start-out-of-range",
+        lambda run: run.job.started_at < 0,
+        lambda run: f"start time {run.job.started_at} is before 1970",
     ),
-    Rule(
-        name="end-before-start",
-        receiver="apel",
-        check=lambda run: (
-            f"it ended at {run.job.ended_at}, before it started at {run.job.started_at}"
-            if run.job.ended_at < run.job.started_at
-            else ""
-        ),
+    rule(
+        "end-before-start",
+        lambda run: run.job.ended_at < run.job.started_at,
+        lambda run: f"it ended at {run.job.ended_at}, before it started at {run.job.started_at}",
     ),
 )
 
 WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     # 4.1: Site
-    Rule(
-        name="site-missing",
-        receiver="apel",
-        check=lambda where: f"site {where.site!r} means none to APEL" if is_not_given(where.site) else "",
+    rule(
+        "site-missing",
+        lambda where: is_not_given(where.site),
+        lambda where: f"site {where.site!r} means none to APEL",
     ),
     length_rule("site-too-long", "site", 255, lambda where: where.site),
     # 4.1: SubmitHost 255, InfrastructureDescription 100
     length_rule("submit-host-too-long", "submit host", 255, lambda where: where.submit_host),
     length_rule("description-too-long", "infrastructure description", 100, lambda where: where.description),
     # record-format facts, section 2, row 8; anything else is neither grid nor local at the server
-    Rule(
-        name="infrastructure",
-        receiver="apel",
-        check=lambda where: (
-            "" if where.infrastructure in ("grid", "local") else f"infrastructure {where.infrastructure!r} is unknown"
-        ),
+    rule(
+        "infrastructure",
+        lambda where: where.infrastructure not in ("grid", "local"),
+        lambda where: f"infrastructure {where.infrastructure!r} is unknown",
     ),
     # record-format facts, section 1: domainNameType, at most 255 characters
-    Rule(
-        name="machine-name",
+    rule(
+        "machine-name",
+        lambda where: not is_domain_name(where.machine_name),
+        lambda where: f"machine name {where.machine_name!r} is not a domain name; set records.machine_name",
         receiver="car",
-        check=lambda where: (
-            ""
-            if is_domain_name(where.machine_name)
-            else f"machine name {where.machine_name!r} is not a domain name; set records.machine_name"
-        ),
     ),
 )
 
@@ -177,17 +163,15 @@ WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
 )
 
 
-def _unreadable(rule: str) -> Rule[AppliedBenchmark]:
+def _unreadable(name: str) -> Rule[AppliedBenchmark]:
     """A job's own benchmark that cannot be read, by what is wrong with it (model/rates.py)."""
-    return Rule(
-        name=rule,
-        receiver="apel",
-        check=lambda applied: (
-            f"{applied.unreadable.reason}; a rule of records.benchmark with `override: true` says another"
-            if applied.unreadable is not None and applied.unreadable.rule == rule
-            else ""
-        ),
-    )
+
+    def check(applied: AppliedBenchmark) -> str:
+        if applied.unreadable is None or applied.unreadable.rule != name:
+            return ""
+        return f"{applied.unreadable.reason}; a rule of records.benchmark with `override: true` says another"
+
+    return Rule(name=name, receiver="apel", check=check)
 
 
 BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
@@ -196,13 +180,11 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
     _unreadable("benchmark-unknown-type"),
     _unreadable("benchmark-range"),
     # 4.1 ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as `custom`, 1
-    Rule(
-        name="benchmark-missing",
-        receiver="apel",
-        check=lambda applied: (
-            ""
-            if applied.benchmarks
-            else f"no benchmark: the job carries none and {applied.origin}; "
+    rule(
+        "benchmark-missing",
+        lambda applied: not applied.benchmarks,
+        lambda applied: (
+            f"no benchmark: the job carries none and {applied.origin}; "
             "set records.benchmark, or benchmark in arc.conf's [lrms] or [queue:...]"
         ),
     ),

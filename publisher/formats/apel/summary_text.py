@@ -8,7 +8,7 @@ benchmark's type, which its document lacks: the server takes it, and shows bench
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -44,23 +44,21 @@ from publisher.model.totals import Grouping, GroupKey, SummaryGroup, ascii_key, 
 
 # Spec: apel facts, 4.3 and 4.4
 _WHO_AND_WHERE: Final = (
-    TextLine(key="Site", value=lambda group: group.site, mandatory=True),
+    TextLine("Site", lambda group: group.site, mandatory=True),
     whole("Month", lambda group: group.month, limit=12),
     whole("Year", lambda group: group.year, limit=9999),
-    TextLine(key="GlobalUserName", value=lambda group: text_user(group.user)),
-    TextLine(key="VO", value=lambda group: group.vo),
-    TextLine(key="VOGroup", value=lambda group: group.vo_group),
-    TextLine(key="VORole", value=lambda group: group.role),
-    TextLine(key="SubmitHost", value=lambda group: group.submit_host),
+    TextLine("GlobalUserName", lambda group: text_user(group.user)),
+    TextLine("VO", lambda group: group.vo),
+    TextLine("VOGroup", lambda group: group.vo_group),
+    TextLine("VORole", lambda group: group.role),
+    TextLine("SubmitHost", lambda group: group.submit_host),
 )
 _INFRASTRUCTURE_TYPE: Final = TextLine(
-    key="InfrastructureType", value=lambda group: group.infrastructure, limit=20, mandatory=True
+    "InfrastructureType", lambda group: group.infrastructure, limit=20, mandatory=True
 )
-_INFRASTRUCTURE: Final = TextLine(
-    key="Infrastructure", value=lambda group: group.infrastructure, limit=20, mandatory=True
-)
+_INFRASTRUCTURE: Final = TextLine("Infrastructure", lambda group: group.infrastructure, limit=20, mandatory=True)
 _SERVICE_LEVEL_TYPE: Final = TextLine(
-    key="ServiceLevelType", value=lambda group: group.kind, kind=TextKind.TYPE, limit=50, mandatory=True
+    "ServiceLevelType", lambda group: group.kind, kind=TextKind.TYPE, limit=50, mandatory=True
 )
 _COUNTS: Final = (
     whole("NodeCount", lambda group: group.node_count),
@@ -73,28 +71,32 @@ _COUNTS: Final = (
 _JOBS: Final = whole("NumberOfJobs", lambda group: group.jobs)
 
 
-def _by_type(group: SummaryGroup, seconds: int) -> str:
-    return f"{{{group.kind}: {seconds}}}"
+def _by_type(key: str, seconds: Callable[[SummaryGroup], int]) -> TextLine:
+    """A dictionary with one entry; the limit holds for the number in it."""
+
+    def value(group: SummaryGroup) -> str:
+        return f"{{{group.kind}: {seconds(group)}}}"
+
+    return TextLine(key, value, kind=TextKind.WHOLES, limit=BIGINT_MAX, mandatory=True)
 
 
-# Their limits hold for the numbers in the dictionary.
 _NORMALISED_BY_TYPE: Final = (
-    TextLine(key="NormalisedWallDuration", value=lambda group: _by_type(group, group.normalised_wall_s), kind=TextKind.WHOLES,
-         limit=BIGINT_MAX, mandatory=True),
-    TextLine(key="NormalisedCpuDuration", value=lambda group: _by_type(group, group.normalised_cpu_s), kind=TextKind.WHOLES,
-         limit=BIGINT_MAX, mandatory=True),
-)  # fmt: skip
+    _by_type("NormalisedWallDuration", lambda group: group.normalised_wall_s),
+    _by_type("NormalisedCpuDuration", lambda group: group.normalised_cpu_s),
+)
 
 # What of the rules about jobs concerns a summary: it has no local id, no start, no queue and no FQAN.
-_RUN: Final = frozenset(
-    ("wall-out-of-range", "cpu-out-of-range", "processors-out-of-range", "nodes-out-of-range", "end-out-of-range",
-     "end-in-future")
-)  # fmt: skip
-_SUMMED_RUN_RULES: Final = tuple(rule for rule in RUN_RULES if rule.name in _RUN)
-_WHERE: Final = frozenset(("site-missing", "site-too-long", "submit-host-too-long", "infrastructure"))
-_SUMMED_WHERE_RULES: Final = tuple(rule for rule in WHERE_RULES if rule.name in _WHERE)
-_WHO: Final = frozenset(("user-too-long", "vo-too-long", "group-too-long", "role-too-long"))
-_SUMMED_WHO_RULES: Final = tuple(rule for rule in WHO_RULES if rule.name in _WHO)
+_SUMMED: Final = frozenset(
+    (
+        *("wall-out-of-range", "cpu-out-of-range", "processors-out-of-range", "nodes-out-of-range"),
+        *("end-out-of-range", "end-in-future"),
+        *("site-missing", "site-too-long", "submit-host-too-long", "infrastructure"),
+        *("user-too-long", "vo-too-long", "group-too-long", "role-too-long"),
+    )
+)
+_RUN_RULES: Final = tuple(rule for rule in RUN_RULES if rule.name in _SUMMED)
+_WHERE_RULES: Final = tuple(rule for rule in WHERE_RULES if rule.name in _SUMMED)
+_WHO_RULES: Final = tuple(rule for rule in WHO_RULES if rule.name in _SUMMED)
 
 
 class ApelSummary:
@@ -120,7 +122,7 @@ class ApelSummary:
             self._now = (made_at, latest_end(made_at))
         latest = self._now[1]
         if not _fits(job, latest):
-            require(_SUMMED_RUN_RULES, RunUnderTest(job, latest))
+            require(_RUN_RULES, RunUnderTest(job, latest))
         self._where(job.where)
         self._who(job.who)
         self._benchmark(job.benchmark)
@@ -152,7 +154,7 @@ class ApelSummary02(ApelSummary):
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,
         _SERVICE_LEVEL_TYPE,
-        TextLine(key="ServiceLevel", value=lambda group: group.benchmarks[0].text, kind=TextKind.LEVEL, mandatory=True),
+        TextLine("ServiceLevel", lambda group: group.benchmarks[0].text, kind=TextKind.LEVEL, mandatory=True),
         *_COUNTS,
         _JOBS,
     )
@@ -166,9 +168,7 @@ class ApelSummary04(ApelSummary):
     lines = (
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,
-        TextLine(
-            key="ServiceLevel", value=lambda group: levels(group.benchmarks), kind=TextKind.LEVELS, mandatory=True
-        ),
+        TextLine("ServiceLevel", lambda group: levels(group.benchmarks), kind=TextKind.LEVELS, mandatory=True),
         *_COUNTS,
         _JOBS,
     )
@@ -204,7 +204,7 @@ def create(name: str) -> ApelSummary:
 
 
 def _admit_user(who: UserIdentity) -> str:
-    require(_SUMMED_WHO_RULES, who)
+    require(_WHO_RULES, who)
     for key, text in (
         ("GlobalUserName", text_user(who.user)),
         ("VO", who.vo),
@@ -216,12 +216,12 @@ def _admit_user(who: UserIdentity) -> str:
 
 
 def _fits(job: PublishedJob, latest: int) -> bool:
-    """`_SUMMED_RUN_RULES` in one expression for the hot path."""
+    """`_RUN_RULES` in one expression for the hot path."""
     return 0 < job.ended_at <= latest and job.ended_at <= YEAR_9999 and has_sound_usage(job.job)
 
 
 def _admit_place(where: Placement) -> str:
-    require(_SUMMED_WHERE_RULES, where)
+    require(_WHERE_RULES, where)
     require_value("Site", ascii_key(where.site), 255)
     require_value("SubmitHost", ascii_key(where.receiver_host), 255)
     return ""
@@ -233,11 +233,9 @@ def _admit_benchmark(applied: AppliedBenchmark) -> str:
 
 
 def _fault_between(values: Mapping[str, str]) -> str:
-    month = (
-        Month(int(values["Year"]), int(values["Month"])) if values["Month"] != "0" and values["Year"] != "0" else None
-    )
-    if month is None:
+    if "0" in (values["Month"], values["Year"]):
         return "Month or Year is 0"
+    month = Month(int(values["Year"]), int(values["Month"]))
     earliest, latest = int(values["EarliestEndTime"]), int(values["LatestEndTime"])
     if not epoch(month.start) <= earliest <= latest < epoch(month.next.start):
         return f"end times {earliest} to {latest} are not in {month}"

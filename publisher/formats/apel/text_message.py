@@ -2,23 +2,27 @@
 
 A format is a table of lines, from which it is rendered and against which `check` holds a whole payload. What would break
 the layout (line ends, other alphabets) is transliterated, what the loader would cut a record at or the receiver would take
-for another kind of message is refused by name. Spec: apel facts, sections 3 and 4.
+for another kind of message is refused by name. The sync message, which has no rules of its own, is here too.
+
+Spec: apel facts, sections 3 and 4.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from publisher.formats.apel.receiver import SYNC
 from publisher.formats.apel.rules import INT_MAX, require_text
-from publisher.formats.base import Frame
+from publisher.formats.base import Frame, Receiver
 from publisher.formats.xml.template import Scope
 from publisher.model.errors import Unfit
 from publisher.model.rates import KINDS, Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text
+from publisher.model.totals import SyncCount, column
 
 BIGINT_MAX: Final = 2**63 - 1
 CLOSING: Final = b"%%\n"
@@ -41,7 +45,7 @@ class TextKind(Enum):
     WHOLES = "wholes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TextLine:
     """One key: where its value comes from and what the server accepts. A value of None, or text that says none, has no line.
 
@@ -50,8 +54,8 @@ class TextLine:
     """
 
     key: str
-    of: Scope = Scope.RUN
     value: Callable[[Any], Any]
+    of: Scope = field(default=Scope.RUN, kw_only=True)
     kind: TextKind = TextKind.TEXT
     limit: int = 255
     mandatory: bool = False
@@ -82,7 +86,7 @@ class TextLine:
 
 def whole(key: str, value: Callable[[Any], int], *, limit: int = INT_MAX) -> TextLine:
     """A whole number that must be there."""
-    return TextLine(key=key, value=value, kind=TextKind.WHOLE, limit=limit, mandatory=True)
+    return TextLine(key, value, kind=TextKind.WHOLE, limit=limit, mandatory=True)
 
 
 def require_value(key: str, text: str, limit: int) -> None:
@@ -148,18 +152,14 @@ def _fault(record: list[str], by_key: Mapping[str, TextLine], compare: Callable[
     return f"{missing[0]} is missing" if missing else compare(values)
 
 
-def _text_fault(line: TextLine, value: str) -> str:
-    if len(value) > line.limit:
-        return f"has {len(value)} characters, APEL keeps {line.limit}"
-    return "says none" if value.lower() in NOT_GIVEN else ""
-
-
 def _value_fault(line: TextLine, value: str) -> str:
     if FORBIDDEN_IN_TEXT.search(value):
         return "holds what no message may hold"
     match line.kind:
+        case TextKind.TEXT if len(value) > line.limit:
+            return f"has {len(value)} characters, APEL keeps {line.limit}"
         case TextKind.TEXT:
-            return _text_fault(line, value)
+            return "says none" if value.lower() in NOT_GIVEN else ""
         case TextKind.WHOLE:
             return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"
         case TextKind.TYPE:
@@ -186,3 +186,40 @@ def _entries_fault(line: TextLine, value: str) -> str:
 
 def _is_whole(text: str, limit: int) -> bool:
     return _WHOLE.fullmatch(text) is not None and int(text) <= limit
+
+
+# Spec: apel facts, 4.8. The server checks nothing of it.
+SYNC_LINES: Final = (
+    TextLine("Site", lambda count: count.site, mandatory=True),
+    TextLine("SubmitHost", lambda count: count.submit_host),
+    whole("NumberOfJobs", lambda count: count.jobs),
+    whole("Month", lambda count: count.month, limit=12),
+    whole("Year", lambda count: count.year, limit=9999),
+)
+
+
+class ApelSync:
+    """How many jobs a site holds for each submit host and month, one record each, to compare with what arrived.
+
+    A count of 0 takes back one that was announced.
+    """
+
+    name: ClassVar[str] = "apel-sync-0.1"
+    receiver: ClassVar[Receiver] = SYNC
+    frame: ClassVar[Frame] = frame("APEL-sync-message: v0.1")
+
+    def render(self, count: SyncCount) -> bytes:
+        """The lines of one count."""
+        return written(SYNC_LINES, count).encode("ascii")
+
+    def receiver_key(self, count: SyncCount) -> tuple[object, ...]:
+        """Site, SubmitHost, Month and Year, as the server compares them."""
+        return column(count.site), column(count.submit_host), count.month, count.year
+
+    def check(self, payload: bytes) -> None:
+        """Raises: Unfit naming the first fault and the record that has it."""
+        check(payload, self.frame, SYNC_LINES)
+
+
+def create(name: str) -> ApelSync:
+    return {ApelSync.name: ApelSync}[name]()
