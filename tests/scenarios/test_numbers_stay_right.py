@@ -195,18 +195,18 @@ def test_what_a_regular_round_delivers_in_the_end_of_a_republish_counts(
     world.finish(
         [alike(number, user="/DC=org/CN=first") for number in range(40, 45)]
     )  # not yet published: looked at twice
-    real = run._made_of
+    real = run._Republish._made
     rounds = iter((True,))
 
-    def made_of(*arguments: Any) -> Any:
-        made = real(*arguments)
+    def made_of(republish: run._Republish) -> Any:
+        made = real(republish)
         if next(rounds, False):
             world.finish([alike(number, user="/DC=org/CN=second") for number in range(50, 53)])
             done(world.publish())
         return made
 
-    monkeypatch.setattr(run, "_made_of", made_of)
-    monkeypatch.setattr(run, "_stands", lambda *_: False)
+    monkeypatch.setattr(run._Republish, "_made", made_of)
+    monkeypatch.setattr(run._Republish, "_ledger_is_right", lambda _: False)
     assert done(world.republish("2028-03")).exit_status == 0
     assert done(world.sync()).exit_status == 0
     assert world.wrong_months() == {}

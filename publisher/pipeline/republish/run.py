@@ -49,228 +49,206 @@ def carry_out(
         if planned.brake and request.brake:
             reason = f"{planned.brake}; --no-brake sends anyway"
             return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
+        requested = as_requested(target, request)
         try:
-            live = site.live(
-                as_requested(target, request), dry_run=dry_run, accept_key_change=request.accept_key_change
-            )
+            live = site.live(requested, dry_run=dry_run, accept_key_change=request.accept_key_change)
             # Two runs of the same republish would each send everything: the second one does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
-                if not planned.summary and planned.stays_held(request):
-                    return _held_back(_round(site, live, source, ledger, observer), planned, ledger)
-                requested = as_requested(target, request)
-                return _carry_out(site, requested, live, planned, source, ledger, observer, dry_run=dry_run)
+                republish = _Republish(site, requested, live, planned, source, ledger, observer)
+                if planned.summary:
+                    return republish.months()
+                return republish.held_back() if planned.stays_held(request) else republish.records(dry_run=dry_run)
         except PublisherError as error:
             return broken_off(target.name, error)
 
     return for_each_target(site, targets, work, dry_run=dry_run)
 
 
-def _held_back(round_: Round, planned: RepublishPlan, ledger: Ledger) -> Outcome:
-    """Nothing new is sent. What was recorded before is: the rows that a ticket names must be there."""
-    done = Outcome(target=planned.target, outcome="nothing")
-    if ledger.outstanding(planned.target) is not None:
-        done = round_.send_outstanding()
-        if done.exit_status not in (0, RecordError.exit_status):
-            return done
-    held = Outcome(
-        target=planned.target,
-        outcome="rejected",
-        reason=held_reason(planned.held),
-        held=planned.held,
-        exit_status=RecordError.exit_status,
-    )
-    return added(done, held)
-
-
-def _note_rows(
-    site: Site, live: LiveTarget, planned: RepublishPlan, source: Source, ledger: Ledger, observer: Observer
-) -> None:
-    _note_accepted(site, live, planned, ledger)
-    if planned.whole:
-        _note_singles(site, live, planned, source, ledger, observer)
-
-
-def _carry_out(
-    site: Site,
-    target: Target,
-    live: LiveTarget,
-    planned: RepublishPlan,
-    source: Source,
-    ledger: Ledger,
-    observer: Observer,
-    *,
-    dry_run: bool,
-) -> Outcome:
-    done = Outcome(target=live.name, outcome="nothing")
-    if planned.summary:
-        return _carry_out_months(site, target, live, planned, source, ledger, observer)
-    # A rehearsal notes no progress: it must come through in one portion.
-    pages = 1_000_000_000 if dry_run else _PORTION_PAGES
-    finished = False
-    while not finished:
-        if strange := _under_other_settings(live, planned, ledger):
-            return added(done, strange)
-        portion, finished = _round(site, live, source, ledger, observer).republish(
-            planned.window, planned.window_progress, most_pages=pages
-        )
-        done = added(done, portion)
-        if finished and portion.exit_status in (0, RecordError.exit_status):
-            _note_rows(site, live, planned, source, ledger, observer)
-            if strange := _under_other_settings(live, planned, ledger):
-                return added(done, strange)
-        if not finished and site.wait(_BREATH_S):
-            return _stopped(done)
-    return done
-
-
-def _carry_out_months(
-    site: Site,
-    target: Target,
-    live: LiveTarget,
-    planned: RepublishPlan,
-    source: Source,
-    ledger: Ledger,
-    observer: Observer,
-) -> Outcome:
-    """Month by month, each whole. Broken off, it continues with the month where it stopped, or where one was held."""
-    done = Outcome(target=live.name, outcome="nothing")
-    left = planned.months_left()
-    if target.jura_until is not None:
-        _adopt(site, target, live, left, source, ledger)
-    for number in left:
-        window_progress = "" if done.held else planned.window_progress
-        month_done = _round(site, live, source, ledger, observer).republish_month(number, window_progress)
-        done = added(done, month_done)
-        if month_done.exit_status not in (0, RecordError.exit_status):
-            return done
-        if number != left[-1] and site.wait(_BREATH_S):
-            return _stopped(done)
-    ledger.finish_window(live.name, planned.window_progress)
-    return done
-
-
-def _adopt(site: Site, target: Target, live: LiveTarget, months: Sequence[int], source: Source, ledger: Ledger) -> None:
-    """What jura-ng left of months that we have not sent yet is written down, so that it is not forgotten after them."""
-    with ledger.working_on(live.name):
-        _begin(site, live, ledger)
-        adopt_named(target, months, source, ledger, site.clock())
-
-
-def _begin(site: Site, live: LiveTarget, ledger: Ledger) -> None:
-    now = site.clock()
-    ledger.begin_round(
-        live.name, start_rule=live.start_rule, start=live.start, selection_digest=live.selection_digest, now=now
-    )
+def _went_through(outcome: Outcome) -> bool:
+    return outcome.exit_status in (0, RecordError.exit_status)
 
 
 def _stopped(done: Outcome) -> Outcome:
     return replace(done, outcome="deferred", reason="stopped; the same command continues from here", exit_status=75)
 
 
-def _under_other_settings(live: LiveTarget, planned: RepublishPlan, ledger: Ledger) -> Outcome | None:
-    """Rows that another publisher made of these months meanwhile, under settings that are not ours; None where there are none.
+class _Republish:
+    """What was planned for one target, carried out."""
 
-    What we send again of their jobs leaves them behind.
-    """
-    months = [
-        BlockedMonth(month=number, orphaned=rows, lost_jobs=0)
-        for number in numbers(planned.window)
-        if (rows := _not_ours(live, planned, ledger, number))
-    ]
-    if not months:
-        return None
-    return Outcome(
-        target=live.name,
-        outcome="rejected",
-        reason=f"other settings have come into use for {live.name} since this was planned: start it again",
-        held=tuple(months),
-        exit_status=RecordError.exit_status,
-    )
+    def __init__(
+        self,
+        site: Site,
+        target: Target,
+        live: LiveTarget,
+        planned: RepublishPlan,
+        source: Source,
+        ledger: Ledger,
+        observer: Observer,
+    ) -> None:
+        self._site = site
+        self._target = target
+        self._live = live
+        self._planned = planned
+        self._source = source
+        self._ledger = ledger
+        self._observer = observer
+        self._numbers = numbers(planned.window)
 
+    def held_back(self) -> Outcome:
+        """Nothing new is sent. What was recorded before is: the rows that a ticket names must be there."""
+        done = self._nothing()
+        if self._ledger.outstanding(self._live.name) is not None:
+            done = self._round().send_outstanding()
+            if not _went_through(done):
+                return done
+        return added(done, self._rejected(held_reason(self._planned.held), self._planned.held))
 
-def _not_ours(live: LiveTarget, planned: RepublishPlan, ledger: Ledger, number: int) -> tuple[KeyTotal, ...]:
-    """Rows of a month that are not of our settings, and were not there when this was planned."""
-    there = {total.key.digest for total in planned.made.rows.get(number, ())} if planned.made else set()
-    return tuple(
-        total
-        for total, policy in ledger.summary_keys(live.name, number)
-        if policy != live.policy_digest and total.key.digest not in there | planned.noted
-    )
+    def records(self, *, dry_run: bool) -> Outcome:
+        """Single records, in portions."""
+        done = self._nothing()
+        # A dry run records no progress: it must come through in one portion.
+        pages = 1_000_000_000 if dry_run else _PORTION_PAGES
+        finished = False
+        while not finished:
+            if strange := self._under_other_settings():
+                return added(done, strange)
+            portion, finished = self._round().republish(
+                self._planned.window, self._planned.window_progress, most_pages=pages
+            )
+            done = added(done, portion)
+            if finished and _went_through(portion):
+                self._note_accepted()
+                if self._planned.whole:
+                    self._note_singles()
+                if strange := self._under_other_settings():
+                    return added(done, strange)
+            if not finished and self._site.wait(_BREATH_S):
+                return _stopped(done)
+        return done
 
+    def months(self) -> Outcome:
+        """Month by month, each whole. Broken off, it continues with the month where it stopped, or where one was held."""
+        done = self._nothing()
+        left = self._planned.months_left()
+        if self._target.jura_until is not None:
+            # What jura-ng left of months that we have not sent yet is written down, so that it is not forgotten after them.
+            with self._ledger.working_on(self._live.name):
+                self._begin()
+                adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
+        for number in left:
+            month_done = self._round().republish_month(number, "" if done.held else self._planned.window_progress)
+            done = added(done, month_done)
+            if not _went_through(month_done):
+                return done
+            if number != left[-1] and self._site.wait(_BREATH_S):
+                return _stopped(done)
+        self._ledger.finish_window(self._live.name, self._planned.window_progress)
+        return done
 
-def _note_singles(
-    site: Site, live: LiveTarget, planned: RepublishPlan, source: Source, ledger: Ledger, observer: Observer
-) -> None:
-    """The months are at the receiver as single records, whole, as they are said now.
+    def _nothing(self) -> Outcome:
+        return Outcome(target=self._live.name, outcome="nothing")
 
-    Reading them takes long, and a regular round may deliver more of them meanwhile: then they are read once more, in the end
-    without letting go of the target.
-    """
-    if not planned.held and _stands(live.name, planned, ledger):
-        return
+    def _rejected(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
+        status = RecordError.exit_status
+        return Outcome(target=self._live.name, outcome="rejected", reason=reason, held=held, exit_status=status)
 
-    def locked() -> AbstractContextManager[None]:
-        return ledger.working_on(live.name, lambda: not site.wait(_BREATH_S))
+    def _round(self) -> Round:
+        return Round(self._live, self._source, self._ledger, self._observer, self._site.clock, self._site.wait)
 
-    for _ in range(_MAX_CHECKS):
-        with locked():
-            noted = _noted(site, live, planned, ledger)
-        made = _made_of(site, live, planned, source, ledger, observer)
-        with locked():
-            if noted == _noted(site, live, planned, ledger):
-                _set_singles(live, planned, made, ledger)
-                return
-    with locked():
-        _noted(site, live, planned, ledger)
-        _set_singles(live, planned, _made_of(site, live, planned, source, ledger, observer), ledger)
+    def _begin(self) -> None:
+        live = self._live
+        self._ledger.begin_round(
+            live.name,
+            start_rule=live.start_rule,
+            start=live.start,
+            selection_digest=live.selection_digest,
+            now=self._site.clock(),
+        )
 
+    def _under_other_settings(self) -> Outcome | None:
+        """Rows that another publisher made of these months meanwhile, under settings that are not ours; None where there are
+        none.
 
-def _made_of(
-    site: Site, live: LiveTarget, planned: RepublishPlan, source: Source, ledger: Ledger, observer: Observer
-) -> keys.WindowTotals:
-    wanted = keys.JobScope(target=live.name, format=live.format.name, selection=live.selection, policy=live.policy)
-    return keys.made(
-        wanted,
-        planned.window,
-        source,
-        ledger,
-        site.clock(),
-        delivered=True,
-        page_read=lambda page: observer.page_read(live.name, page),
-    )
+        What we send again of their jobs leaves them behind.
+        """
+        rows = [(number, self._not_ours(number)) for number in self._numbers]
+        months = [BlockedMonth(month=number, orphaned=theirs, lost_jobs=0) for number, theirs in rows if theirs]
+        if not months:
+            return None
+        reason = f"other settings have come into use for {self._live.name} since this was planned: start it again"
+        return self._rejected(reason, tuple(months))
 
+    def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
+        """Rows of a month that are not of our settings, and were not there when this was planned."""
+        made = self._planned.made
+        there = self._planned.noted | {total.key.digest for total in (made.rows.get(number, ()) if made else ())}
+        return tuple(
+            total
+            for total, policy in self._ledger.summary_keys(self._live.name, number)
+            if policy != self._live.policy_digest and total.key.digest not in there
+        )
 
-def _noted(site: Site, live: LiveTarget, planned: RepublishPlan, ledger: Ledger) -> object:
-    """What the ledger knows of the months by now, also from others."""
-    _begin(site, live, ledger)
-    return ledger.counts(live.name).delivered, [ledger.summary_keys(live.name, at) for at in numbers(planned.window)]
+    def _note_accepted(self) -> None:
+        """An administrator said that these rows may stay behind."""
+        for held in self._planned.held:
+            self._ledger.accept_change(self._live.name, held.month, held.orphaned, held.lost_jobs, self._site.clock())
 
+    def _note_singles(self) -> None:
+        """The months are at the receiver as single records, whole, as they are said now.
 
-def _set_singles(live: LiveTarget, planned: RepublishPlan, made: keys.WindowTotals, ledger: Ledger) -> None:
-    months = numbers(planned.window)
-    rows = {at: (*made.rows.get(at, ()), *_not_ours(live, planned, ledger, at)) for at in months}
-    hosts = {at: jobs for at, jobs in made.hosts.items() if at[0] in rows}
-    ledger.set_singles(live.name, rows, hosts, live.policy_digest)
+        Reading them takes long, and a regular round may deliver more of them meanwhile: then they are read once more, in the
+        end without letting go of the target.
+        """
+        if not self._planned.held and self._ledger_is_right():
+            return
+        for _ in range(_MAX_CHECKS):
+            with self._locked():
+                noted = self._noted()
+            made = self._made()
+            with self._locked():
+                if noted == self._noted():
+                    self._set_singles(made)
+                    return
+        with self._locked():
+            self._noted()
+            self._set_singles(self._made())
 
+    def _locked(self) -> AbstractContextManager[None]:
+        return self._ledger.working_on(self._live.name, lambda: not self._site.wait(_BREATH_S))
 
-def _note_accepted(site: Site, live: LiveTarget, planned: RepublishPlan, ledger: Ledger) -> None:
-    """An administrator said that these rows may stay behind."""
-    for held in planned.held:
-        ledger.accept_change(live.name, held.month, held.orphaned, held.lost_jobs, site.clock())
+    def _made(self) -> keys.WindowTotals:
+        live = self._live
+        return keys.made(
+            keys.JobScope(target=live.name, format=live.format.name, selection=live.selection, policy=live.policy),
+            self._planned.window,
+            self._source,
+            self._ledger,
+            self._site.clock(),
+            delivered=True,
+            page_read=lambda page: self._observer.page_read(live.name, page),
+        )
 
+    def _noted(self) -> object:
+        """What the ledger knows of the months by now, also from others."""
+        self._begin()
+        name = self._live.name
+        return self._ledger.counts(name).delivered, [self._ledger.summary_keys(name, at) for at in self._numbers]
 
-def _stands(target: str, planned: RepublishPlan, ledger: Ledger) -> bool:
-    """Whether the ledger knows of the months what is true of them, without having read them again."""
-    if planned.made is None:
-        return True
-    months = numbers(planned.window)
-    for number in months:
-        rows = {total.key.digest for total, _ in ledger.summary_keys(target, number)}
-        if rows != {total.key.digest for total in planned.made.rows.get(number, ())}:
-            return False
-    delivered, made = ledger.counts(target).delivered, planned.made.hosts
-    return all(delivered.get(at) == made.get(at) for at in delivered.keys() | made.keys() if at[0] in months)
+    def _set_singles(self, made: keys.WindowTotals) -> None:
+        rows = {at: (*made.rows.get(at, ()), *self._not_ours(at)) for at in self._numbers}
+        hosts = {at: jobs for at, jobs in made.hosts.items() if at[0] in rows}
+        self._ledger.set_singles(self._live.name, rows, hosts, self._live.policy_digest)
 
-
-def _round(site: Site, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer) -> Round:
-    return Round(live, source, ledger, observer, site.clock, site.wait)
+    def _ledger_is_right(self) -> bool:
+        """Whether the ledger knows of the months what is true of them, without having read them again."""
+        name, made = self._live.name, self._planned.made
+        if made is None:
+            return True
+        for number in self._numbers:
+            rows = {total.key.digest for total, _ in self._ledger.summary_keys(name, number)}
+            if rows != {total.key.digest for total in made.rows.get(number, ())}:
+                return False
+        delivered, hosts = self._ledger.counts(name).delivered, made.hosts
+        return all(
+            delivered.get(at) == hosts.get(at) for at in delivered.keys() | hosts.keys() if at[0] in self._numbers
+        )
