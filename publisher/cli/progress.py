@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from shutil import get_terminal_size
 from threading import Lock
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO, TypeVar
 
 from publisher.cli.logs import log
 from publisher.ledger.contract import TargetState
@@ -22,6 +23,31 @@ _LINE_EVERY_S: Final = 60.0
 _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 _SHOWN_QUARANTINED: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
+
+
+class _StatusLine:
+    """A line on a terminal that is written over and over, and taken away at the end; nothing where `shown` is False."""
+
+    def __init__(self, stream: TextIO, *, shown: bool) -> None:
+        self.shown = shown and stream.isatty()
+        self._stream = stream
+        self._drawn = False
+
+    def draw(self, text: str) -> None:
+        if self.shown:
+            self._stream.write(f"\r{text}\x1b[K")
+            self._stream.flush()
+            self._drawn = True
+
+    def begins(self, what: str) -> None:
+        """What is examined just now: a service that does not answer is waited for."""
+        self.draw(f"looking at {what} ...")
+
+    def done(self) -> None:
+        """Leave the terminal as it was found."""
+        if self._drawn:
+            self.draw("")
+            self._drawn = False
 
 
 class _Going:
@@ -39,13 +65,11 @@ class ProgressReport:
     """
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:
-        self._stream = stream
         self._monotonic = monotonic
-        self._bar = stream.isatty() and not quiet
-        self._drawn = False
+        self._status_line = _StatusLine(stream, shown=not quiet)
         self._drawn_at = monotonic()
         self._lock = Lock()
-        self._going: dict[str, _Going] = {}
+        self._going: defaultdict[str, _Going] = defaultdict(lambda: _Going(monotonic()))
         self._expected = 0
         self._all_records = 0
         self._all_began = self._drawn_at
@@ -61,15 +85,15 @@ class ProgressReport:
 
     def page_read(self, target: str, page: Page) -> None:
         with self._lock:
-            going = self._of(target)
+            going = self._going[target]
             going.rows += page.rows_read
             self._show(target, going)
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None:
         with self._lock:
-            going = self._of(target)
+            going = self._going[target]
             going.quarantined += 1
-            self._clear()
+            self._status_line.done()
             if going.quarantined <= _SHOWN_QUARANTINED:
                 log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
             elif going.quarantined == _SHOWN_QUARANTINED + 1:
@@ -77,7 +101,7 @@ class ProgressReport:
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
         with self._lock:
-            self._clear()
+            self._status_line.done()
             log.warning("target %s: job %s is sent without its file transfers: %s", target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
@@ -85,7 +109,7 @@ class ProgressReport:
 
     def message_handed_over(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
-            self._clear()
+            self._status_line.done()
             log.log(
                 logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
                 "target %s: message %s: %s: %s records, %s bytes%s%s",
@@ -100,7 +124,7 @@ class ProgressReport:
 
     def message_settled(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
-            going = self._of(message.target)
+            going = self._going[message.target]
             going.records += message.records
             self._all_records += message.records
             self._show(message.target, going)
@@ -108,25 +132,18 @@ class ProgressReport:
     def done(self) -> None:
         """Leave the terminal as it was found."""
         with self._lock:
-            self._clear()
-
-    def _of(self, target: str) -> _Going:
-        if target not in self._going:
-            self._going[target] = _Going(self._monotonic())
-        return self._going[target]
+            self._status_line.done()
 
     def _show(self, target: str, going: _Going) -> None:
         now = self._monotonic()
-        if not self._bar:
+        if not self._status_line.shown:
             if now - going.printed_at >= _LINE_EVERY_S:
                 going.printed_at = now
                 log.info("%s", self._line(target, going, now))
         elif now - self._drawn_at >= _BAR_EVERY_S:
             self._drawn_at = now
             lines = [self._line(name, each, now) for name, each in self._going.items()]
-            self._stream.write(f"\r{'; '.join(lines)[: get_terminal_size().columns - 1]}\x1b[K")
-            self._stream.flush()
-            self._drawn = True
+            self._status_line.draw("; ".join(lines)[: get_terminal_size().columns - 1])
 
     def _line(self, target: str, going: _Going, now: float) -> str:
         return f"{target}: {going.rows:,} rows read, {going.records:,} records delivered, {self._rate(going, now)}"
@@ -139,26 +156,18 @@ class ProgressReport:
         done = min(100 * self._all_records // max(self._expected, 1), 100)
         return f"{done} %, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
-    def _clear(self) -> None:
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
-
 
 class CountingReport:
     """Reports how far a count has come, when it takes long: a line rewritten on a terminal, one line per minute elsewhere."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
-        self._stream = stream
         self._monotonic = monotonic
         self._quiet = quiet
         self._what = what
-        self._bar = stream.isatty()
+        self._status_line = _StatusLine(stream, shown=not quiet)
         self._began = monotonic()
-        self._next = self._began + (_BAR_AFTER_S if self._bar else _LINE_EVERY_S)
+        self._next = self._began + (_BAR_AFTER_S if self._status_line.shown else _LINE_EVERY_S)
         self._count = self._expected = 0
-        self._drawn = False
 
     def expect(self, count: int) -> None:
         """So many are to come: then it can show what is left."""
@@ -169,11 +178,9 @@ class CountingReport:
         now = self._monotonic()
         if self._quiet or now < self._next:
             return
-        self._next = now + (_BAR_EVERY_S if self._bar else _LINE_EVERY_S)
-        if self._bar:
-            self._stream.write(f"\r{self._line(now)}\x1b[K")
-            self._stream.flush()
-            self._drawn = True
+        self._next = now + (_BAR_EVERY_S if self._status_line.shown else _LINE_EVERY_S)
+        if self._status_line.shown:
+            self._status_line.draw(self._line(now))
         else:
             log.info("%s", self._line(now))
 
@@ -186,57 +193,34 @@ class CountingReport:
 
     def done(self) -> None:
         """Leave the terminal as it was found."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
+        self._status_line.done()
 
 
-class StageLine:
-    """Reports on a terminal what is examined just now: a service that does not answer is waited for."""
+class _EndsWithDone(Protocol):
+    def done(self) -> None: ...
 
-    def __init__(self, stream: TextIO, *, quiet: bool) -> None:
-        self._stream = stream
-        self._bar = stream.isatty() and not quiet
 
-    def begins(self, what: str) -> None:
-        self._write(f"looking at {what} ...")
-
-    def done(self) -> None:
-        """Leave the terminal as it was found."""
-        self._write("")
-
-    def _write(self, text: str) -> None:
-        if self._bar:
-            self._stream.write(f"\r{text}\x1b[K")
-            self._stream.flush()
+_Report = TypeVar("_Report", bound=_EndsWithDone)
 
 
 @contextmanager
-def rounds(*, quiet: bool) -> Iterator[ProgressReport]:
-    """Tell of rounds while they run."""
-    report = ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet)
+def _until_done(report: _Report) -> Iterator[_Report]:
     try:
         yield report
     finally:
         report.done()
 
 
-@contextmanager
-def counting(what: str, *, quiet: bool) -> Iterator[CountingReport]:
-    """Tell how many have been counted."""
-    report = CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what=what)
-    try:
-        yield report
-    finally:
-        report.done()
+def rounds(*, quiet: bool) -> AbstractContextManager[ProgressReport]:
+    """Show how far rounds are while they run."""
+    return _until_done(ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet))
 
 
-@contextmanager
-def stages(*, quiet: bool) -> Iterator[StageLine]:
+def counting(what: str, *, quiet: bool) -> AbstractContextManager[CountingReport]:
+    """Show how many have been counted."""
+    return _until_done(CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what=what))
+
+
+def stages(*, quiet: bool) -> AbstractContextManager[_StatusLine]:
     """Show what is being examined."""
-    line = StageLine(sys.stderr, quiet=quiet)
-    try:
-        yield line
-    finally:
-        line.done()
+    return _until_done(_StatusLine(sys.stderr, shown=not quiet))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from publisher.config import schema
-from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock, read_block
+from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, fixed_period
@@ -31,18 +31,16 @@ _DESCRIPTION_CHARACTERS: Final = 200
 _EXAMPLE: Final = "{formula: NumCPUs * RunTime, unit: CPUh}"
 
 
-def _check_patterns(patterns: tuple[str, ...]) -> str | None:
-    return None if patterns else "is empty, so the rule would apply to no job; leave the key out to apply it to all"
-
-
-def _check_unit(unit: str) -> str | None:
-    if len(unit) > _UNIT_CHARACTERS or not _UNIT.fullmatch(unit):
-        return f"{schema.quoted(unit)} is not a unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh"
-    return None
-
-
-def _check_description(text: str) -> str | None:
-    return None if len(text) <= _DESCRIPTION_CHARACTERS else f"has more than {_DESCRIPTION_CHARACTERS} characters"
+_check_patterns: Final = schema.check(
+    bool, "is empty, so the rule would apply to no job; leave the key out to apply it to all"
+)
+_check_unit: Final = schema.check(
+    lambda unit: len(unit) <= _UNIT_CHARACTERS and _UNIT.fullmatch(unit) is not None,
+    f"{{}} is not a unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh",
+)
+_check_description: Final = schema.check(
+    lambda text: len(text) <= _DESCRIPTION_CHARACTERS, f"has more than {_DESCRIPTION_CHARACTERS} characters"
+)
 
 
 def _check_places(places: int) -> str | None:
@@ -59,7 +57,7 @@ class RoundingKeys:
 
 def _rounding(node: Node, reading: ReadContext) -> RoundingKeys:
     if isinstance(node, YamlBlock):
-        return read_block(node, RoundingKeys, reading)
+        return schema.read_block(node, RoundingKeys, reading)
     if isinstance(node, Text) and node.text == "none":
         return RoundingKeys(places=None)
     try:
@@ -99,22 +97,14 @@ class ChargeKeys:
 def read(node: Node, reading: ReadContext) -> Charges | None:
     """One mapping, or a list of rules."""
     entries = node.entries if isinstance(node, Listing) else (node,)
-    rules = []
-    for entry in entries:
-        try:
-            rules.append(_rule(entry, reading))
-        except Wrong as wrong:
-            if str(wrong):
-                reading.wrong(entry.place, str(wrong))
-    if len(rules) != len(entries):
-        raise Wrong("")
-    return Charges(rules=tuple(rules)) if rules else None
+    rules = schema.read_each(entries, lambda entry: _rule(entry, reading), reading)
+    return Charges(rules=rules) if rules else None
 
 
 def _rule(node: Node, reading: ReadContext) -> ChargeRule:
     if isinstance(node, Text):
         raise Wrong(f"is not a mapping; write {_EXAMPLE}")
-    keys = read_block(node, ChargeKeys, reading)
+    keys = schema.read_block(node, ChargeKeys, reading)
     rounding = keys.rounding or RoundingKeys(places=None if keys.compat is Compatibility.HEAPPE else DEFAULT_PLACES)
     return ChargeRule(
         formula=_formula(node, keys, reading),

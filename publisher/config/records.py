@@ -10,24 +10,12 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import schema
-from publisher.config.schema import (
-    Listing,
-    Node,
-    ReadContext,
-    Text,
-    Wrong,
-    YamlBlock,
-    check_names,
-    keys_of,
-    nearest,
-    read_block,
-    read_by,
-    read_keys,
-)
+from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.identity import VO_RULE_FIELDS, Identity, IdentityMode, VoRule
 from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
@@ -72,27 +60,20 @@ def _check_default_vo(text: str) -> str | None:
 def _check_statuses(statuses: tuple[str, ...]) -> str | None:
     if not statuses:
         return "is empty, so no job would be published; leave the key out for completed and failed"
-    unknown = [status for status in statuses if status not in STATUSES]
-    return (
-        f"{schema.quoted(unknown[0])} is not a status of a finished job; {nearest(unknown[0], STATUSES)}"
-        if unknown
-        else None
-    )
+    for status in statuses:
+        if status not in STATUSES:
+            return f"{schema.quoted(status)} is not a status of a finished job; {schema.nearest(status, STATUSES)}"
+    return None
 
 
-def _check_localid_prefix(prefix: str) -> str | None:
-    """It becomes part of the receiver's key, in a line of its own in APEL's text."""
-    if prefix.isprintable() and prefix == prefix.strip():
-        return None
-    return (
-        f"{schema.quoted(prefix)} has blanks around it or a character that is not printable; it becomes part of a key"
-    )
-
-
-def _check_machine_name(name: str) -> str | None:
-    if not name or is_domain_name(name):
-        return None
-    return f"{schema.quoted(name)} is not a full host name; the record schemas take only those"
+# The prefix becomes part of the receiver's key, in a line of its own in APEL's text.
+_check_localid_prefix: Final = schema.check(
+    lambda prefix: prefix.isprintable() and prefix == prefix.strip(),
+    "{} has blanks around it or a character that is not printable; it becomes part of a key",
+)
+_check_machine_name: Final = schema.check(
+    lambda name: not name or is_domain_name(name), "{} is not a full host name; the record schemas take only those"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +104,11 @@ class OneBenchmark:
 def _check_field(name: str) -> str | None:
     if name in VO_RULE_FIELDS:
         return None
-    return f"{schema.quoted(name)} is not a field of a job; {nearest(name, VO_RULE_FIELDS)}"
+    return f"{schema.quoted(name)} is not a field of a job; {schema.nearest(name, VO_RULE_FIELDS)}"
 
 
-def _check_word(text: str) -> str | None:
-    return "must be one word without blanks" if not text or " " in text else None
-
-
-def _check_group(group: str) -> str | None:
-    return None if group.startswith("/") else f"{schema.quoted(group)} must begin with a slash, as in /atlas/de"
+_check_word: Final = schema.check(lambda text: text and " " not in text, "must be one word without blanks")
+_check_group: Final = schema.check(lambda group: group.startswith("/"), "{} must begin with a slash, as in /atlas/de")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,22 +127,18 @@ def benchmark_rules(node: Node, reading: ReadContext) -> tuple[BenchmarkRule, ..
     """One mapping, or a list of rules."""
     if not isinstance(node, Listing):
         return (_benchmark_rule(node, node.place.path, reading),)
-    rules = []
-    for number, entry in enumerate(node.entries, start=1):
-        try:
-            rules.append(_benchmark_rule(entry, f"{node.place.path}, rule {number}", reading))
-        except Wrong as wrong:
-            if str(wrong):
-                reading.wrong(entry.place, str(wrong))
-    if len(rules) != len(node.entries):
-        raise Wrong("")
-    return tuple(rules)
+    numbers = count(1)
+    return schema.read_each(
+        node.entries,
+        lambda entry: _benchmark_rule(entry, f"{node.place.path}, rule {next(numbers)}", reading),
+        reading,
+    )
 
 
 def _benchmark_rule(node: Node, origin: str, reading: ReadContext) -> BenchmarkRule:
     if isinstance(node, Text):
         raise Wrong("is not a mapping; write {type: HEPscore23, value: 11.5}")
-    keys = read_block(node, BenchmarkKeys, reading)
+    keys = schema.read_block(node, BenchmarkKeys, reading)
     given = [key for key in (keys.type, keys.value) if key is not None]
     if bool(given) == bool(keys.benchmarks):
         raise Wrong("needs either type and value, or a list of them under benchmarks")
@@ -194,7 +167,7 @@ def _benchmark_rule(node: Node, origin: str, reading: ReadContext) -> BenchmarkR
 def _benchmarks(node: Node, reading: ReadContext) -> tuple[Benchmark, ...]:
     made = []
     for entry in schema.listing(node, "[{type: HEPscore23, value: 11.5}]").entries:
-        one = read_block(entry, OneBenchmark, reading)
+        one = schema.read_block(entry, OneBenchmark, reading)
         made.append(_benchmark(one.type, one.value))
     kinds = [benchmark.kind for benchmark in made]
     if len(set(kinds)) != len(kinds):
@@ -210,28 +183,19 @@ def _benchmark(kind: str, value: str) -> Benchmark:
 
 
 def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
-    rules = []
     entries = schema.listing(node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}").entries
-    for entry in entries:
-        try:
-            keys = read_block(entry, VoRuleKeys, reading)
-        except Wrong as wrong:
-            if str(wrong):
-                reading.wrong(entry.place, str(wrong))
-            continue
-        rules.append(
-            VoRule(
-                field=keys.field_,
-                pattern=keys.pattern,
-                vo=keys.vo,
-                group=keys.group,
-                role=_role(keys.role),
-                override=keys.override,
-            )
-        )
-    if len(rules) != len(entries):
-        raise Wrong("")
-    return tuple(rules)
+    return schema.read_each(entries, lambda entry: _vo_rule(schema.read_block(entry, VoRuleKeys, reading)), reading)
+
+
+def _vo_rule(keys: VoRuleKeys) -> VoRule:
+    return VoRule(
+        field=keys.field_,
+        pattern=keys.pattern,
+        vo=keys.vo,
+        group=keys.group,
+        role=_role(keys.role),
+        override=keys.override,
+    )
 
 
 def _role(text: str | None) -> str | None:
@@ -260,7 +224,7 @@ class RecordSettings:
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
     infrastructure_description: str = field(default="", metadata={"check": check_description})
-    charges: Charges | None = field(default=None, metadata={"read": read_by("charges")})
+    charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
 
     def policy(
         self, site: str, host_name: str, importers: Mapping[str, object] | None = None, *, charged: bool = False
@@ -331,7 +295,7 @@ def _identity(node: Node, reading: ReadContext) -> IdentitySettings:
     if isinstance(node, Text):
         found = IdentitySettings(mode=schema.choice(node, IdentityMode))
     else:
-        found = read_block(node, IdentitySettings, reading)
+        found = schema.read_block(node, IdentitySettings, reading)
     if found.mode is not IdentityMode.PSEUDONYM:
         return found
     if found.secret_file is None:
@@ -361,5 +325,5 @@ def _secret(path: Path) -> bytes:
 
 def read_records(block: YamlBlock, reading: ReadContext) -> RecordSettings:
     """The `records` block; where something is wrong, it is added to the problems, and defaults are used."""
-    check_names(block, keys_of(RecordSettings), reading)
-    return RecordSettings(**read_keys(block, RecordSettings, reading))
+    schema.check_names(block, schema.keys_of(RecordSettings), reading)
+    return RecordSettings(**schema.read_keys(block, RecordSettings, reading))

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -32,6 +33,8 @@ from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError
 
+Shape = TypeVar("Shape")
+Value = TypeVar("Value")
 Choice = TypeVar("Choice", bound=StrEnum)
 
 CREDENTIALS_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
@@ -141,6 +144,15 @@ class ReadContext(NamedTuple):
     def wrong(self, place: Place, what: str) -> None:
         self.problems.add(place, what)
 
+    @contextmanager
+    def reporting(self, place: Place) -> Iterator[None]:
+        """What is found wrong in this block is reported; an empty `Wrong` was reported where it happened."""
+        try:
+            yield
+        except Wrong as wrong:
+            if str(wrong):
+                self.wrong(place, str(wrong))
+
 
 def load_module(name: str) -> Any:
     """A module of this package, loaded when it is asked for: few need it, or it needs a library that is not always there."""
@@ -238,6 +250,22 @@ def listing(node: Node, example: str) -> Listing:
     raise Wrong(f"is not a list; write it in brackets: {example}")
 
 
+def read_each(entries: Sequence[Node], read: Callable[[Node], Value], reading: ReadContext) -> tuple[Value, ...]:
+    """What `read` makes of each. Raises: Wrong, when all that is wrong with them has been reported."""
+    made = []
+    for entry in entries:
+        with reading.reporting(entry.place):
+            made.append(read(entry))
+    if len(made) != len(entries):
+        raise Wrong("")
+    return tuple(made)
+
+
+def check(is_right: Callable[[Any], bool], what: str) -> Callable[[Any], str | None]:
+    """A field's `check`: what to say of a value that is not right; {} in it stands for the value."""
+    return lambda value: None if is_right(value) else what.format(quoted(str(value)))
+
+
 def as_block(node: Node) -> YamlBlock:
     """Raises: Wrong for anything that is not a mapping."""
     if isinstance(node, YamlBlock):
@@ -265,7 +293,6 @@ def https_problem(url: str) -> str | None:
     return None
 
 
-Shape = TypeVar("Shape")
 DeliveredRun = dict[str, Any]
 """Values by field name, of the keys that are written and right."""
 
@@ -304,17 +331,14 @@ def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> DeliveredR
         node = block.keys.get(name)
         if node is None:
             continue
-        if isinstance(node, Text) and node.null:
+        if _is_null(node):
             if not mandatory(entry):
                 known[entry.name] = default_of(entry)
             continue
-        try:
+        with reading.reporting(node.place):
             value = _value(node, kinds.get(entry.name), entry, reading)
             _check(name, value, entry)
             known[entry.name] = value
-        except Wrong as wrong:
-            if str(wrong):  # an empty one was reported where it happened
-                reading.wrong(node.place, str(wrong))
     return known
 
 
@@ -381,22 +405,10 @@ def _value(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> An
             raise TypeError(f"{entry.name}: {kind} is more than one type; give the field a metadata['read']")
         kind = kinds[0]
     if get_origin(kind) is tuple:
-        return _values(node, get_args(kind)[0], entry, reading)
+        (member,) = get_args(kind)[:1]
+        entries = listing(node, "[one, another]").entries
+        return read_each(entries, lambda each: _one(each, member, entry, reading), reading)
     return _one(node, kind, entry, reading)
-
-
-def _values(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> tuple[Any, ...]:
-    listed = listing(node, "[one, another]")
-    made = []
-    for each in listed.entries:
-        try:
-            made.append(_one(each, kind, entry, reading))
-        except Wrong as wrong:
-            if str(wrong):
-                reading.wrong(each.place, str(wrong))
-    if len(made) != len(listed.entries):
-        raise Wrong("")
-    return tuple(made)
 
 
 _READERS: Final[Mapping[Any, Callable[[Node], Any]]] = {

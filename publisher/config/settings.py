@@ -13,23 +13,7 @@ from typing import Final
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
-from publisher.config.schema import (
-    Listing,
-    Node,
-    Place,
-    Problems,
-    ReadContext,
-    Text,
-    Wrong,
-    YamlBlock,
-    build,
-    check_names,
-    keys_of,
-    load_module,
-    missing_keys,
-    read_block,
-    read_keys,
-)
+from publisher.config.schema import Listing, Node, Place, Problems, ReadContext, Text, Wrong, YamlBlock
 from publisher.config.targets import (
     REGISTERED,
     Common,
@@ -184,7 +168,7 @@ def load(
     Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
     """
     problems = Problems(str(path))
-    tree: YamlBlock | None = load_module("yaml_file").read_tree(path, problems)
+    tree: YamlBlock | None = schema.load_module("yaml_file").read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())
     reading = ReadContext(problems=problems, environment=environment, folder=path.absolute().parent)
@@ -255,9 +239,9 @@ def _same_rows(one: Target, other: Target) -> bool:
 def _settings(
     path: Path, tree: YamlBlock, host_name: str, registered: Registered, reading: ReadContext
 ) -> Settings | None:
-    check_names(tree, keys_of(TopKeys), reading)
-    known = read_keys(tree, TopKeys, reading)
-    missing = missing_keys(tree, TopKeys, reading)
+    schema.check_names(tree, schema.keys_of(TopKeys), reading)
+    known = schema.read_keys(tree, TopKeys, reading)
+    missing = schema.missing_keys(tree, TopKeys, reading)
     site = known.get("site", "")
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
@@ -285,24 +269,21 @@ def _importers(block: YamlBlock | None, registered: Registered, reading: ReadCon
     """The blocks of importers; where one is wrong, the problems say it."""
     if block is None:
         return {}
-    check_names(block, registered.importers, reading)
+    schema.check_names(block, registered.importers, reading)
     found: dict[str, object] = {}
     for name, node in block.keys.items():
         if name not in registered.importers:
             continue
-        try:
-            found[name] = read_block(node, registered.importers[name](), reading)
-        except Wrong as wrong:
-            if str(wrong):
-                reading.wrong(node.place, str(wrong))
+        with reading.reporting(node.place):
+            found[name] = schema.read_block(node, registered.importers[name](), reading)
     return found
 
 
 def _source(block: YamlBlock, registered: Registered, reading: ReadContext) -> SourceSettings | None:
-    missing_keys(block, SourceKeys, reading)
+    schema.missing_keys(block, SourceKeys, reading)
     name, shape = plugin_options(block, registered.sources, reading)
     if shape is None:
         return None
-    check_names(block, [*keys_of(SourceKeys), *keys_of(shape)], reading)
-    options = build(block, shape, read_keys(block, shape, reading), reading)
+    schema.check_names(block, [*schema.keys_of(SourceKeys), *schema.keys_of(shape)], reading)
+    options = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
     return None if name is None or options is None else SourceSettings(type=name, options=options)

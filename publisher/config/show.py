@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from publisher.config import schema
 from publisher.config.records import IdentitySettings, RecordSettings
-from publisher.config.schema import keys_of, load_module
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
 from publisher.model.identity import VoRule
@@ -36,7 +36,7 @@ def show(settings: Settings) -> str:
         **({"importers": _importers(settings)} if settings.importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
-    text: str = load_module("yaml_file").write_tree(tree)
+    text: str = schema.load_module("yaml_file").write_tree(tree)
     return text
 
 
@@ -133,7 +133,9 @@ def _clock(moment: int) -> str:
 
 
 def _keys(settings: object) -> dict[str, Any]:
-    return {key: _plain(entry.name, getattr(settings, entry.name)) for key, entry in keys_of(type(settings)).items()}
+    return {
+        key: _plain(entry.name, getattr(settings, entry.name)) for key, entry in schema.keys_of(type(settings)).items()
+    }
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -15,20 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings
-from publisher.config.schema import (
-    Node,
-    ReadContext,
-    Text,
-    Wrong,
-    YamlBlock,
-    build,
-    check_names,
-    closest,
-    keys_of,
-    nearest,
-    read_by,
-    read_keys,
-)
+from publisher.config.schema import Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.formats import (
     JOB_FORMATS,
     JURA_APEL_FORMATS,
@@ -52,8 +39,6 @@ if TYPE_CHECKING:
 # A lock file is named after it: file names end at 255 bytes.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
-_EVERY_S: Final = range(1, 366 * 86400 + 1)
-_JITTER_S: Final = range(86400 + 1)
 _JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
@@ -97,8 +82,8 @@ def plugin_options(
         return None, None
     name = node.text if node.text in known else None
     if name is None:
-        reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {nearest(node.text, tuple(known))}")
-    probable = name or closest(node.text, known)
+        reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, tuple(known))}")
+    probable = name or schema.closest(node.text, known)
     try:
         return name, known[probable]() if probable else None
     except ImportError as error:
@@ -124,22 +109,23 @@ def _read_jura_until(node: Node, _reading: ReadContext) -> Epoch:
         raise Wrong(str(error)) from error
 
 
-def _check_jura_format(form: str) -> str | None:
-    return None if form in _JURA_FORMATS else f"jura-ng sends {', '.join(_JURA_FORMATS)}"
+_check_jura_format: Final = schema.check(
+    lambda name: name in _JURA_FORMATS, f"jura-ng sends {', '.join(_JURA_FORMATS)}"
+)
 
 
-def _read_every(node: Node, _reading: ReadContext) -> int:
-    seconds = schema.whole_duration_s(node)
-    if seconds not in _EVERY_S:
-        raise Wrong("must be between 1s and 366d; write 1h, 24h, 7d")
-    return seconds
+def _seconds(allowed: range, what: str) -> Callable[[Node, ReadContext], int]:
+    def read(node: Node, _reading: ReadContext) -> int:
+        seconds = schema.whole_duration_s(node)
+        if seconds not in allowed:
+            raise Wrong(what)
+        return seconds
+
+    return read
 
 
-def _read_jitter(node: Node, _reading: ReadContext) -> int:
-    seconds = schema.whole_duration_s(node)
-    if seconds not in _JITTER_S:
-        raise Wrong("must be between 0 and 1d; write 90s, 10m, 1h")
-    return seconds
+_read_every: Final = _seconds(range(1, 366 * 86400 + 1), "must be between 1s and 366d; write 1h, 24h, 7d")
+_read_jitter: Final = _seconds(range(86400 + 1), "must be between 0 and 1d; write 90s, 10m, 1h")
 
 
 def _read_batch_records(node: Node, _reading: ReadContext) -> int:
@@ -152,8 +138,7 @@ def _read_batch_records(node: Node, _reading: ReadContext) -> int:
     return count
 
 
-def _check_vos(vos: tuple[str, ...]) -> str | None:
-    return None if vos else "is empty, so no job would be published; leave the key out for all VOs"
+_check_vos: Final = schema.check(bool, "is empty, so no job would be published; leave the key out for all VOs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +149,7 @@ class TargetKeys:
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
     sync: bool = False
     every: int | None = field(default=None, metadata={"read": _read_every})
-    cron: Cron | None = field(default=None, metadata={"read": read_by("cron")})
+    cron: Cron | None = field(default=None, metadata={"read": schema.read_by("cron")})
     jitter: int = field(default=0, metadata={"read": _read_jitter})
     start: StartRule = field(default=StartRule(), metadata={"read": _read_start})
     vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})
@@ -203,13 +188,9 @@ def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tupl
             reading.wrong(
                 node.place, "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit"
             )
-        try:
+        with reading.reporting(node.place):
             target = read_target(name, schema.as_block(node), common, reading)
-        except Wrong as wrong:
-            reading.wrong(node.place, str(wrong))
-            continue
-        if target is not None:
-            made.append(target)
+            made += [] if target is None else [target]
     _check_mixtures(made, block, reading)
     return tuple(made)
 
@@ -218,15 +199,16 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
     """One target; None when it cannot be used, the reasons being among the problems."""
     kind, options_shape = plugin_options(block, common.registered.transports, reading)
     if options_shape is not None:
-        check_names(block, _key_names(TargetKeys, RecordSettings, options_shape), reading, _RECORDS_HINT)
+        names = [*schema.keys_of(TargetKeys), *schema.keys_of(RecordSettings), *schema.keys_of(options_shape)]
+        schema.check_names(block, names, reading, _RECORDS_HINT)
     format_name = _format(block, common.registered.formats, reading)
-    known = read_keys(block, TargetKeys, reading)
-    overrides = read_keys(block, RecordSettings, reading)
+    known = schema.read_keys(block, TargetKeys, reading)
+    overrides = schema.read_keys(block, RecordSettings, reading)
     records = replace(common.records, **overrides)
     options: Any = None
     if options_shape is not None:
-        options = build(block, options_shape, read_keys(block, options_shape, reading), reading)
-    keys = build(block, TargetKeys, known, reading)
+        options = schema.build(block, options_shape, schema.read_keys(block, options_shape, reading), reading)
+    keys = schema.build(block, TargetKeys, known, reading)
     _check_keys(known, format_name, block, reading)
     if not common.importers:  # the batch server of imported jobs is known
         _check_records(records, overrides, block, reading)
@@ -273,10 +255,6 @@ def _settings(
     )
 
 
-def _key_names(*shapes: type) -> list[str]:
-    return [key for shape in shapes for key in keys_of(shape)]
-
-
 def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> str | None:
     """The format's name, if such a format exists; a missing one is reported elsewhere."""
     node = block.keys.get("format")
@@ -284,7 +262,7 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
         return None
     if node.text in valid:
         return node.text
-    reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {nearest(node.text, valid)}")
+    reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, valid)}")
     return None
 
 
@@ -292,15 +270,11 @@ def _is_inside_a_month(start: StartRule) -> bool:
     return start.kind is StartKind.NOW or (start.since is not None and start.since != month_of(start.since).start)
 
 
-def _in_both(known: Mapping[str, Any]) -> list[str]:
-    return sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ())))
-
-
 def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
-    if both := _in_both(known):
+    if both := sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ()))):
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
     if known.get("sync") and format_name and not (receiver := receiver_of(format_name)).sync_format:
         reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")

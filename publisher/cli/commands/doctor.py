@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,6 @@ from publisher.cli.nagios import nagios_line, performance
 from publisher.cli.output import Json, attributes, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
-from publisher.doctor.host import Host
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.model.text import plural
 
@@ -69,15 +67,18 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
         site = context.load()
     except ConfigError as error:
         return broken_configuration(error)
-    host = Host(
+    examination = load_part("doctor.examination")
+    host = examination.Host(
         arc_conf=arguments.arc_conf,
         units=UNIT_FOLDERS,
         cron=CRON_FOLDERS,
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
     with progress.stages(quiet=arguments.quiet or arguments.json or arguments.nagios) as stages:
-        examine: Callable[..., Diagnosis] = load_part("doctor.examination").examine
-        return examine(site, site.settings, host, targets=arguments.target, begins=stages.begins)
+        found: Diagnosis = examination.examine(
+            site, site.settings, host, targets=arguments.target, begins=stages.begins
+        )
+    return found
 
 
 def _as_json(diagnosis: Diagnosis) -> Json:

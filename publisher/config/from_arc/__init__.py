@@ -1,7 +1,7 @@
 """Taking over from ARC: its arc.conf becomes our configuration, and its publishing state decides where we start.
 
 `reader.py` reads the file and resolves its references, `page.py` writes what all targets share,
-`targets.py` the targets; `publishing_state.py` says where a target begins.
+`targets.py` the targets, and where each of them begins.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ from typing import Final
 
 from publisher import __version__
 from publisher.config.from_arc.page import Sheet, VoDefaults, site_of, write_credentials, write_records, write_source
-from publisher.config.from_arc.publishing_state import read_publishing_state
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcConf, ArcValues, ByHand, parse_arc_conf, read_arc_conf
-from publisher.config.from_arc.targets import APEL, SGAS, Draft, Takeover, drafts, refuse, write_targets
+from publisher.config.from_arc.targets import (
+    APEL,
+    SGAS,
+    Draft,
+    Takeover,
+    drafts,
+    read_publishing_state,
+    refuse,
+    write_targets,
+)
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.text import shown
 from publisher.sources.sqlite_reader import copies_directory
@@ -139,19 +147,11 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
     sheet.say(
         0,
         f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
-    )
-    for file in conf.additional:
-        sheet.say(0, f"Also read: {file}")
-    sheet.say(0, "")
-    sheet.say(
-        0,
+        *(f"Also read: {file}" for file in conf.additional),
+        "",
         "To switch over: take the [arex/jura] blocks out of arc.conf (and arc.conf.d) and restart A-REX; nothing is then sent",
-    )
-    sheet.say(
-        0, "twice; then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,"
-    )
-    sheet.say(
-        0, "`publisher publish --dry-run`, and the timer. Both can run for a while with `shadow: true` in each target."
+        "twice; then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,",
+        "`publisher publish --dry-run`, and the timer. Both can run for a while with `shadow: true` in each target.",
     )
     sheet.blank()
 
@@ -165,7 +165,7 @@ def _write_site(values: ArcValues, sheet: Sheet, drafted: list[Draft], site: str
     try:
         return site_of(values, sheet, names, site)
     except ByHand as reason:
-        sheet.leave_open(0, "site", "EXAMPLE-SITE", "see the list at the end")
+        sheet.leave_open(0, "site", "EXAMPLE-SITE")
         sheet.hand(f"site: {reason}")
         sheet.missing.append("site")
         return ""

@@ -60,10 +60,10 @@ class Sheet:
         text = f"{'  ' * indent}{key}: {value}".rstrip()
         self.lines.append(f"{text}  # {comment}" if comment else text)
 
-    def say(self, indent: int, text: str) -> None:
-        self.lines.append(f"{'  ' * indent}# {text}".rstrip())
+    def say(self, indent: int, *texts: str) -> None:
+        self.lines += [f"{'  ' * indent}# {text}".rstrip() for text in texts]
 
-    def leave_open(self, indent: int, key: str, example: str, why: str) -> None:
+    def leave_open(self, indent: int, key: str, example: str, why: str = "see the list at the end") -> None:
         """A key that is not written; a comment is in its place."""
         self.lines.append(f"{'  ' * indent}#{key}: {example}".rstrip() + f"  # {why}")
 
@@ -105,20 +105,17 @@ def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: 
 
 def write_source(values: ArcValues, sheet: Sheet) -> str:
     """Returns the control directory, '' when it stays open."""
-    found = ""
     sheet.lines.append("source:")
     sheet.put(1, "type", "arex")
+    found: list[str] = []
 
     def control_dir() -> None:
-        nonlocal found
-        given = _path(values, "arex", "controldir")
-        sheet.put(1, "control_dir", scalar(given.text), origin_of(given))
-        found = given.text
+        found.append(_write_path(values, sheet, "control_dir", "arex", "controldir").text)
 
     if not sheet.attempt("[arex] controldir", "", control_dir):
-        sheet.leave_open(1, "control_dir", "/var/spool/arc/jobstatus", "see the list at the end")
+        sheet.leave_open(1, "control_dir", "/var/spool/arc/jobstatus")
         sheet.missing.append("source.control_dir")
-    return found
+    return "".join(found)
 
 
 def write_credentials(values: ArcValues, sheet: Sheet) -> None:
@@ -126,16 +123,20 @@ def write_credentials(values: ArcValues, sheet: Sheet) -> None:
     for key, option, example, write in (
         ("certificate", "x509_host_cert", "/etc/grid-security/hostcert.pem", _write_certificate),
         ("key", "x509_host_key", _HANDED_KEY, _write_key),
+        ("ca", "x509_cert_dir", "/etc/grid-security/certificates", _write_ca),
     ):
         if not sheet.attempt(f"[{JURA}] {option}", "", partial(write, values, sheet)):
-            sheet.leave_open(1, key, example, "see the list at the end")
-    if not sheet.attempt(f"[{JURA}] x509_cert_dir", "", partial(_write_ca, values, sheet)):
-        sheet.leave_open(1, "ca", "/etc/grid-security/certificates", "see the list at the end")
+            sheet.leave_open(1, key, example)
+
+
+def _write_path(values: ArcValues, sheet: Sheet, key: str, block: str, option: str) -> ArcValue:
+    given = _path(values, block, option)
+    sheet.put(1, key, scalar(given.text), origin_of(given))
+    return given
 
 
 def _write_certificate(values: ArcValues, sheet: Sheet) -> None:
-    given = _path(values, JURA, "x509_host_cert")
-    sheet.put(1, "certificate", scalar(given.text), origin_of(given))
+    _write_path(values, sheet, "certificate", JURA, "x509_host_cert")
 
 
 def _write_key(values: ArcValues, sheet: Sheet) -> None:
@@ -160,8 +161,7 @@ def _write_ca(values: ArcValues, sheet: Sheet) -> None:
     directory = values.first(JURA, "x509_cert_dir")
     if directory is not None and not directory.text:
         raise ByHand("is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs")
-    given = _path(values, JURA, "x509_cert_dir")
-    sheet.put(1, "ca", scalar(given.text), origin_of(given))
+    _write_path(values, sheet, "ca", JURA, "x509_cert_dir")
     if policy.text == "any":
         sheet.hand(
             "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one set: "
@@ -176,9 +176,10 @@ def write_records(values: ArcValues, sheet: Sheet) -> None:
     sheet.say(1, "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.")
     sheet.put(1, "key_style", "jura")
     sheet.say(
-        1, "StartTime: jura-ng published the submission (`start_time: submission` does so too). It is in no key of a"
+        1,
+        "StartTime: jura-ng published the submission (`start_time: submission` does so too). It is in no key of a",
+        "receiver, so the true start of the run can be published from now on without counting anything twice.",
     )
-    sheet.say(1, "receiver, so the true start of the run can be published from now on without counting anything twice.")
     sheet.put(1, "start_time", "run")
     _write_benchmarks(values, sheet)
     groups: list[ArcValue] = []
@@ -193,9 +194,8 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
     for block in (*values.conf.under(_QUEUE), *((lrms,) if lrms else ())):
         sheet.attempt(f"[{shown(block.name)}] benchmark", block.place, partial(_add_benchmark, values, block, rules))
     if not rules:
-        sheet.leave_open(
-            1, "benchmark", "{type: HEPscore23, value: 11.5}", "arc.conf has none, see the list at the end"
-        )
+        example = "{type: HEPscore23, value: 11.5}"
+        sheet.leave_open(1, "benchmark", example, "arc.conf has none, see the list at the end")
         sheet.hand(
             "no benchmark in [lrms] or [queue:...]: A-REX writes HEPSPEC 1.0 into its jobs, which then count for next to "
             "nothing; set one there, for the jobs to come, and here, for those without"
@@ -204,9 +204,7 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
     sheet.say(
         1,
         "For jobs that carry none; A-REX writes these values into its jobs itself. The first rule that matches counts.",
-    )
-    sheet.say(
-        1, "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng sent them."
+        "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng sent them.",
     )
     sheet.lines.append("  benchmark:")
     sheet.lines += rules

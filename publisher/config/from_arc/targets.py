@@ -2,24 +2,47 @@
 
 A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong place or under the wrong
 site's name by a guess.
+
+ARC keeps one row a target in `publishing.db`: the latest end time of what it published (LastEndTime) and when it last did
+(LastReport). It takes the jobs with EndTime > LastEndTime, and stores the latest end it saw. So of the jobs up to LastEndTime
+
+- those are published that were in the accounting database, complete, when their run came;
+- those are lost that were written there later: jobs of the very same second, and late rows
+  (see `pipeline/takeover/jura.py`).
+
+Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
+because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by
+record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are counted as jura-ng sent them. A second
+later would lose what that second lost.
+
+Summary formats start with the first of the month of LastEndTime: a month is always sent whole, replaces the row of the same
+key, and so fixes what was lost of that month. Earlier months are as jura-ng left them; it sent the month before again each
+time.
+
+A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was published, and when that was can be
+read off LastReport only, which is local time written as UTC: a day before it is early enough in every zone.
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from publisher.config.from_arc.page import Sheet, VoDefaults, flow, origin_of, scalar
-from publisher.config.from_arc.publishing_state import ArcProgress, TakeoverStart, begin
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcValue, ArcValues, ByHand
 from publisher.config.schema import https_problem
 from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch
 from publisher.model.text import shown
-from publisher.model.time import iso
+from publisher.model.time import iso, month_of
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 from publisher.transports import JURA_TRANSPORTS
 
 APEL: Final = f"{JURA}/apel:"
@@ -32,6 +55,35 @@ _LONGEST_S: Final = 366 * 86_400
 _PROCESS_S: Final = 3600  # A-REX starts its publisher no more often
 _APEL_S: Final = 86_000  # ARC's urdelivery_frequency for APEL
 _DEFAULT_S: Final = {True: 86_400, False: 3600}  # ours, for summaries and for jobs
+_QUESTION: Final = "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
+_BEYOND_ZONES: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArcProgress:
+    """A target's row. None where it is not a time after 1970 (ARC takes 0 for never)."""
+
+    last_end: Epoch | None
+    last_report: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeoverStart:
+    """The `start` of a target, None for the default, and why. `trouble` needs a hand.
+
+    `last_end` is where ARC stopped, None where that is not known or lies in the future.
+    """
+
+    at: datetime | None
+    why: str
+    last_end: Epoch | None = None
+    trouble: str = ""
+
+    def text(self, *, summary: bool) -> str:
+        """As the configuration has it."""
+        if self.at is None:
+            return "month"
+        return str(month_of(self.at)) if summary else iso(self.at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,16 +162,12 @@ def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> It
                 "keep one of them"
             )
             break
-    replaced = _replaced(draft, same_destination) if draft.summary else None
-    if replaced is not None:
+    replaced = next((one for one in same_destination if _share_vos(one, draft)), None)
+    if draft.summary and replaced is not None:
         yield (
             f"its totals would replace some of those that target {replaced.name} sends to the same topic; make them one, "
             "with the vos of both"
         )
-
-
-def _replaced(draft: Draft, same_destination: Sequence[Draft]) -> Draft | None:
-    return next((one for one in same_destination if _share_vos(one, draft)), None)
 
 
 def _share_vos(one: Draft, other: Draft) -> bool:
@@ -207,7 +255,7 @@ def _must(draft: Draft, key: str, question: Callable[[], None]) -> None:
         question()
     except ByHand as reason:
         draft.obstacles.append(f"{key} {reason}")
-        draft.lines.leave_open(2, key, "", "see the list at the end")
+        draft.lines.leave_open(2, key, "")
 
 
 def _may(draft: Draft, key: str, question: Callable[[], None]) -> None:
@@ -221,11 +269,13 @@ def _needed(draft: Draft, values: ArcValues, key: str) -> ArcValue:
     return given
 
 
+def _find_site(draft: Draft, values: ArcValues) -> None:
+    draft.gocdb_name = _needed(draft, values, "gocdb_name")
+
+
 def _write_ams_url(draft: Draft, values: ArcValues) -> None:
     """Host and port. The path was never used: jura-ng made its own, of project and topic."""
-    given = _needed(draft, values, "targeturl")
-    _check_url(given.text)
-    parts = urlsplit(given.text)
+    given, parts = _target_url(draft, values)
     url = f"https://{parts.netloc}"
     draft.lines.put(2, "url", scalar(url), origin_of(given))
     draft.destination = (url.lower().removesuffix(":443"),)
@@ -233,15 +283,15 @@ def _write_ams_url(draft: Draft, values: ArcValues) -> None:
 
 def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
     """As it is: ours too takes the service or the insert URL below it, and adds /ur."""
-    given = _needed(draft, values, "targeturl")
-    _check_url(given.text)
-    parts = urlsplit(given.text)
+    given, parts = _target_url(draft, values)
     draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), origin_of(given))
     if not parts.path.strip("/"):
         draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.place)
 
 
-def _check_url(url: str) -> None:
+def _target_url(draft: Draft, values: ArcValues) -> tuple[ArcValue, SplitResult]:
+    given = _needed(draft, values, "targeturl")
+    url = given.text
     if "?" in url or "#" in url:
         raise ByHand("has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]")
     problem = https_problem(url)  # it quotes no address with a password in it
@@ -249,6 +299,7 @@ def _check_url(url: str) -> None:
         raise ByHand(f"cannot be used: it {problem}" if "@" in url else f"cannot be used: {problem}")
     if not url.isascii() or any(letter in url for letter in "\\\"'<>^`{|}"):
         raise ByHand("is not an address")
+    return given, urlsplit(url)
 
 
 def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> None:
@@ -270,10 +321,6 @@ def _write_format(draft: Draft, values: ArcValues) -> None:
     draft.format = JURA_APEL_FORMATS[text]
     comment = f"{origin_of(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
     draft.lines.put(2, "format", draft.format, comment)
-
-
-def _find_site(draft: Draft, values: ArcValues) -> None:
-    draft.gocdb_name = _needed(draft, values, "gocdb_name")
 
 
 def _write_vos(draft: Draft, values: ArcValues, vo_defaults: VoDefaults) -> None:
@@ -379,3 +426,72 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     if draft.begin.last_end is not None:
         until = iso(datetime.fromtimestamp(draft.begin.last_end, UTC))
         lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")
+
+
+def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
+    """ARC's publishing state by the name of the target's block, such as `arex/jura/apel:egi`. Raises: SourceError."""
+    copies = CopyDirectory(copies_below)
+    try:
+        file = ReadOnlyFile(str(path), copies)
+        try:
+            rows = file.ask(lambda connection: _rows(connection, path))
+        finally:
+            file.close()
+    finally:
+        copies.close()
+    return {
+        ":".join(part.strip() for part in str(target).split(":", 1)): ArcProgress(
+            last_end=_moment(last_end), last_report=_moment(last_report)
+        )
+        for target, last_end, last_report in rows
+    }
+
+
+def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> TakeoverStart:
+    """Where publishing continues."""
+    if stopped is None or stopped.last_end is None:
+        return TakeoverStart(at=None, why="ARC never published to this target: publishing.db has no end time for it")
+    last = _time(stopped.last_end)
+    if last is not None and last <= now:
+        why = "the last end time in publishing.db"
+        why = f"the month of {iso(last)}, {why}" if summary else f"{why}; the jobs of that second are sent again"
+        return TakeoverStart(at=_rounded(last, summary), why=why, last_end=stopped.last_end)
+    report = None if stopped.last_report is None else _time(stopped.last_report)
+    last_text = "beyond the calendar" if last is None else iso(last)
+    trouble = (
+        f"publishing.db has its last end time in the future ({last_text}), from a job with a wrong clock; "
+        "ARC published nothing since"
+    )
+    if report is None or report > now + _BEYOND_ZONES:
+        return TakeoverStart(
+            at=None, why="", trouble=f"{trouble}, and does not say since when; set start by what the receiver has"
+        )
+    return TakeoverStart(
+        at=_rounded(report - _BEYOND_ZONES, summary),
+        why="a day before ARC's last report",
+        trouble=f"{trouble}; check start against what the receiver has",
+    )
+
+
+def _rounded(moment: datetime, summary: bool) -> datetime:
+    """Summaries begin with a whole month."""
+    return month_of(moment).start if summary else moment
+
+
+def _rows(connection: sqlite3.Connection, path: Path) -> list[tuple[object, object, object]]:
+    (known,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'AccountingTargets'").fetchone()
+    if not known:
+        raise SourceError(f"{path}: holds no table AccountingTargets: this is not ARC's publishing.db")
+    connection.text_factory = lambda stored: stored.decode("utf-8", "backslashreplace")
+    return connection.execute(_QUESTION).fetchall()
+
+
+def _moment(stored: object) -> Epoch | None:
+    return Epoch(stored) if isinstance(stored, int) and stored > 0 else None
+
+
+def _time(moment: Epoch) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(moment, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
