@@ -6,7 +6,9 @@ made, because sites have none.
 """
 
 import sqlite3
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 Schema = Literal[1, 2]
@@ -83,6 +85,13 @@ def aar_columns(schema: Schema) -> tuple[str, ...]:
     return tuple(column for column in _AAR_V2 if schema == 2 or column not in V2_ONLY)
 
 
+def columns_of(table: str, schema: Schema) -> dict[str, str]:
+    """Name and type of the columns of AAR or a side table, RecordID left out."""
+    if table == "AAR":
+        return {name: "TEXT" if name in _AAR_TEXT else "INTEGER" for name in aar_columns(schema)[1:]}
+    return dict(SIDE_TABLES[table])
+
+
 def name_tables(schema: Schema) -> dict[str, str]:
     """Columns of AAR that point into a name table, with that table."""
     return {column: table for column, table in NAME_TABLES.items() if schema == 2 or column not in V2_ONLY}
@@ -137,16 +146,24 @@ def create(path: Path, *, schema: Schema = 2, journal: Journal = "wal", optimize
     """
     if path.exists():
         raise FileExistsError(f"{path} exists; name another file or remove it first")
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute(f"PRAGMA journal_mode = {journal}")
-        connection.execute("BEGIN")
-        create_tables(connection, schema)
-        create_indexes(connection, schema, optimized=optimized)
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
+    path.write_bytes(_empty(schema, journal, optimized))
+
+
+@cache
+def _empty(schema: Schema, journal: Journal, optimized: bool) -> bytes:
+    """The file, made once for the thousands that tests need."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute(f"PRAGMA journal_mode = {journal}")
+            connection.execute("BEGIN")
+            create_tables(connection, schema)
+            create_indexes(connection, schema, optimized=optimized)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        return path.read_bytes()
 
 
 def schema_of(connection: sqlite3.Connection) -> Schema:

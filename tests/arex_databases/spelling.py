@@ -45,7 +45,7 @@ class Spelling:
 
     def local_time(self, epoch: int) -> str:
         """Wall clock of the CE without a zone; the autumn hour is ambiguous."""
-        return datetime.fromtimestamp(epoch, self.zone).strftime("%Y-%m-%d %H:%M:%S")
+        return str(datetime.fromtimestamp(epoch, self.zone))[:19]
 
     def usage(self, job: SampleJob) -> Row:
         """The columns of AAR that are known at the end, the name tables' apart."""
@@ -63,6 +63,16 @@ class Spelling:
             "UsedScratch": self.number(job.scratch_bytes),
             "StageInVolume": self.number(job.stage_in_bytes),
             "StageOutVolume": self.number(job.stage_out_bytes),
+        }
+
+    def side_rows(self, job: SampleJob) -> dict[str, list[Row]]:
+        """All rows of a finished job but AAR's, by table."""
+        return {
+            "AuthTokenAttributes": self.token_attributes(job),
+            "JobEvents": [self.event(event) for event in sorted(job.events, key=lambda event: event.key != "ACCEPTED")],
+            "RunTimeEnvironments": self.rtes(job),
+            "DataTransfers": self.transfers(job),
+            "JobExtraInfo": self.extra_info(job),
         }
 
     def token_attributes(self, job: SampleJob) -> list[Row]:

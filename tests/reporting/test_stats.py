@@ -50,19 +50,50 @@ RUNNING = [replace(job, status="in-progress") for job in generate(2, 5, START, E
 SECOND = JOBS[50].end_time
 
 
-@pytest.fixture
-def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+def site_in(folder: Path, pki: PKI) -> ConfiguredSite:
     """Small pages, so that each count crosses many of them. No key is there: none is needed."""
-    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car"}}
-    made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    spool = {"files": {"type": "spool", "path": str(folder / "out"), "format": "car"}}
+    made = ConfiguredSite(folder, pki, pki.host(), spool)
     made.config["source"]["page_rows"] = 7
     made.config["credentials"] |= {"certificate": "/nonexistent", "key": "/nonexistent"}
     return made
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+    return site_in(tmp_path, pki)
+
+
+@pytest.fixture(params=BOTH, scope="module")
 def schema(request: pytest.FixtureRequest) -> Schema:
     return 1 if request.param == 1 else 2
+
+
+@pytest.fixture(scope="module")
+def full_site(schema: Schema, pki: PKI, tmp_path_factory: pytest.TempPathFactory) -> ConfiguredSite:
+    """A site with all the jobs, for questions that write nothing."""
+    site = site_in(tmp_path_factory.mktemp("full"), pki)
+    write(site, JOBS, RUNNING, schema)
+    return site
+
+
+@pytest.fixture(scope="module")
+def hostile_site(schema: Schema, pki: PKI, tmp_path_factory: pytest.TempPathFactory) -> ConfiguredSite:
+    """A site whose rows are all odd."""
+    site = site_in(tmp_path_factory.mktemp("hostile"), pki)
+    write(site, hostile(1), schema=schema)
+    return site
+
+
+@pytest.fixture(scope="module")
+def mixed_site(schema: Schema, pki: PKI, tmp_path_factory: pytest.TempPathFactory) -> ConfiguredSite:
+    """Odd rows on every page, fractions on one, and jobs that stand in two databases."""
+    site = site_in(tmp_path_factory.mktemp("mixed"), pki)
+    write(site, [*JOBS[:60], *hostile(1)[::4], *JOBS[60:]], RUNNING, schema)
+    write(site, JOBS[150:170], [RUNNING[0], JOBS[171]], 2 if schema == 1 else 1)
+    with closing(sqlite3.connect(site.database(schema))) as arex, arex:
+        arex.execute("UPDATE AAR SET UsedWalltime = 7.5, StageInVolume = NULL WHERE RecordID = 190")
+    return site
 
 
 def write(
@@ -110,8 +141,7 @@ def told(run: Run) -> dict[str, Any]:
 # Numbers
 
 
-def test_every_output_tells_the_sums_of_the_jobs(site: ConfiguredSite, schema: Schema) -> None:
-    write(site, JOBS, RUNNING, schema)
+def test_every_output_tells_the_sums_of_the_jobs(full_site: ConfiguredSite) -> None:
     expected = totals(JOBS, RUNNING)
     users, vos = {job.user for job in JOBS + RUNNING}, {job.vo for job in JOBS + RUNNING} - {""}
     # The sample holds what it is meant to try: sizes over 2 GiB, users without a VO, names that A-REX escapes.
@@ -127,9 +157,9 @@ def test_every_output_tells_the_sums_of_the_jobs(site: ConfiguredSite, schema: S
         "users": sorted(users),
         "wlcgvos": sorted(vos),
     }.items():
-        assert stats(site, "-o", output).out.splitlines() == [str(line) for line in lines], output
-    assert sorted(stats(site, "--output", "jobids").out.split()) == sorted(job.job_id for job in JOBS + RUNNING)
-    assert stats(site, "-o", "json").json == {
+        assert stats(full_site, "-o", output).out.splitlines() == [str(line) for line in lines], output
+    assert sorted(stats(full_site, "--output", "jobids").out.split()) == sorted(job.job_id for job in JOBS + RUNNING)
+    assert stats(full_site, "-o", "json").json == {
         "count": expected["jobs"],
         "walltime": expected["wall_s"],
         "cpuusertime": expected["cpu_user_s"],
@@ -142,7 +172,7 @@ def test_every_output_tells_the_sums_of_the_jobs(site: ConfiguredSite, schema: S
         "users": sorted(users),
         "wlcgvos": sorted(vos),
     }
-    ours = stats(site, "--json")
+    ours = stats(full_site, "--json")
     assert told(ours) == expected
     assert (ours.json["users"], ours.json["vos"], ours.json["groups"]) == (sorted(users), sorted(vos), [])
     assert {one["state"]: one["jobs"] for one in ours.json["states"]} == {
@@ -152,10 +182,9 @@ def test_every_output_tells_the_sums_of_the_jobs(site: ConfiguredSite, schema: S
     }
 
 
-def test_brief_tells_people_the_same_with_units(site: ConfiguredSite, schema: Schema) -> None:
-    write(site, JOBS, RUNNING, schema)
+def test_brief_tells_people_the_same_with_units(full_site: ConfiguredSite) -> None:
     expected = totals(JOBS, RUNNING)
-    out = stats(site).out
+    out = stats(full_site).out
     for text in (
         "jobs             205: completed",
         f"{expected['wall_s']:,} s (",
@@ -328,20 +357,20 @@ FILTERS: dict[str, tuple[tuple[str, ...], Keep]] = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_takes_the_jobs_that_it_says(site: ConfiguredSite, schema: Schema, name: str) -> None:
+def test_a_filter_takes_the_jobs_that_it_says(full_site: ConfiguredSite, name: str) -> None:
     words, keep = FILTERS[name]
-    write(site, JOBS, RUNNING, schema)
     finished, running = [job for job in JOBS if keep(job)], [job for job in RUNNING if keep(job)]
     assert 0 < len(finished) + len(running) < 205
-    assert told(stats(site, "--json", *words)) == totals(finished, running)
-    assert sorted(stats(site, "-o", "jobids", *words).out.split()) == sorted(job.job_id for job in finished + running)
+    assert told(stats(full_site, "--json", *words)) == totals(finished, running)
+    assert sorted(stats(full_site, "-o", "jobids", *words).out.split()) == sorted(
+        job.job_id for job in finished + running
+    )
 
 
-def test_a_transfer_s_url_is_a_filter(site: ConfiguredSite, schema: Schema) -> None:
-    write(site, JOBS, RUNNING, schema)
+def test_a_transfer_s_url_is_a_filter(full_site: ConfiguredSite) -> None:
     job = next(job for job in JOBS if job.transfers)
     url = next(each.url for each in job.transfers if each.kind is TransferKind.UPLOAD)
-    assert stats(site, "-o", "jobids", "--filter-extra", "dtrurl", url).out.split() == [job.job_id]
+    assert stats(full_site, "-o", "jobids", "--filter-extra", "dtrurl", url).out.split() == [job.job_id]
 
 
 def test_nothing_is_taken_for_sql_or_a_pattern(site: ConfiguredSite) -> None:
@@ -456,26 +485,22 @@ def test_a_job_that_finished_twice_counts_once_with_its_newest_values(site: Conf
 
 
 @pytest.mark.parametrize("words", [(), ("-b", "1970-01"), ("-s", "1970-01")])
-def test_hostile_rows_are_counted_and_nothing_breaks(
-    site: ConfiguredSite, schema: Schema, words: tuple[str, ...]
-) -> None:
-    cases = hostile(1)
-    write(site, cases, schema=schema)
-    run = stats(site, "--json", *words)
+def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSite, words: tuple[str, ...]) -> None:
+    run = stats(hostile_site, "--json", *words)
     assert "Traceback" not in run.err
     if not words:
-        assert run.json["jobs"] == len(cases) == len(stats(site, "-o", "jobids").out.splitlines())
+        assert run.json["jobs"] == len(hostile(1)) == len(stats(hostile_site, "-o", "jobids").out.splitlines())
         assert run.json["unreadable"] > 10
-        assert "not a number, or negative" in stats(site).out
-    assert "\x1b" not in stats(site, *words).out
+        assert "not a number, or negative" in stats(hostile_site).out
+    assert "\x1b" not in stats(hostile_site, *words).out
     for output in ("users", "wlcgvos", "jobids", "json"):
-        stats(site, "-o", output)
+        stats(hostile_site, "-o", output)
     for by in GROUPS:
-        rows = list(csv.reader(io.StringIO(stats(site, "--csv", "--by", by, *words).out)))
+        rows = list(csv.reader(io.StringIO(stats(hostile_site, "--csv", "--by", by, *words).out)))
         assert {len(row) for row in rows} == {11}
         assert sum(int(row[1]) for row in rows[1:]) == run.json["jobs"]
     for key in ("vomsfqan", "rte", "dtrurl", "jobname", "benchmark"):
-        stats(site, "-o", "jobcount", "--filter-extra", key, "x", *words)
+        stats(hostile_site, "-o", "jobcount", "--filter-extra", key, "x", *words)
 
 
 WANTED: Final = {
@@ -495,28 +520,21 @@ WANTED: Final = {
 
 
 @pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(
-    site: ConfiguredSite, schema: Schema, wanted: JobFilter
-) -> None:
-    """With odd rows on every page, fractions on one, and jobs that stand in two databases."""
-    write(site, [*JOBS[:60], *hostile(1)[::4], *JOBS[60:]], RUNNING, schema)
-    write(site, JOBS[150:170], [RUNNING[0], JOBS[171]], 2 if schema == 1 else 1)
-    with closing(sqlite3.connect(site.database(schema))) as arex, arex:
-        arex.execute("UPDATE AAR SET UsedWalltime = 7.5, StageInVolume = NULL WHERE RecordID = 190")
-    grouped = 0
-    for by in (None, *GROUPS):
-        one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
-        accounts = create(Options(control_dir=site.control, page_rows=1), {})
-        try:
-            for counted in accounts.counted(wanted):
-                one_by_one.add((job, totals_of(job)) for job in counted.jobs)
+def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(mixed_site: ConfiguredSite, wanted: JobFilter) -> None:
+    accounts = create(Options(control_dir=mixed_site.control, page_rows=1), {})
+    try:
+        jobs = [(job, totals_of(job)) for counted in accounts.counted(wanted) for job in counted.jobs]
+        grouped = 0
+        for by in (None, *GROUPS):
+            one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
+            one_by_one.add(jobs)
             for page in accounts.summed(wanted, by):
                 summed.add(page.groups)
                 grouped += sum(one.jobs for _, one in page.groups if one.jobs > 1)
-        finally:
-            accounts.close()
-        assert summed == one_by_one, by
-        assert one_by_one.totals.jobs > 1
+            assert summed == one_by_one, by
+            assert one_by_one.totals.jobs > 1
+    finally:
+        accounts.close()
     assert grouped > 1 or wanted.extras, "nothing was in groups"
 
 
@@ -634,19 +652,18 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
 # Words for the shell
 
 
-def test_complete_offers_what_begins_like_this(site: ConfiguredSite, schema: Schema) -> None:
-    write(site, JOBS, RUNNING, schema)
+def test_complete_offers_what_begins_like_this(full_site: ConfiguredSite) -> None:
     ids = sorted(job.job_id for job in [*JOBS, *RUNNING])
     for beginning in ("", ids[0][:1], ids[7], "nothing begins like this"):
-        offered = site.run("complete", "jobs", beginning)
+        offered = full_site.run("complete", "jobs", beginning)
         assert offered.status == 0, offered.err
         assert offered.out.splitlines() == [one for one in ids if one.startswith(beginning)][:200]
     queues = sorted({job.queue for job in [*JOBS, *RUNNING]})
-    assert site.run("complete", "queues").out.splitlines() == queues
-    assert site.run("complete", "queues", queues[0][:2]).out.splitlines() == [
+    assert full_site.run("complete", "queues").out.splitlines() == queues
+    assert full_site.run("complete", "queues", queues[0][:2]).out.splitlines() == [
         queue for queue in queues if queue.startswith(queues[0][:2])
     ]
-    assert site.run("complete", "targets", "f").out == "files\n"
+    assert full_site.run("complete", "targets", "f").out == "files\n"
 
 
 def test_complete_takes_no_kind_that_it_does_not_know(site: ConfiguredSite) -> None:
