@@ -95,6 +95,26 @@ class JobFilter:
     interfaces: frozenset[str] = frozenset()
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def takes(self, job: CountedJob) -> bool:
+        """Whether a job is wanted, but for its extra attributes: a `CountedJob` has none."""
+        within = _is_within(self.ended, job.ended_at) and _is_within(self.submitted, job.submitted_at)
+        return within and self.takes_names(job)
+
+    def takes_names(self, job: CountedJob) -> bool:
+        return (
+            (not self.vos or job.vo in self.vos)
+            and (not self.users or job.user in self.users)
+            and (not self.states or job.status in self.states)
+            and (not self.queues or job.queue in self.queues)
+            and (not self.interfaces or job.interface in self.interfaces)
+        )
+
+
+def _is_within(window: Window, moment: Epoch | None) -> bool:
+    if window.start is None and window.end is None:
+        return True
+    return moment is not None and moment in window
+
 
 class CountedJob(NamedTuple):
     """What statistics need of a job, finished or not. Made for every row, so a tuple.

@@ -18,6 +18,7 @@ import pytest
 from publisher.cli.progress import CountingReport
 from publisher.model.job import Epoch
 from publisher.model.time import Window
+from publisher.sources.arex import job_details
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import LISTED
 from publisher.sources.arex.source import Options
@@ -633,7 +634,7 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         count.BY_END[schema]: (window, "AAR_EndTime_IDX"),
         count.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
         count.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
-        count.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
+        job_details.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
         count.standing_among(2): ([b"x", b"y"], "JobID=?"),
     }
     for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pytest
 
 from publisher.sources import arex, sqlite_reader
-from publisher.sources.arex import queries, write_order
-from publisher.sources.arex.counting import count, sums
+from publisher.sources.arex import job_details, queries, write_order
+from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
 from tests.arex_databases import bulk
@@ -43,10 +43,10 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.finished_among": [(2,)],
     "count.standing_among": [(2,)],
-    "sums.sums": [(page, by, alone) for page in PAGES for by in sums.BY for alone in (False, True)],
-    "sums.odd": [(page, alone) for page in PAGES for alone in (False, True)],
-    "sums.ids": [(page,) for page in PAGES],
-    "sums.last": [(page,) for page in PAGES],
+    "count.sums": [(page, by, alone) for page in PAGES for by in count.BY for alone in (False, True)],
+    "count.odd": [(page, alone) for page in PAGES for alone in (False, True)],
+    "count.ids": [(page,) for page in PAGES],
+    "count.last": [(page,) for page in PAGES],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -55,7 +55,7 @@ WHOLE: Final = {
     queries.FINISHED_ROWS: {"AAR"},  # SQLite counts the entries of the smallest index page by page, for metrics
     # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
     count.BY_SUBMISSION[IMPORTED]: {"AAR"},
-    **{question: {question.split()[-1]} for question in count.NAMES.values()},  # names, for suggestions
+    **{question: {question.split()[-1]} for question in job_details.NAMES.values()},  # names, for suggestions
 }
 SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)"}  # or one page
 # What hardly tells one row from another: SQLite must not go by it.
@@ -63,7 +63,7 @@ COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(Tra
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
-    *(sums.sums(page, by, alone) for page in PAGES for by in sums.BY for alone in (False, True)),
+    *(count.sums(page, by, alone) for page in PAGES for by in count.BY for alone in (False, True)),
     *WHOLE,
 }
 
@@ -151,7 +151,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
-    for module in (queries, count, sums, write_order):
+    for module in (queries, count, write_order):
         short = module.__name__.rpartition(".")[2]
         for name, made in vars(module).items():
             if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:

@@ -1,4 +1,6 @@
-"""All that stands of one job in an accounting database, read with patience: what cannot be read is named, and the rest told."""
+"""Jobs and names looked up in an accounting database; of one job, all that is there. What cannot be read is named, and the rest
+reported.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any, Final
 from publisher.model.job import Epoch, JobId, RowRef, Transfer
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.count import CountingDatabase
+from publisher.sources.arex.counting.count import CountingDatabase, duration, stored_text
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of, transfer, unsigned, whole
-from publisher.sources.statistics import JobDetails, StoredEvent
+from publisher.sources.statistics import JobDetails, NameKind, StoredEvent
 
 # EndTime is that of a file; the event is written by another hand, a little before or after.
 _EVENT_SLACK_S: Final = 600
@@ -22,11 +24,47 @@ _FQAN: Final = "mainfqan"
 _NEVER: Final = 2**63
 
 
+# Where each kind of name stands: table and column. Few rows each, but for users; read whole for suggestions only.
+NAMES: Final = {
+    "VO": "SELECT Name FROM WLCGVOs",
+    "user": "SELECT Name FROM Users",
+    "state": "SELECT Name FROM Status",
+    "queue": "SELECT Name FROM Queues",
+    "endpoint type": "SELECT Interface FROM Endpoints",
+}
+
+# In the order of the index of JobID, which is UNIQUE.
+IDS_FROM: Final = "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
+OF_LOCAL_ID: Final = "SELECT JobID FROM AAR WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5"
+
+
+def name_texts(database: CountingDatabase, kind: NameKind) -> frozenset[str]:
+    """All names of a kind. Raises: SourceError."""
+    return frozenset(_texts(database, NAMES[kind], {}))
+
+
+def with_local_id(database: CountingDatabase, local_id: str) -> list[str]:
+    """Some of the jobs that have this id in the batch system. Raises: SourceError."""
+    spellings = {"local": stored_text(local_id), "escaped": stored_text(arex_escape(local_id))}
+    return _texts(database, OF_LOCAL_ID, spellings)
+
+
+def ids_from(database: CountingDatabase, first: str, limit: int) -> list[str]:
+    """So many ids of jobs from this one on, in the order of their bytes. Raises: SourceError."""
+    return _texts(database, IDS_FROM, {"first": stored_text(first), "limit": limit})
+
+
+def _texts(database: CountingDatabase, question: str, parameters: Mapping[str, object]) -> list[str]:
+    return database.look(
+        lambda connection, reader: [reader.text(text) for (text,) in connection.execute(question, parameters)]
+    )
+
+
 def read_sheet(database: CountingDatabase, job_id: JobId, clock: LocalTime) -> JobDetails | None:
     """The job as it stands there, in whichever spelling its id is stored; None when it does not. Raises: SourceError."""
 
     def read(connection: sqlite3.Connection, reader: RowReader) -> JobDetails | None:
-        spellings = {"job": _bytes(job_id), "escaped": _bytes(arex_escape(job_id))}
+        spellings = {"job": stored_text(job_id), "escaped": stored_text(arex_escape(job_id))}
         rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
         row = next((row for row in rows if reader.text(row[1]) == job_id), None)
         return None if row is None else _DetailsReader(database.name, connection, reader, clock).sheet(row)
@@ -81,9 +119,9 @@ class _DetailsReader:
             gpu_count=self._number("GPUCount", gpus, positive, zero=True),
             memory_kib=self._number("UsedMemory", memory, unsigned) or None,  # 0: the batch system told nothing
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
-            wall_s=self._number("UsedWalltime", wall, _duration),
-            cpu_user_s=self._number("UsedCPUUserTime", user_s, _duration),
-            cpu_kernel_s=self._number("UsedCPUKernelTime", kernel_s, _duration),
+            wall_s=self._number("UsedWalltime", wall, duration),
+            cpu_user_s=self._number("UsedCPUUserTime", user_s, duration),
+            cpu_kernel_s=self._number("UsedCPUKernelTime", kernel_s, duration),
             scratch_bytes=self._number("UsedScratch", scratch, unsigned),
             stage_in_bytes=self._number("StageInVolume", stage_in, unsigned),
             stage_out_bytes=self._number("StageOutVolume", stage_out, unsigned),
@@ -170,14 +208,5 @@ def _started(events: Sequence[StoredEvent]) -> Epoch | None:
     return starts[-1][0] if starts and len(starts[-1]) == 1 else None
 
 
-def _duration(stored: object) -> int | None:
-    number = whole(stored)
-    return None if number is None or number < 0 else number
-
-
 def _shown(stored: object) -> str:
     return "NULL" if stored is None else repr(stored)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.job import JobId, RowRef
-from publisher.sources.arex.counting import count as sql
-from publisher.sources.arex.counting import sums
-from publisher.sources.arex.counting.count import CountingDatabase, FilteredPage, with_arex_spelling
+from publisher.model.text import arex_unescape
+from publisher.sources.arex.counting.count import BY, CountingDatabase, FilteredPage
 from publisher.sources.arex.database import DatabaseOptions, stored_job_id
-from publisher.sources.arex.job_details import read_sheet
+from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
 from publisher.sources.arex.rows import Row
 from publisher.sources.arex.source import Options, database_paths
 from publisher.sources.arex.values import LocalTime, local_zone
@@ -89,7 +88,7 @@ class ArexAccounts:
 
     def names(self, kind: NameKind) -> frozenset[str]:
         with self._opened() as opened:
-            return frozenset().union(*(database.name_texts(sql.NAMES[kind]) for database in opened))
+            return frozenset().union(*(name_texts(database, kind) for database in opened))
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         with self._opened() as opened:
@@ -106,12 +105,12 @@ class ArexAccounts:
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            known = [JobId(job_id) for database in opened for job_id in database.with_local_id(local_id)]
+            known = [JobId(job_id) for database in opened for job_id in with_local_id(database, local_id)]
         return tuple(dict.fromkeys(known))
 
     def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            near = {job_id for database in opened for job_id in database.ids_from(beginning, limit)}
+            near = {job_id for database in opened for job_id in ids_from(database, beginning, limit)}
         return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
 
     def close(self) -> None:
@@ -130,8 +129,8 @@ class ArexAccounts:
 
 
 def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
-    """Which of `sums.BY` tells the groups apart; None where it would take two of them."""
-    kinds = {by if by in sums.BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
+    """Which of `BY` tells the groups apart; None where it would take two of them."""
+    kinds = {by if by in BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
     kinds.discard("")
     return None if len(kinds) > 1 else next(iter(kinds), "")
 
@@ -163,12 +162,17 @@ def _finished(row: Row, job: CountedJob) -> bool:
 
 
 def _in_both_spellings(wanted: JobFilter) -> JobFilter:
+    """Values as they are, and as they are meant where they were copied from arcctl, which shows A-REX's escapes as they are."""
+
+    def both(values: frozenset[str]) -> frozenset[str]:
+        return values | {arex_unescape(value) for value in values}
+
     return replace(
         wanted,
-        vos=with_arex_spelling(wanted.vos),
-        users=with_arex_spelling(wanted.users),
-        states=with_arex_spelling(wanted.states),
-        queues=with_arex_spelling(wanted.queues),
-        interfaces=with_arex_spelling(wanted.interfaces),
-        extras={attribute: with_arex_spelling(values) for attribute, values in wanted.extras.items()},
+        vos=both(wanted.vos),
+        users=both(wanted.users),
+        states=both(wanted.states),
+        queues=both(wanted.queues),
+        interfaces=both(wanted.interfaces),
+        extras={attribute: both(values) for attribute, values in wanted.extras.items()},
     )
