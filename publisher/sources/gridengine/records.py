@@ -214,41 +214,13 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
         raise BadGridEngineRecord(f"{line.count(':') + 1} columns: two records seem to be on one line")
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
     removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
-    check_range(int(job), int(task), int(slots), failed, status)
-    submitted, started, ended = to_us(unit, submitted, started, ended)
-    cpu_us, kernel_us, ru_wall_us, incomplete = usage(float(cpu), user, kernel, ru_wall, failed)
-    started = sound_start(submitted, started, ended, ru_wall_us)
-    pe_task = anchor[1]
-    if not line.isprintable():
-        queue, host, group, owner, name, account = map(clean, (queue, host, group, owner, name, account))
-        project, department, pe, category, pe_task = map(clean, (project, department, pe, category, pe_task))
-    return GridEngineRecord(
-        int(job),
-        int(task),
-        known(pe_task),
-        known(queue),
-        known(host),
-        owner,
-        group,
-        account,
-        known(project),
-        known(department),
-        known(pe),
-        int(slots),
-        name,
-        known(category),
-        submitted,
-        started,
-        ended,
-        failed,
-        status,
-        deleted_by_person(removed_by),
-        ru_wall_us,
-        cpu_us,
-        kernel_us,
-        kib(maxrss, 1024) or kib(ru_maxrss, 1),
-        kib(float(anchor[2]), 1024),
-        incomplete,
+    return _record(
+        unit,
+        (anchor[1], queue, host, owner, group, account, project, department, pe, name, category, removed_by),
+        (int(job), int(task), int(slots), failed, status),
+        (submitted, started, ended),
+        (float(cpu), user, kernel, ru_wall),
+        (kib(maxrss, 1024) or kib(ru_maxrss, 1), kib(float(anchor[2]), 1024)),
     )
 
 
@@ -298,14 +270,14 @@ def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
             "a line of the reporting file, which holds other records too: name the accounting file"
         )
     try:
-        return _record(entry, unit)
+        return _read_entry(entry, unit)
     except KeyError as error:
         raise BadGridEngineRecord(f"has no {error.args[0]}") from None
     except (TypeError, AttributeError, OverflowError) as error:
         raise BadGridEngineRecord(f"a value is of the wrong kind: {error}") from None
 
 
-def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
+def _read_entry(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
     get = entry.get
     job, task, slots = entry["job_number"], get("task_number", 0), get("slots", 1)
     failed, status = get("failed", 0), get("exit_status", 0)
@@ -315,25 +287,41 @@ def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         and submitted.__class__ is started.__class__ is ended.__class__ is int
     ):
         raise BadGridEngineRecord("a number is not a whole one")
-    check_range(job, task, slots, failed, status)
-    submitted, started, ended = to_us(unit, submitted, started, ended)
     texts: tuple[str, ...] = (
         *(get("pe_taskid", ""), get("qname", ""), get("hostname", ""), entry["owner"], get("group", "")),
         *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
         *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
     )
-    if not "".join(texts).isprintable():  # joining refuses what is not text
-        texts = tuple(clean(text) for text in texts)
-    pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
-
     measures = entry["usage"]
     rusage = measures.get("rusage", _NOTHING).get
     # `usage` up to 9.0.5, `eusage` since
     own = (measures["eusage"] if "eusage" in measures else measures.get("usage", _NOTHING)).get
-    cpu_us, kernel_us, ru_wall_us, incomplete = usage(
-        own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0), failed
+    return _record(
+        unit,
+        texts,
+        (job, task, slots, failed, status),
+        (submitted, started, ended),
+        (own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0)),
+        (kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1), kib(own("maxvmem", 0), 1024)),
     )
-    started = sound_start(submitted, started, ended, ru_wall_us)
+
+
+def _record(
+    unit: StampUnit,
+    texts: tuple[str, ...],
+    numbers: tuple[int, int, int, int, int],
+    times: tuple[int, int, int],
+    seconds: tuple[float, float, float, float],
+    memory_kib: tuple[int, int],
+) -> GridEngineRecord:
+    """Of values as either format has them. Raises: BadRecord, and TypeError for texts that are none."""
+    job, task, slots, failed, status = numbers
+    check_range(*numbers)
+    submitted, started, ended = to_us(unit, *times)
+    if not "".join(texts).isprintable():
+        texts = tuple(map(clean, texts))
+    pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
+    cpu_us, kernel_us, ru_wall_us, incomplete = usage(*seconds, failed)
     return GridEngineRecord(
         job,
         task,
@@ -348,9 +336,9 @@ def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         known(pe),
         slots,
         name,
-        category,
+        known(category),
         submitted,
-        started,
+        sound_start(submitted, started, ended, ru_wall_us),
         ended,
         failed,
         status,
@@ -358,8 +346,7 @@ def _record(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         ru_wall_us,
         cpu_us,
         kernel_us,
-        kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1),
-        kib(own("maxvmem", 0), 1024),
+        *memory_kib,
         incomplete,
     )
 
