@@ -33,8 +33,7 @@ class Benchmark(NamedTuple):
     @property
     def text(self) -> str:
         """The value without trailing zeros: `10.50` and `10.5` are one."""
-        plain = format(self.value, "f")
-        return plain.rstrip("0").rstrip(".") if "." in plain else plain
+        return amount_text(self.value)
 
 
 _JURA_KINDS: Final = frozenset(KINDS.values())

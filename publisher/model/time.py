@@ -30,11 +30,8 @@ class Window:
         return (self.start is None or ended_at >= self.start) and (self.end is None or ended_at < self.end)
 
     def __str__(self) -> str:
-        return f"[{_iso_or_none(self.start) or 'the beginning'}, {_iso_or_none(self.end) or 'open'})"
-
-
-def _iso_or_none(moment: Epoch | None) -> str | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        start = "the beginning" if self.start is None else iso_epoch(self.start)
+        return f"[{start}, {'open' if self.end is None else iso_epoch(self.end)})"
 
 
 # Outside of these a date is a slip of the keyboard; and the last one leaves room for the month after it.
@@ -226,26 +223,16 @@ def _clock(year: int, month: int, day: int, hour: int, minute: int, second: int 
     return Period(start=moment, end=moment)
 
 
-def _of_month(month: Month) -> Period:
-    return Period(start=month.start, end=month.next.start)
-
-
-def _of_day(moment: datetime) -> Period:
-    return _day(moment.year, moment.month, moment.day)
-
-
 _NAMED: Final[Mapping[str, Callable[[datetime], Period]]] = {
-    "today": _of_day,
-    "yesterday": lambda now: _of_day(now - timedelta(days=1)),
-    "this-month": lambda now: _of_month(month_of(now)),
-    "last-month": lambda now: _of_month(month_of(now).previous),
+    "today": lambda now: fixed_period(f"{now:%Y-%m-%d}"),
+    "yesterday": lambda now: fixed_period(f"{now - timedelta(days=1):%Y-%m-%d}"),
+    "this-month": lambda now: fixed_period(str(month_of(now))),
+    "last-month": lambda now: fixed_period(str(month_of(now).previous)),
 }
 
 
 # Durations are kept by whole minutes, those of more than 100 days together: few enough, whatever clocks did.
 _MINUTE_S: Final = 60
-
-
 _LONGEST_MIN: Final = 144_000
 
 

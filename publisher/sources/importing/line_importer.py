@@ -150,20 +150,23 @@ class _Reading(Generic[Record]):
 
     def _rotated(self, path: Path) -> None:
         """Finish what stood under this name the last time; what is in trouble is looked for again the next time."""
-        run = self._run
-        before = run.cursors.left_behind(path)
+        before = self._run.cursors.left_behind(path)
         if not before:
             return
         with opened(path) as file:
             gone = [cursor for cursor in before if not file.fits(cursor.mark)]
         # So few bytes may be those with which the batch system begins every file.
         unsure = [cursor for cursor in before if cursor.mark.consumed < MARK_BYTES]
-        if not (gone or unsure):
-            return
-        troubles = len(run.report.troubles)
-        for sibling in rotated_siblings(path, min(cursor.modified for cursor in (*gone, *unsure))):
-            run.read(sibling, self._content)
-        if len(run.report.troubles) == troubles:
+        if gone or unsure:
+            self._siblings(path, gone, min(cursor.modified for cursor in (*gone, *unsure)))
+
+    def _siblings(self, path: Path, gone: Sequence[FileCursor], since: float) -> None:
+        """What rotation made of a file whose contents are no longer under its name."""
+        troubles = self._run.report.troubles
+        before = len(troubles)
+        for sibling in rotated_siblings(path, since):
+            self._run.read(sibling, self._content)
+        if len(troubles) == before:
             self._missing.extend((path, cursor) for cursor in gone)
 
     def _content(self, file: LogFile) -> None:

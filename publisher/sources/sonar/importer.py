@@ -242,15 +242,12 @@ class _Import:
         """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
         run = self._run
         there = {_day_and_name(each) for each in self._seen}
-        gone: list[Path] = []
-        for cursor in run.cursors.all():
-            path = Path(cursor.path)
-            if path in self._seen or not any(tree in path.parents for tree in trees) or path.exists():
-                continue
+        paths = [(cursor, Path(cursor.path)) for cursor in run.cursors.all()]
+        lost = [(cursor, path) for cursor, path in paths if path not in self._seen and _is_gone(path, trees)]
+        for cursor, path in lost:
             with run.accounting.transaction():
                 run.cursors.forget_path(cursor, path)
-            if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S:
-                gone.append(path)
+        gone = [path for _, path in lost if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S]
         if gone:
             more = ", ..." if len(gone) > _SHOWN_FILES else ""
             run.report.notes.append(
@@ -363,6 +360,10 @@ class _Import:
 
 def _listed(files: Sequence[Path]) -> str:
     return ", ".join(map(str, files[:_SHOWN_FILES]))
+
+
+def _is_gone(path: Path, trees: Sequence[Path]) -> bool:
+    return any(tree in path.parents for tree in trees) and not path.exists()
 
 
 def _day_and_name(path: Path) -> tuple[str, ...]:

@@ -462,11 +462,10 @@ def _having(
     values: frozenset[str],
 ) -> set[int]:
     """RecordIDs of the rows of which an attribute has one of the values."""
-    found: set[int] = set()
-    if attribute == "vomsfqan":  # schema 1 keeps the main one under a key of its own, schema 2 in AAR too
-        found.update(row[0] for row in rows if names.fqans.get(row[7]) in values - {""})
-    if attribute == "benchmark":  # schema 2 in AAR
-        found.update(row[0] for row in rows if names.benchmarks.get(row[10]) in values - {""})
+    # Schema 2 keeps these in AAR too.
+    in_row = {"vomsfqan": (names.fqans, 7), "benchmark": (names.benchmarks, 10)}
+    known, place = in_row.get(attribute, ({}, 0))
+    found = {row[0] for row in rows if known.get(row[place]) in values - {""}}
     listed = json.dumps([row[0] for row in rows])
     for question, key in _questions(attribute):
         side = connection.execute(question, {"rows": listed, "key": key})
