@@ -6,7 +6,7 @@ Names are those of APEL's messages, and of usage records where APEL has none. Va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,7 +18,7 @@ from publisher.formats.rules import WARNINGS
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.identity import IdentityMode
-from publisher.model.job import JobId, JobRecord, RowRef, SideTable, SkippedJob
+from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.message import REMOVED
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
 from publisher.model.target import Target
@@ -72,80 +72,72 @@ class ExplainedValue:
 def explained(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool) -> list[ExplainedValue]:
     """Every value of a record for a receiver, a job's or (`summary`) of its group."""
     origins = {origin.name: origin for origin in _origins(policy, job, receiver, summary=summary)}
-    values = receiver.values(job, summary)
     return [
         ExplainedValue(name=name, value=value, rule=origins[name].rule, source=origins[name].source)
-        for name, value in values
+        for name, value in receiver.values(job, summary)
     ]
 
 
 def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool) -> Iterator[ValueOrigin]:
     """Later ones win."""
-    yield from (ValueOrigin(name=name, rule=_AS_IT_IS, source=source) for name, source in _PLAIN.items())
+    yield from (ValueOrigin(name, _AS_IT_IS, source) for name, source in _PLAIN.items())
     yield from job.who.origins
     yield from job.where.origins
     yield from _personal(policy, job, receiver)
     yield policy.start_origin(job.job)
-    yield ValueOrigin(name="EndTime", rule=_AS_IT_IS, source="ended_at")
-    yield ValueOrigin(
-        name="RecordId", rule="ur-, the endpoint's host (or MachineName), the job's id", source="endpoint, job_id"
-    )
+    yield ValueOrigin("EndTime", _AS_IT_IS, "ended_at")
+    yield ValueOrigin("RecordId", "ur-, the endpoint's host (or MachineName), the job's id", "endpoint, job_id")
     yield _local_id(policy, job)
     yield _fqan(job)
     yield _service_level(job)
-    yield ValueOrigin(name="Charge", rule=f"records.charges: {job.charge.tariff.formula}" if job.charge else "none")
+    yield ValueOrigin("Charge", f"records.charges: {job.charge.tariff.formula}" if job.charge else "none")
     if summary and policy.key_style is KeyStyle.JURA:
         respelled = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _RESPELLED]
         for origin in respelled:
             rule = f"{origin.rule}; spelled as jura-ng did (records.key_style)"
-            yield ValueOrigin(name=origin.name, rule=rule, source=origin.source)
+            yield ValueOrigin(origin.name, rule, origin.source)
 
 
 def _personal(policy: RecordPolicy, job: PublishedJob, receiver: Receiver) -> Iterator[ValueOrigin]:
     """What is left out where people are not named."""
     hidden = policy.identity.mode is not IdentityMode.PLAIN
     rule = f"left out (records.identity: {policy.identity.mode})" if hidden else _AS_IT_IS
-    yield ValueOrigin(name="LocalUserId", rule=rule, source="local_user")
+    yield ValueOrigin("LocalUserId", rule, "local_user")
     kept = job.local_group == job.job.local_group
-    yield ValueOrigin(name="LocalGroup", rule=_AS_IT_IS if kept else rule, source="local_group")
+    yield ValueOrigin("LocalGroup", _AS_IT_IS if kept else rule, "local_group")
     unchanged = job.projects == job.job.projects
-    yield ValueOrigin(name="ProjectName", rule=_AS_IT_IS if unchanged else rule, source="projects")
-    yield ValueOrigin(name="JobName", rule=rule, source="job_name")
-    yield ValueOrigin(name="FileTransfers", rule=rule, source="transfers")
+    yield ValueOrigin("ProjectName", _AS_IT_IS if unchanged else rule, "projects")
+    yield ValueOrigin("JobName", rule, "job_name")
+    yield ValueOrigin("FileTransfers", rule, "transfers")
     if receiver.submit_host_is_client:
-        yield ValueOrigin(name="SubmitHost", rule=rule, source="client_host")
+        yield ValueOrigin("SubmitHost", rule, "client_host")
 
 
 def _local_id(policy: RecordPolicy, job: PublishedJob) -> ValueOrigin:
     prefix = "records.localid_prefix, then " if policy.localid_prefix else ""
     if job.job.local_id:
-        return ValueOrigin(name="LocalJobId", rule=f"{prefix}the batch system's id", source="local_id")
-    return ValueOrigin(
-        name="LocalJobId", rule=f"{prefix}the job's id, because the batch system gave none", source="job_id"
-    )
+        return ValueOrigin("LocalJobId", f"{prefix}the batch system's id", "local_id")
+    return ValueOrigin("LocalJobId", f"{prefix}the job's id, because the batch system gave none", "job_id")
 
 
 def _service_level(job: PublishedJob) -> ValueOrigin:
-    applied = job.benchmark
+    applied, own, source = job.benchmark, job.job.benchmark, "benchmark"
     if applied.unreadable is not None:
-        return ValueOrigin(
-            name="ServiceLevel", rule=f"the job's cannot be read: {applied.unreadable.reason}", source="benchmark"
-        )
-    default = ": HEPSPEC 1.0, which A-REX writes where arc.conf has none" if applied.arex_default else ""
-    if applied.origin == "the job":
-        return ValueOrigin(name="ServiceLevel", rule=f"the job{default}", source="benchmark")
-    own = f", whose override wins over the job's {job.job.benchmark!r}" if job.job.benchmark else ""
-    return ValueOrigin(name="ServiceLevel", rule=f"{applied.origin}{own}")
+        rule = f"the job's cannot be read: {applied.unreadable.reason}"
+    elif applied.origin == "the job":
+        rule = "the job: HEPSPEC 1.0, which A-REX writes where arc.conf has none" if applied.arex_default else "the job"
+    else:
+        rule, source = applied.origin + (f", whose override wins over the job's {own!r}" if own else ""), ""
+    return ValueOrigin("ServiceLevel", rule, source)
 
 
 def _fqan(job: PublishedJob) -> ValueOrigin:
+    rule = "the main FQAN"
     if not job.job.fqans:
-        return ValueOrigin(name="FQAN", rule="the job has none", source="fqans")
-    if not job.who.apel_fqan():
-        return ValueOrigin(
-            name="FQAN", rule="left out: APEL would take VO, group and role from it, which are others", source="fqans"
-        )
-    return ValueOrigin(name="FQAN", rule="the main FQAN", source="fqans")
+        rule = "the job has none"
+    elif not job.who.apel_fqan():
+        rule = "left out: APEL would take VO, group and role from it, which are others"
+    return ValueOrigin("FQAN", rule, "fqans")
 
 
 _FOLLOW: Final = "follow when all rows are checked, once a day or with `publisher publish --force`"
@@ -201,39 +193,36 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
     chosen = choose(site.targets, targets)
     now = site.clock()
     formats = {target.name: _format(format_name or target.format) for target in chosen}
-    with closing(site.source()) as source:
-        needs = frozenset[SideTable]().union(*(each.needs for each in formats.values()))
-        page = source.find(job_id, needs, now)
-    if not any((page.jobs, page.skipped, page.open)):
-        raise not_found(
-            site,
-            f"no finished job is called {job_id!r} in the accounting data; give the JobID that the CE assigned. "
-            f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
-        )
+    page = _page(site, job_id, formats.values(), now)
     rules = {job.row: _import_rules(site, job) for job in page.jobs}
-    origins = {job.row: _origin(site, job) for job in page.jobs}
+    # An importer's database says which of its records each row is of.
+    origins = {job.row: site.imported_from(job) for job in page.jobs if job.interface in BY_INTERFACE}
     with closing(site.ledger_to_read()) as ledger:
         found = [
             one
             for target in chosen
-            for one in _at_target(_bench(site, target, formats[target.name], ledger, now), page)
+            for one in _at_target(_Bench(target, formats[target.name], ledger, site.policy_digest(target), now), page)
         ]
     return [replace(one, imported=rules.get(one.row, ()), origin=origins.get(one.row)) for one in found]
+
+
+def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime) -> Page:
+    """The job's runs, with all that the formats need. Raises: UsageError, SourceError."""
+    with closing(site.source()) as source:
+        page = source.find(job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now)
+    if any((page.jobs, page.skipped, page.open)):
+        return page
+    raise not_found(
+        site,
+        f"no finished job is called {job_id!r} in the accounting data; give the JobID that the CE assigned. "
+        f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
+    )
 
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
     """Empty for a job of A-REX, and where the importer of another is no longer configured."""
     importer = BY_INTERFACE.get(job.interface)
-    if importer is None or importer not in site.importers:
-        return ()
-    return site.importer(importer).explain(job)
-
-
-def _origin(site: Site, job: JobRecord) -> ImportedFrom | None:
-    """None for a job of A-REX. Raises: SourceError."""
-    if job.interface not in BY_INTERFACE:
-        return None
-    return site.imported_from(job)
+    return site.importer(importer).explain(job) if importer is not None and importer in site.importers else ()
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:
@@ -244,7 +233,7 @@ def _format(name: str) -> JobFormat | SummaryFormat:
     return summary_format(name) if is_summary_format(name) else job_format(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Bench:
     """Where one target's explanations are made."""
 
@@ -254,41 +243,20 @@ class _Bench:
     policy_digest: str
     now: datetime
 
-
-def _bench(site: Site, target: Target, form: JobFormat | SummaryFormat, ledger: Ledger, now: datetime) -> _Bench:
-    return _Bench(target=target, format=form, ledger=ledger, policy_digest=site.policy_digest(target), now=now)
+    def explanation(self, row: RowRef, local_id: str, fate: str, reason: str) -> Explanation:
+        target, form = self.target.name, self.format.name
+        return Explanation(target=target, format=form, row=row, local_id=local_id, fate=fate, reason=reason)
 
 
 def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
-    name, form = bench.target.name, bench.format.name
-    waiting = [
-        Explanation(
-            target=name,
-            format=form,
-            row=row.row,
-            local_id="",
-            fate="open",
-            reason="it has not finished, or A-REX still writes it",
-        )
-        for row in page.open
-    ]
     return [
-        *(_of_skipped(bench, skipped) for skipped in page.skipped),
+        *(
+            bench.explanation(skipped.row, skipped.local_id, "set aside", f"{skipped.rule}: {skipped.reason}")
+            for skipped in page.skipped
+        ),
         *(_of(bench, job) for job in page.jobs),
-        *waiting,
+        *(bench.explanation(row.row, "", "open", "it has not finished, or A-REX still writes it") for row in page.open),
     ]
-
-
-def _of_skipped(bench: _Bench, skipped: SkippedJob) -> Explanation:
-    """A row that cannot be read as a job."""
-    return Explanation(
-        target=bench.target.name,
-        format=bench.format.name,
-        row=skipped.row,
-        local_id=skipped.local_id,
-        fate="set aside",
-        reason=f"{skipped.rule}: {skipped.reason}",
-    )
 
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:
@@ -297,15 +265,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     held = bench.ledger.held(target.name, [key]).get(key)
     if known is not None and receiver_of(target.format).on_change is OnChange.REPLACE:
         job = replace(job, ended_at=known.ended_at)
-    about = Explanation(
-        target=target.name,
-        format=bench.format.name,
-        row=job.row,
-        local_id=job.local_id,
-        fate="",
-        reason="",
-        charge=_charge(bench, job),
-    )
+    charge = _charge(bench, job)
     others = bench.ledger.other_runs(target.name, {key: job.row}).get(key, ())
     sent_otherwise = any(run.settled for run in others)
     try:
@@ -314,7 +274,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
             published = replace(published, later_run=is_later_run(target.name, job, bench.ledger))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
-        return replace(about, fate=fate, reason=reason, unfit=str(unfit))
+        return replace(bench.explanation(job.row, job.local_id, fate, reason), charge=charge, unfit=str(unfit))
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
     if sent_otherwise:
@@ -322,9 +282,8 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(
-        about,
-        fate=fate,
-        reason=reason,
+        bench.explanation(job.row, job.local_id, fate, reason),
+        charge=charge,
         values=explained(target.policy, published, receiver, summary=isinstance(bench.format, SummaryFormat)),
         oddities=[(rule.name, text) for rule in WARNINGS if (text := rule.check(published))],
         altered=receiver.omitted(published),
@@ -417,11 +376,10 @@ def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
 def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:
     """The record in its frame, of a summary the group that the job alone makes; and why there is none, or ''."""
     try:
-        content = (
-            form.render(_group(form, published, now), now)
-            if isinstance(form, SummaryFormat)
-            else form.render(published, now)
-        )
+        if isinstance(form, SummaryFormat):
+            content = form.render(_group(form, published, now), now)
+        else:
+            content = form.render(published, now)
     except Unfit as unfit:
         return "", str(unfit)
     return form.frame.join([content]).decode("utf-8"), ""

@@ -36,7 +36,7 @@ class ExportedJob:
     unfit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column: its name, the type of its values, their unit ('' for none), what they mean, and how to get one."""
 
@@ -47,37 +47,31 @@ class Column:
     value: Callable[[ExportedJob], Value]
 
 
-def _raw(name: str, kind: Literal["text", "integer", "texts"], unit: str, meaning: str) -> Column:
-    """A value of the job record under its own name; '' is not there."""
-    return Column(name=name, kind=kind, unit=unit, meaning=meaning, value=lambda one: getattr(one.job, name) or None)
+def _raw(name: str, meaning: str) -> Column:
+    """A text of the job record under its own name; '' is not there."""
+    return Column(name, "text", "", meaning, lambda one: getattr(one.job, name) or None)
 
 
 def _count(name: str, unit: str, meaning: str) -> Column:
     """A number of the job record, which may be zero."""
-    return Column(name=name, kind="integer", unit=unit, meaning=meaning, value=attrgetter(f"job.{name}"))
+    return Column(name, "integer", unit, meaning, attrgetter(f"job.{name}"))
 
 
 def _published(
     name: str, meaning: str, value: Callable[[PublishedJob], Value], kind: Literal["text", "texts"] = "text"
 ) -> Column:
-    return Column(
-        name=name,
-        kind=kind,
-        unit="",
-        meaning=meaning,
-        value=lambda one: None if one.published is None else value(one.published) or None,
-    )
+    return Column(name, kind, "", meaning, lambda one: None if one.published is None else value(one.published) or None)
 
 
-def _time(name: str, meaning: str, value: Callable[[JobRecord], Epoch | None]) -> Column:
+def _time(name: str, meaning: str) -> Column:
     def text(one: ExportedJob) -> Value:
-        moment = value(one.job)
+        moment = getattr(one.job, name)
         try:
             return None if moment is None else iso_epoch(moment)
         except (OverflowError, OSError, ValueError):  # in no calendar
             return None
 
-    return Column(name=name, kind="time", unit="UTC", meaning=meaning, value=text)
+    return Column(name, "time", "UTC", meaning, text)
 
 
 def _wait(one: ExportedJob) -> int | None:
@@ -111,93 +105,77 @@ def _charge(one: ExportedJob) -> Decimal | None:
     return None if one.published is None or one.published.charge is None else one.published.charge.amount
 
 
+_WALL_CORE: Final = "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
+_EFFICIENCY: Final = "cpu_s over wall_core_s, four decimals; null where there was no wall time"
+_SCALED: Final = "wall_core_s times benchmark_value; never add these up over different benchmark_type"
+
 COLUMNS: Final = (
-    _raw("job_id", "text", "", "id of the job at the CE"),
+    _raw("job_id", "id of the job at the CE"),
     _published("local_id", "id in the batch system as published", lambda job: job.local_id),
-    _raw("status", "text", "", "how it ended: completed, failed, aborted"),
+    _raw("status", "how it ended: completed, failed, aborted"),
     _count("exit_code", "", "exit status of the job"),
     _published("site", "site as published", lambda job: job.where.site),
     _published("submit_host", "endpoint of a grid job, batch server of a local one", lambda job: job.where.submit_host),
     _published("machine_name", "the CE", lambda job: job.where.machine_name),
     _published("infrastructure", "grid or local", lambda job: job.where.infrastructure),
-    _raw("interface", "text", "", "type of the endpoint"),
-    _raw("queue", "text", "", "queue or partition"),
+    _raw("interface", "type of the endpoint"),
+    _raw("queue", "queue or partition"),
     _published("user", "who, as records.identity lets it be said", lambda job: job.who.user),
     _published("vo", "VO as published", lambda job: job.who.vo),
     _published("vo_group", "group within the VO", lambda job: job.who.group),
     _published("vo_role", "role within the VO", lambda job: job.who.role),
     _published("projects", "projects as published", lambda job: job.projects, "texts"),
-    _time("submitted_at", "when it was submitted", lambda job: job.submitted_at),
-    _time("started_at", "when it began to run, where that is known", lambda job: job.started_at),
-    _time("ended_at", "when it ended", lambda job: job.ended_at),
-    Column(
-        name="wait_s",
-        kind="integer",
-        unit="s",
-        meaning="from submission to start; negative where clocks differ",
-        value=_wait,
-    ),
+    _time("submitted_at", "when it was submitted"),
+    _time("started_at", "when it began to run, where that is known"),
+    _time("ended_at", "when it ended"),
+    Column("wait_s", "integer", "s", "from submission to start; negative where clocks differ", _wait),
     _count("wall_s", "s", "time on the clock from start to end"),
     _count("cpu_user_s", "s", "CPU time of its processes over all cores"),
     _count("cpu_kernel_s", "s", "CPU time of the kernel for it over all cores"),
-    Column(
-        name="cpu_s",
-        kind="integer",
-        unit="s",
-        meaning="both kinds of CPU time",
-        value=lambda one: one.job.cpu_user_s + one.job.cpu_kernel_s,
-    ),
+    Column("cpu_s", "integer", "s", "both kinds of CPU time", lambda one: one.job.cpu_user_s + one.job.cpu_kernel_s),
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),
     Column(
-        name="wall_core_s",
-        kind="integer",
-        unit="core s",
-        meaning="wall_s times cpu_count; an unknown number of cores counts as one, as in the report",
-        value=_wall_core,
+        "wall_core_s",
+        "integer",
+        "core s",
+        _WALL_CORE,
+        _wall_core,
     ),
     Column(
-        name="cpu_efficiency",
-        kind="decimal",
-        unit="",
-        meaning="cpu_s over wall_core_s, four decimals; null where there was no wall time",
-        value=_efficiency,
+        "cpu_efficiency",
+        "decimal",
+        "",
+        _EFFICIENCY,
+        _efficiency,
     ),
     _published(
         "benchmark_type",
         "kind of the benchmark that is published",
         lambda job: job.benchmark.benchmarks[0].kind if job.benchmark.benchmarks else None,
     ),
+    Column("benchmark_value", "decimal", "of benchmark_type, a core", "how fast a core is", _benchmark_value),
     Column(
-        name="benchmark_value",
-        kind="decimal",
-        unit="of benchmark_type, a core",
-        meaning="how fast a core is",
-        value=_benchmark_value,
-    ),
-    Column(
-        name="scaled_wall_core_s",
-        kind="decimal",
-        unit="of benchmark_type times s",
-        meaning="wall_core_s times benchmark_value; never add these up over different benchmark_type",
-        value=_scaled,
+        "scaled_wall_core_s",
+        "decimal",
+        "of benchmark_type times s",
+        _SCALED,
+        _scaled,
     ),
     _count("memory_kib", "KiB", "resident memory, at most"),
     _count("virtual_memory_kib", "KiB", "virtual memory, at most"),
     _count("scratch_bytes", "B", "scratch space, at most"),
     _count("stage_in_bytes", "B", "files that came in"),
     _count("stage_out_bytes", "B", "files that went out"),
-    Column(
-        name="charge", kind="decimal", unit="of charge_unit", meaning="what it costs by records.charges", value=_charge
-    ),
+    Column("charge", "decimal", "of charge_unit", "what it costs by records.charges", _charge),
     _published("charge_unit", "unit of the charge", lambda job: None if job.charge is None else job.charge.tariff.unit),
     Column(
-        name="unfit",
-        kind="text",
-        unit="",
-        meaning="why it cannot be published: what is said of it is then empty",
-        value=lambda one: one.unfit or None,
+        "unfit",
+        "text",
+        "",
+        "why it cannot be published: what is said of it is then empty",
+        lambda one: one.unfit or None,
     ),
 )
 

@@ -12,7 +12,6 @@ from publisher.model.text import arex_unescape
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.site import Site
 from publisher.sources.statistics import (
-    Accounts,
     JobDetails,
     JobFilter,
     JobStatistics,
@@ -36,7 +35,7 @@ _COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> JobStatistics:
     """All statistics of the jobs that a filter accepts. Raises: SourceError."""
     tally = JobStatistics(by=by)
-    with closing(_accounts(site)) as accounts:
+    with closing(site.accounts()) as accounts:
         for page in accounts.summed(wanted, by):
             tally.add(page.groups)
             rows_read(page.rows_read)
@@ -45,7 +44,7 @@ def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead)
 
 def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
     """The ids of the jobs that a filter takes, while they are read. Raises: SourceError."""
-    with closing(_accounts(site)) as accounts:
+    with closing(site.accounts()) as accounts:
         for page in accounts.counted(wanted):
             yield from (job.job_id for job in page.jobs)
 
@@ -60,7 +59,7 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
         NameKind.INTERFACE: wanted.interfaces,
     }
     lines = []
-    with closing(_accounts(site)) as accounts:
+    with closing(site.accounts()) as accounts:
         for kind, names in asked.items():
             known = accounts.names(kind) if names else frozenset()
             known |= _STATES if kind is NameKind.STATE else frozenset()
@@ -72,7 +71,7 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
 
 def beginning(site: Site, kind: str, text: str) -> list[str]:
     """Some of the jobs, or the names of a kind in `NAMES`, that begin like this, in order. Raises: SourceError."""
-    with closing(_accounts(site)) as accounts:
+    with closing(site.accounts()) as accounts:
         if kind == "jobs":
             return list(accounts.ids_beginning(text, _COMPLETED_AT_ONCE))
         known = accounts.names(NAMES[kind])
@@ -81,7 +80,7 @@ def beginning(site: Site, kind: str, text: str) -> list[str]:
 
 def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
     """Everything known about a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
-    with closing(_accounts(site)) as accounts:
+    with closing(site.accounts()) as accounts:
         found = accounts.sheet(job_id)
         if found is not None:
             return found, accounts.zone
@@ -99,7 +98,3 @@ def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
         f"`publisher complete {words}` lists those that it knows" if words else f"there are {', '.join(sorted(known))}"
     )
     return f"the accounting data has no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
-
-
-def _accounts(site: Site) -> Accounts:
-    return site.accounts()

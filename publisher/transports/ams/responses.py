@@ -130,7 +130,7 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
     if 200 <= answer.status < 300:
         return _token_given(answer)
     if _is_passing(answer.status):
-        return _retry(f"authn answered {quoted(answer)}", asked=answer.headers.get("retry-after", ""))
+        return _retry(f"authn answered {quoted(answer)}", asked=answer.retry_after)
     if 300 <= answer.status < 400:
         return _redirect("authn", "auth_url", answer)
     message = envelope_message(answer)
@@ -167,7 +167,7 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
         return Decision(action=Action.SPLIT, exit_status=REFUSED, reason=f"{quoted(answer)}: too large for the service")
     if _is_passing(status) or 200 < status < 300:
         doubt = _PASSING.get(status, True)
-        return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.headers.get("retry-after", ""))
+        return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.retry_after)
     if 300 <= status < 400:
         return _redirect("AMS", "url", answer)
     return _refusal(answer, message)

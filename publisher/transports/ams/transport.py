@@ -235,7 +235,7 @@ class AmsTransport:
     def _publish(self, handover: _DeliveryAttempts) -> Decision:
         headers = {"x-api-key": self._token, "Content-Type": "application/json"}
         answer = self._asked("POST", self._publish_path, handover.body, headers)
-        if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
+        if answer.may_have_arrived:
             handover.bytes_sent += len(handover.body) * answer.tries
         # Of two tries, the first may have been stored whatever the second one met.
         handover.doubt = handover.doubt or answer.tries > 1

@@ -68,6 +68,14 @@ class Answer:
     complete: bool = True
     tries: int = 1
 
+    @property
+    def may_have_arrived(self) -> bool:
+        return True
+
+    @property
+    def retry_after(self) -> str:
+        return self.headers.get("retry-after", "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailure:
@@ -76,6 +84,14 @@ class RequestFailure:
     failure: Failure
     reason: str
     tries: int = 1
+
+    @property
+    def may_have_arrived(self) -> bool:
+        return self.failure is Failure.MAYBE_SENT
+
+    @property
+    def retry_after(self) -> str:
+        return ""
 
 
 def plain(text: str, length: int = REASON_LENGTH) -> str:

@@ -23,7 +23,7 @@ from publisher.transports.base import (
     own_options,
 )
 from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open, subject_names
-from publisher.transports.http.exchange import Answer, Failure, LazySession, RequestFailure, Retries, plain
+from publisher.transports.http.exchange import Answer, LazySession, RequestFailure, Retries, plain
 from publisher.transports.http.tls import client_context, trust_described
 from publisher.transports.sgas import Options, endpoints, problems
 from publisher.transports.sgas.responses import (
@@ -107,7 +107,7 @@ class SgasTransport:
             began = self._world.clock()
             attempts += 1
             answer = self._insert_answer(message.payload)
-            if isinstance(answer, Answer) or answer.failure is Failure.MAYBE_SENT:
+            if answer.may_have_arrived:
                 bytes_sent += len(message.payload) * answer.tries
             receipt = interpret(answer, sent)
             # Of two tries on two connections, the first may have been stored whatever the second one met.
@@ -115,8 +115,7 @@ class SgasTransport:
             verdict = receipt.verdict
             if verdict not in _PASSING:
                 break
-            asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
-            if not self._retries.wait(message.id, attempts, receipt.reason, asked, since=began):
+            if not self._retries.wait(message.id, attempts, receipt.reason, answer.retry_after, since=began):
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 break
         doubt = doubt and verdict is not Verdict.DELIVERED
