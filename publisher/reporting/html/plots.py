@@ -37,6 +37,9 @@ from publisher.sources.statistics import Used, by_weight
 
 SERIES: Final = 7  # colours; the last one is for what is left over
 OTHERS: Final = SERIES - 1
+_MOST_DAYS: Final = 140  # more would be thinner than a line: then months
+_BARS: Final = 12
+_GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
 _WIDTH_IN, _HEIGHT_IN = 6.0, 3.1
 _ROW_IN: Final = 0.27
 _LABEL: Final = 30  # letters of a name beside a bar
@@ -63,6 +66,11 @@ _STYLE: Final[Any] = {  # its type in matplotlib is a list of all settings that 
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.labelcolor": _INK,
+    "legend.handlelength": 1,
+    "legend.columnspacing": 1.2,
 }
 _PROLOGUE: Final = re.compile(r"^.*?(?=<svg )|<metadata>.*?</metadata>\s*", re.DOTALL)
 _SIZE: Final = re.compile(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>')
@@ -85,14 +93,7 @@ class Plot:
 
 
 @mpl.rc_context(_STYLE)
-def over_time(
-    name: str,
-    title: str,
-    text: str,
-    steps: Sequence[str],
-    series: Sequence[Series],
-    unit: Say,
-) -> Plot:
+def over_time(name: str, title: str, text: str, steps: Sequence[str], series: Sequence[Series], unit: Say) -> Plot:
     """Bars upon one another, a step of time each. `series` have a height for each step."""
     figure, axes = _figure(_HEIGHT_IN)
     below = [0.0] * len(steps)
@@ -103,8 +104,7 @@ def over_time(
     axes.set_xticks(list(ticks), [steps[at] for at in ticks])
     axes.grid(visible=False, axis="x")
     _measured(axes.yaxis, unit)
-    if len(series) > 1:
-        _legend(axes)
+    _legend(axes, len(series))
     return _plot(name, title, text, figure)
 
 
@@ -127,12 +127,7 @@ def ranking(
 
 @mpl.rc_context(_STYLE)
 def spread_plot(
-    name: str,
-    title: str,
-    text: str,
-    steps: Sequence[str],
-    series: Sequence[tuple[str, int, Sequence[int]]],
-    grey: str = "",
+    name: str, title: str, text: str, steps: Sequence[str], series: Sequence[Series], grey: str = ""
 ) -> Plot:
     """How many took how long: bars beside one another for each interval of time; the series `grey` is not a time."""
     figure, axes = _figure(_HEIGHT_IN)
@@ -144,8 +139,7 @@ def spread_plot(
     axes.set_xticks(range(len(steps)), steps, rotation=35, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
     _measured(axes.yaxis, whole)
-    if len(series) > 1:
-        _legend(axes)
+    _legend(axes, len(series))
     return _plot(name, title, text, figure)
 
 
@@ -164,18 +158,10 @@ def _figure(height_in: float) -> tuple[Figure, Any]:
     return figure, figure.add_subplot()
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: Any, series: int) -> None:
     """Above the plot, so that it hides nothing."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1),
-        ncols=4,
-        frameon=False,
-        fontsize=9,
-        labelcolor=_INK,
-        handlelength=1,
-        columnspacing=1.2,
-    )
+    if series > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=4)
 
 
 def _measured(axis: Any, unit: Say) -> None:
@@ -205,24 +191,20 @@ def _plot(name: str, title: str, text: str, figure: Figure) -> Plot:
 
 
 def _for_the_page(name: str, title: str, text: str, svg: str) -> str:
-    svg = _PROLOGUE.sub("", svg)
     mark = sha256(name.encode()).hexdigest()[:8]
-    head = (
-        f'<svg viewBox="\\1" role="img" aria-labelledby="t{mark} d{mark}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="t{mark}">{escape(printable(title))}</title><desc id="d{mark}">{escape(printable(text))}</desc>'
-    ).replace("\\1", "@@")
-    found = _SIZE.search(svg)
-    svg = _SIZE.sub(lambda match: head.replace("@@", match[1]), svg, count=1) if found else svg
+
+    def head(found: re.Match[str]) -> str:
+        return (
+            f'<svg viewBox="{found[1]}" role="img" aria-labelledby="t{mark} d{mark}" xmlns:xlink="http://www.w3.org/1999/xlink">'
+            f'<title id="t{mark}">{escape(printable(title))}</title><desc id="d{mark}">{escape(printable(text))}</desc>'
+        )
+
+    svg = _SIZE.sub(head, _PROLOGUE.sub("", svg), count=1)
     svg = _FAMILY.sub("", _FONT.sub(r"font-size: \1px", _IDS.sub("", svg)))
     svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--grid)")
     for number in range(SERIES):
         svg = svg.replace(_colour(number), f"var(--s{number})")
     return svg
-
-
-_MOST_DAYS: Final = 140  # more would be thinner than a line: then months
-_BARS: Final = 12
-_GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
 
 
 def report_plots(report: Report) -> Mapping[str, Plot]:
@@ -256,7 +238,8 @@ def _steps(report: Report) -> tuple[list[str], dict[int, int]]:
 
 
 def _per(report: Report) -> str:
-    return "day" if len(_steps(report)[0]) == len(_steps(report)[1]) else "month"
+    steps, places = _steps(report)
+    return "day" if len(steps) == len(places) else "month"
 
 
 def _usage_by_day(report: Report) -> Plot:
@@ -335,14 +318,9 @@ def _waits(report: Report) -> Plot:
         f"Half waited no longer than {minutes_text(waits.quantile_min(0.5))}, nine of ten no longer than "
         f"{minutes_text(waits.quantile_min(0.9))}. Of {waits.unknown + waits.negative:,} jobs it is not known."
     )
-    return spread_plot(
-        "waits",
-        "Jobs by time from submission to true start",
-        text,
-        [name for name, _ in counts],
-        [("jobs", 0, [jobs for _, jobs in counts])],
-        grey=UNKNOWN,
-    )
+    names, jobs = [name for name, _ in counts], [jobs for _, jobs in counts]
+    title = "Jobs by time from submission to true start"
+    return spread_plot("waits", title, text, names, [("jobs", 0, jobs)], grey=UNKNOWN)
 
 
 def _deliveries(report: Report) -> list[Plot]:

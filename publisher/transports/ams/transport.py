@@ -148,25 +148,25 @@ class AmsTransport:
         self._token = ""
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
-            return (Step(name="token", answer=self._clean(decision.reason), exit_status=decision.exit_status),)
-        token = Step(name="token", answer=f"given to {self.signer.subject_authn()}")
+            return (Step("token", self._clean(decision.reason), exit_status=decision.exit_status),)
+        token = Step("token", f"given to {self.signer.subject_authn()}")
         try:
             profile = self.profile()
         except PublisherError as error:
             name = "AMS" if error.exit_status in (LATER, CONFIGURATION) else "right to publish"
-            return (token, Step(name=name, answer=plain(str(error)), exit_status=error.exit_status))
+            return (token, Step(name, plain(str(error)), exit_status=error.exit_status))
         return (token, self._right(profile))
 
     def _right(self, profile: Profile) -> Step:
         name, place = "right to publish", f"{self._options.project}/{self._options.topic}"
         if self._options.topic in profile.topics:
-            return Step(name=name, answer=plain(f"{profile.user} may publish to {place}"))
+            return Step(name, plain(f"{profile.user} may publish to {place}"))
         if not profile.roles:
             why = f"has no role in the project {self._options.project}"
         else:
             why = f"is not among those who may publish to {place}, only to: {', '.join(profile.topics) or 'none'}"
         answer = f"the AMS user {profile.user} {why}; ask the operators of AMS, or correct `project` and `topic`"
-        return Step(name=name, answer=plain(answer), exit_status=CREDENTIALS)
+        return Step(name, plain(answer), exit_status=CREDENTIALS)
 
     def close(self) -> None:
         """Close the connections and forget the token."""

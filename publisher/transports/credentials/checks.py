@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
@@ -45,6 +45,16 @@ TOO_LATE: Final = timedelta(days=3)
 _RENEW: Final = "get a new certificate from your CA, and put certificate and key in place together"
 _PROFILE: Final = "ask the CA for a certificate of the profile for grid hosts, and put it in place with its key"
 _PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
+_CERTIFICATE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+_CRL: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
+_MOST_BYTES: Final = 64 << 20  # the longest CRLs of the field have some megabytes
+_OLD: Final = timedelta(days=7)  # for a CRL that does not say when the next one comes
+_SHOWN: Final = 3
+_INSTALL: Final = (
+    "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), or set `credentials: ca` to a bundle "
+    "file or to `system`"
+)
+_FETCH: Final = "run `fetch-crl`, and enable its timer or cron job, so that it stays so"
 _SMALLEST_RSA: Final = 2048
 _CLIENTS: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
 
@@ -71,7 +81,7 @@ def not_here(credentials: Credentials) -> Step | None:
     if not str(credentials.key).startswith("$"):
         return None
     advice = f"ask as the service does: `{AS_THE_SERVICE} doctor`"
-    return Step(name="key", answer=f"{credentials.key} is there for the service only", advice=advice)
+    return Step("key", f"{credentials.key} is there for the service only", advice=advice)
 
 
 def check_credentials(
@@ -87,9 +97,9 @@ def check_credentials(
         of_extensions: tuple[Step, ...] = (_purpose(certificate), _profile(certificate))
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         answer = f"its extensions cannot be read: {error}"
-        of_extensions = (Step(name="certificate purpose", answer=answer, exit_status=CREDENTIALS, advice=_PROFILE),)
+        of_extensions = (Step("certificate purpose", answer, CREDENTIALS, _PROFILE),)
     return (
-        Step(name="certificate", answer=f"{credentials.certificate}: {subject}, by {slash_dn(certificate.issuer)}"),
+        Step("certificate", f"{credentials.certificate}: {subject}, by {slash_dn(certificate.issuer)}"),
         _dates(certificate, now),
         *of_extensions,
         _subject(certificate),
@@ -99,7 +109,7 @@ def check_credentials(
 
 def _refused(name: str, error: CredentialError) -> Step:
     found, _, advice = str(error).partition("; ")
-    return Step(name=name, answer=found, exit_status=CREDENTIALS, advice=advice or _RENEW)
+    return Step(name, found, CREDENTIALS, advice or _RENEW)
 
 
 def _dates(certificate: x509.Certificate, now: datetime) -> Step:
@@ -109,17 +119,14 @@ def _dates(certificate: x509.Certificate, now: datetime) -> Step:
     if now < begins:
         found = f"not valid before {begins:%Y-%m-%d %H:%M} UTC"
         advice = "see that this host's clock is right, else wait until then, or put the earlier certificate back"
-        return Step(name=name, answer=found, exit_status=CREDENTIALS, advice=advice)
+        return Step(name, found, CREDENTIALS, advice)
     if left <= timedelta(0):
-        return Step(name=name, answer=f"expired on {until}", exit_status=CREDENTIALS, advice=_RENEW)
+        return Step(name, f"expired on {until}", CREDENTIALS, _RENEW)
     answer = f"good until {until}, {left.days} days from now"
-    if left < TOO_LATE:
-        return Step(name=name, answer=answer, exit_status=CREDENTIALS, advice=f"today: {_RENEW}")
-    if left < URGENT:
-        return Step(name=name, answer=answer, advice=f"this week: {_RENEW}")
-    if left < SOON:
-        return Step(name=name, answer=answer, advice=f"in good time: {_RENEW}")
-    return Step(name=name, answer=answer)
+    for limit, when, status in ((TOO_LATE, "today", CREDENTIALS), (URGENT, "this week", 0), (SOON, "in good time", 0)):
+        if left < limit:
+            return Step(name, answer, status, f"{when}: {_RENEW}")
+    return Step(name, answer)
 
 
 def _purpose(certificate: x509.Certificate) -> Step:
@@ -127,18 +134,22 @@ def _purpose(certificate: x509.Certificate) -> Step:
     usage = _extension(certificate, x509.KeyUsage)
     extended = _extension(certificate, x509.ExtendedKeyUsage)
     basic = _extension(certificate, x509.BasicConstraints)
-    wrong = []
-    if basic is not None and basic.ca:
-        wrong.append("it is the certificate of a CA, not of a host")
-    if any(extension.oid == _PROXY for extension in certificate.extensions):
-        wrong.append("it is a proxy, not the certificate of a host")
-    if usage is not None and not usage.digital_signature:
-        wrong.append("its key usage lacks digitalSignature, so that it may not sign messages")
-    if extended is not None and not _CLIENTS & set(extended):
-        wrong.append("its extended key usage lacks clientAuth, so that services take it for no client's")
+    asked = (
+        (basic is not None and basic.ca, "it is the certificate of a CA, not of a host"),
+        (any(one.oid == _PROXY for one in certificate.extensions), "it is a proxy, not the certificate of a host"),
+        (
+            usage is not None and not usage.digital_signature,
+            "its key usage lacks digitalSignature, so that it may not sign messages",
+        ),
+        (
+            extended is not None and not _CLIENTS & set(extended),
+            "its extended key usage lacks clientAuth, so that services take it for no client's",
+        ),
+    )
+    wrong = [text for is_wrong, text in asked if is_wrong]
     if wrong:
-        return Step(name="certificate purpose", answer="; ".join(wrong), exit_status=CREDENTIALS, advice=_PROFILE)
-    return Step(name="certificate purpose", answer="may sign, and be shown by a client")
+        return Step("certificate purpose", "; ".join(wrong), CREDENTIALS, _PROFILE)
+    return Step("certificate purpose", "may sign, and be shown by a client")
 
 
 def _profile(certificate: x509.Certificate) -> Step:
@@ -156,8 +167,8 @@ def _profile(certificate: x509.Certificate) -> Step:
     if _extension(certificate, x509.SubjectAlternativeName) is None:
         odd.append("it has no subject alternative name, and that service may refuse it for that")
     if odd:
-        return Step(name=name, answer="; ".join(odd), advice=_PROFILE)
-    return Step(name=name, answer="key, signature, names and CRL address as services want them")
+        return Step(name, "; ".join(odd), advice=_PROFILE)
+    return Step(name, "key, signature, names and CRL address as services want them")
 
 
 def _subject(certificate: x509.Certificate) -> Step:
@@ -167,10 +178,8 @@ def _subject(certificate: x509.Certificate) -> Step:
     found = f'GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: "{sgas.comma}" or "{sgas.slash}"'
     if slash != " ".join(slash.split()) or not slash.isascii():
         advice = "GOCDB and SGAS compare it letter by letter: copy the DN from here, with every blank and every letter"
-        return Step(
-            name="subject", answer=f"{found}; it holds blanks at an edge, or letters beyond ASCII", advice=advice
-        )
-    return Step(name="subject", answer=found)
+        return Step("subject", f"{found}; it holds blanks at an edge, or letters beyond ASCII", advice=advice)
+    return Step("subject", found)
 
 
 def _key(
@@ -187,8 +196,8 @@ def _key(
     answer = f"{credentials.key}, mode {mode:04o}, belongs to the certificate"
     if mode & 0o077 and not handed_over:
         advice = f"`chmod 0400 {credentials.key}`, and take `allow_open_key` out of the configuration"
-        return Step(name="key", answer=f"{answer}; others on this host can read it", advice=advice)
-    return Step(name="key", answer=answer)
+        return Step("key", f"{answer}; others on this host can read it", advice=advice)
+    return Step("key", answer)
 
 
 def _extension(certificate: x509.Certificate, kind: type[Kind]) -> Kind | None:
@@ -198,27 +207,15 @@ def _extension(certificate: x509.Certificate, kind: type[Kind]) -> Kind | None:
         return None
 
 
-_CERTIFICATE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-_CRL: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
-_MOST_BYTES: Final = 64 << 20  # the longest CRLs of the field have some megabytes
-_OLD: Final = timedelta(days=7)  # for a CRL that does not say when the next one comes
-_SHOWN: Final = 3
-_INSTALL: Final = (
-    "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), or set `credentials: ca` to a bundle "
-    "file or to `system`"
-)
-_FETCH: Final = "run `fetch-crl`, and enable its timer or cron job, so that it stays so"
-
-
 def check_trust(credentials: Credentials, now: datetime) -> tuple[Step, ...]:
     """The CAs, our own among them, and the CRLs of a directory."""
     try:
         trusting_context(credentials)
     except CredentialError as error:
         found, _, advice = str(error).partition("; ")
-        return (Step(name="CAs", answer=found, exit_status=CREDENTIALS, advice=advice or _INSTALL),)
+        return (Step("CAs", found, CREDENTIALS, advice or _INSTALL),)
     if credentials.ca is None:
-        return (Step(name="CAs", answer="the system's store"),)
+        return (Step("CAs", "the system's store"),)
     names = _entries(credentials.ca, _CERTIFICATE) if credentials.ca.is_dir() else [credentials.ca]
     cas, unreadable = _load(names)
     steps = [_counted(credentials.ca, cas, unreadable, now), _issuer(credentials, cas)]
@@ -244,20 +241,18 @@ def _load(paths: list[Path]) -> tuple[list[x509.Certificate], list[str]]:
 
 
 def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: datetime) -> Step:
-    expired = [slash_dn(each.subject) for each in cas if validity(each)[1] <= now]
-    answer = f"{len(cas)} in {ca}"
     if not cas:
-        return Step(name="CAs", answer=f"no readable CA in {ca}", exit_status=CREDENTIALS, advice=_INSTALL)
+        return Step("CAs", f"no readable CA in {ca}", CREDENTIALS, _INSTALL)
+    answer = f"{len(cas)} in {ca}"
     if unreadable:
         answer = f"{answer}; {plural(len(unreadable), 'file')} cannot be read: {', '.join(unreadable[:_SHOWN])}"
-        return Step(name="CAs", answer=answer, advice="install the package of CAs again; links must lead somewhere")
+        return Step("CAs", answer, advice="install the package of CAs again; links must lead somewhere")
+    expired = [slash_dn(each.subject) for each in cas if validity(each)[1] <= now]
     if len(expired) == len(cas):
-        answer = f"{answer}, all of them expired"
-        return Step(name="CAs", answer=answer, exit_status=CREDENTIALS, advice="update the package of CAs")
+        return Step("CAs", f"{answer}, all of them expired", CREDENTIALS, "update the package of CAs")
     if expired:
         answer = f"{answer}, {len(expired)} expired: {', '.join(expired[:_SHOWN])}"
-        return Step(name="CAs", answer=answer, advice="update the package of CAs")
-    return Step(name="CAs", answer=answer)
+    return Step("CAs", answer, advice="update the package of CAs" if expired else "")
 
 
 def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
@@ -265,10 +260,10 @@ def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
     try:
         chain = certificates(credentials.certificate.read_bytes())
     except (OSError, ValueError):
-        return Step(name="our CA", answer="not asked: the certificate cannot be read")
+        return Step("our CA", "not asked: the certificate cannot be read")
     own = chain[0]
     if any(issued(own, ca) or any(issued(link, ca) for link in chain[1:]) for ca in cas):
-        return Step(name="our CA", answer=f"{slash_dn(own.issuer)} is among the CAs")
+        return Step("our CA", f"{slash_dn(own.issuer)} is among the CAs")
     return Step(
         name="our CA",
         answer=f"{slash_dn(own.issuer)}, which issued our certificate, is not among the CAs in {credentials.ca}",
@@ -280,21 +275,19 @@ def _lists(directory: Path, now: datetime) -> Step:
     """The CRLs: nothing here depends on them, and the same directory serves the rest of the host."""
     paths = _entries(directory, _CRL)
     if not paths:
-        return Step(name="CRLs", answer=f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
-    old = list(_outdated(paths, now))
+        return Step("CRLs", f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
+    old = [path.name for path in paths if _is_outdated(path, now)]
     if old:
         answer = f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
-        return Step(name="CRLs", answer=answer, advice=_FETCH)
-    return Step(name="CRLs", answer=f"{len(paths)}, all of them up to date")
+        return Step("CRLs", answer, advice=_FETCH)
+    return Step("CRLs", f"{len(paths)}, all of them up to date")
 
 
-def _outdated(paths: list[Path], now: datetime) -> Iterator[str]:
-    for path in paths:
-        try:
-            if path.stat().st_size > _MOST_BYTES or _next_update(path) <= now:
-                yield path.name
-        except (OSError, ValueError):
-            yield path.name
+def _is_outdated(path: Path, now: datetime) -> bool:
+    try:
+        return path.stat().st_size > _MOST_BYTES or _next_update(path) <= now
+    except (OSError, ValueError):
+        return True
 
 
 def _next_update(path: Path) -> datetime:

@@ -32,26 +32,22 @@ _ISSUER = (
 )
 _NAME = "`{key}` of the target must name the host as its certificate does, not an alias or an address"
 _VERIFY_ADVICE: Final = {
-    9: _DATES,
-    10: _DATES,
-    18: _ISSUER,
-    19: _ISSUER,
-    20: _ISSUER,
-    21: _ISSUER,
-    62: _NAME,
-    64: _NAME,
+    **dict.fromkeys((9, 10), _DATES),
+    **dict.fromkeys((18, 19, 20, 21), _ISSUER),
+    **dict.fromkeys((62, 64), _NAME),
 }
 _CONNECT_ADVICE: Final = {
     errno.ECONNREFUSED: "nothing listens there: see that the port in `{key}` is right, or wait until the service is up again",
-    errno.ENETUNREACH: "this host has no route there: look at its network, or give `proxy`",
-    errno.EHOSTUNREACH: "this host has no route there: look at its network, or give `proxy`",
+    **dict.fromkeys(
+        (errno.ENETUNREACH, errno.EHOSTUNREACH), "this host has no route there: look at its network, or give `proxy`"
+    ),
 }
 _FIREWALL: Final = "a firewall swallows it: let this host open TCP connections to {place}, or give `proxy`"
 _KEYS: Final = {"authn": "auth_url"}  # the other services are named by `url`
 Address = tuple[Any, ...]  # of the socket module: family, type, protocol, canonical name, address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Look:
     """One service, whom we trust to speak for it, and the time."""
 
@@ -80,20 +76,19 @@ def reach(
 
     Behind a proxy there is one step in place of the first three. Raises: CredentialError when no CAs can be trusted.
     """
-    context = trusting_context(credentials)
-    look = _Look(endpoint=endpoint, credentials=credentials, context=context, now=now, clock=clock)
+    look = _Look(endpoint, credentials, trusting_context(credentials), now, clock)
     if endpoint.proxy:
         return _asked(look)
     addresses = _resolved(look)
     if isinstance(addresses, Step):
         return (addresses,)
     shown = ", ".join(dict.fromkeys(str(address[4][0]) for address in addresses))
-    steps = [Step(name="name", answer=f"{look.host} is {shown}")]
-    connected = _connected(look, addresses)
-    steps.append(connected[1])
-    if connected[0] is None:
+    steps = [Step("name", f"{look.host} is {shown}")]
+    connection, step = _connected(look, addresses)
+    steps.append(step)
+    if connection is None:
         return tuple(steps)
-    with connected[0] as connection:
+    with connection:
         steps.append(_shaken(look, connection))
     return tuple(steps) if steps[-1].exit_status else (*steps, *_asked(look))
 
@@ -102,15 +97,12 @@ def _resolved(look: _Look) -> Sequence[Address] | Step:
     try:
         return socket.getaddrinfo(look.host, look.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return Step(
-            name="name",
-            answer=plain(f"{look.host} does not resolve: {getattr(error, 'strerror', None) or error}"),
-            exit_status=LATER,
-            advice=look.say(
-                "look for a slip in `{key}` of the target; `getent hosts "
-                f"{look.host}` must print its address, so else mend /etc/resolv.conf"
-            ),
+        why = getattr(error, "strerror", None) or error
+        advice = look.say(
+            "look for a slip in `{key}` of the target; `getent hosts "
+            f"{look.host}` must print its address, so else mend /etc/resolv.conf"
         )
+        return Step("name", plain(f"{look.host} does not resolve: {why}"), LATER, advice)
 
 
 def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket | None, Step]:
@@ -130,15 +122,15 @@ def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket
             continue
         answer = f"{address[0]} port {look.port} takes connections"
         if not silent:
-            return connection, Step(name="connection", answer=answer)
+            return connection, Step("connection", answer)
         answer = f"{answer}, but {', '.join(silent)} does not answer"
         advice = look.say(f"{_FIREWALL}; or take the dead address out of the name's entry")
-        return connection, Step(name="connection", answer=answer, advice=advice)
+        return connection, Step("connection", answer, advice=advice)
     timed_out = isinstance(trouble, TimeoutError)
     advice = _FIREWALL if timed_out else _CONNECT_ADVICE.get(trouble.errno or 0, _FIREWALL)
     why = "timed out" if timed_out else trouble.strerror or str(trouble)
     answer = f"no connection to {look.host} port {look.port}: {why}"
-    return None, Step(name="connection", answer=plain(answer), exit_status=LATER, advice=look.say(advice))
+    return None, Step("connection", plain(answer), LATER, look.say(advice))
 
 
 def _shaken(look: _Look, connection: socket.socket) -> Step:
@@ -151,17 +143,17 @@ def _shaken(look: _Look, connection: socket.socket) -> Step:
     except ssl.SSLCertVerificationError as error:
         refusal = f"their certificate is not accepted: {error.verify_message}; trusted are {trust_described(look.credentials)}"
         advice = look.say(_VERIFY_ADVICE.get(error.verify_code, _ISSUER))
-        return Step(name="TLS", answer=plain(refusal), exit_status=CREDENTIALS, advice=advice)
+        return Step("TLS", plain(refusal), CREDENTIALS, advice)
     except OSError as error:  # ssl.SSLError is one
         why = getattr(error, "reason", None) or error.strerror or error
         advice = look.say(
             "is this port of `{key}` one that speaks HTTPS (TLS 1.2 or newer)? If it is, something in between ends TLS: ask "
             "those who run the network"
         )
-        return Step(name="TLS", answer=plain(f"the handshake failed: {why}"), exit_status=CONFIGURATION, advice=advice)
+        return Step("TLS", plain(f"the handshake failed: {why}"), CONFIGURATION, advice)
     if ends - look.now() < _THEIR_CERTIFICATE_ENDS_SOON:
-        return Step(name="TLS", answer=answer, advice="tell the operators of the service that it ends soon")
-    return Step(name="TLS", answer=answer)
+        return Step("TLS", answer, advice="tell the operators of the service that it ends soon")
+    return Step("TLS", answer)
 
 
 def _asked(look: _Look) -> tuple[Step, ...]:
@@ -176,13 +168,13 @@ def _asked(look: _Look) -> tuple[Step, ...]:
         session.close()
     if not isinstance(answer, Answer):
         if answer.failure is Failure.OUR_CERTIFICATE:  # it insists on one in the handshake; delivery shows it
-            return (Step(name="clock", answer="not told to those who show no certificate"),)
+            return (Step("clock", "not told to those who show no certificate"),)
         status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
         advice = look.say(_ISSUER if status == CREDENTIALS else _FIREWALL)
         if look.endpoint.proxy and status != CREDENTIALS:
             advice = "ask who runs the proxy to let this host through, or correct `proxy`, HTTPS_PROXY and NO_PROXY"
-        return (Step(name="connection", answer=answer.reason, exit_status=status, advice=advice),)
-    steps = () if not look.endpoint.proxy else (Step(name="connection", answer="the proxy leads there"),)
+        return (Step("connection", answer.reason, status, advice),)
+    steps = () if not look.endpoint.proxy else (Step("connection", "the proxy leads there"),)
     return (*steps, _clock(answer.headers.get("date", ""), middle))
 
 
@@ -190,13 +182,13 @@ def _clock(date: str, ours: datetime) -> Step:
     try:
         theirs = parsedate_to_datetime(date)
     except ValueError:
-        return Step(name="clock", answer="the service does not tell its time")
+        return Step("clock", "the service does not tell its time")
     if theirs.tzinfo is None:  # "-0000" is read as no zone
         theirs = theirs.replace(tzinfo=UTC)
     off = ours - theirs
     size = abs(off)
     if size < CLOCK_WARNING:
-        return Step(name="clock", answer=f"the same as there, give or take {max(1, round(size.total_seconds()))} s")
+        return Step("clock", f"the same as there, give or take {max(1, round(size.total_seconds()))} s")
     way = "ahead of" if off > timedelta(0) else "behind"
     return Step(
         name="clock",

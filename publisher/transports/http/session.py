@@ -25,12 +25,12 @@ from publisher.transports.http.exchange import Answer, Failure, RequestFailure, 
 from publisher.transports.http.tls import Attempt, BoundedSocket
 
 
+@dataclass(slots=True)
 class ConnectionOptions:
     """What every connection of one session shares: the TLS context, and the attempt being made."""
 
-    def __init__(self, context: ssl.SSLContext, attempt: Attempt) -> None:
-        self.context = context
-        self.attempt = attempt
+    context: ssl.SSLContext
+    attempt: Attempt
 
 
 class _Connection(HTTPSConnection):
@@ -219,14 +219,9 @@ FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client
 
 # TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
-    "ALERT_UNKNOWN_CA",
-    "ALERT_BAD_CERTIFICATE",
-    "ALERT_CERTIFICATE_EXPIRED",
-    "ALERT_CERTIFICATE_REVOKED",
-    "ALERT_CERTIFICATE_UNKNOWN",
-    "ALERT_UNSUPPORTED_CERTIFICATE",
+    *("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_ACCESS_DENIED"),
+    *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_UNKNOWN"),
     "ALERT_CERTIFICATE_REQUIRED",
-    "ALERT_ACCESS_DENIED",
 )
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})(.*)", re.DOTALL)
 _PASSING_AT_PROXY: Final = (408, 425, 429)
@@ -261,17 +256,14 @@ def explains_more(error: Exception) -> bool:
 
 
 def _meaning(error: Exception, causes: tuple[BaseException, ...], where: Peer, *, sending: bool) -> tuple[Failure, str]:
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            why = getattr(cause, "verify_message", "") or str(cause)
-            return Failure.THEIR_CERTIFICATE, (
-                f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
-            )
-    if alert := _alert(causes):
-        return (
-            Failure.OUR_CERTIFICATE,
-            f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})",
+    if refused := next((cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None):
+        why = getattr(refused, "verify_message", "") or str(refused)
+        return Failure.THEIR_CERTIFICATE, (
+            f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
         )
+    if alert := _alert(causes):
+        reason = f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})"
+        return Failure.OUR_CERTIFICATE, reason
     words = _words(error, causes)
     if sending:
         return Failure.MAYBE_SENT, f"{where.place}: no answer, the request may have arrived ({words})"
@@ -279,10 +271,8 @@ def _meaning(error: Exception, causes: tuple[BaseException, ...], where: Peer, *
         return _at_the_proxy(causes, where, words)
     if isinstance(error, ValueError):
         # Its text would quote the offending header or URL, in a spelling that no redaction knows.
-        return (
-            Failure.IMPOSSIBLE,
-            f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target",
-        )
+        reason = f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target"
+        return Failure.IMPOSSIBLE, reason
     return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
 
 
@@ -298,10 +288,8 @@ def _at_the_proxy(causes: tuple[BaseException, ...], where: Peer, words: str) ->
 
 
 def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
-    for cause in causes:
-        if isinstance(cause, ssl.SSLError) and _tls_reason(cause).endswith(_ABOUT_OUR_CERTIFICATE):
-            return cause
-    return None
+    errors = (cause for cause in causes if isinstance(cause, ssl.SSLError))
+    return next((error for error in errors if _tls_reason(error).endswith(_ABOUT_OUR_CERTIFICATE)), None)
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

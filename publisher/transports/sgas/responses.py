@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from html import unescape
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from lxml import etree
@@ -26,6 +26,7 @@ from publisher.transports.credentials.host_certificate import SubjectNames
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain
 
 WORDS_LENGTH: Final = 300
+_MOST_NAMES: Final = 3
 # A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs time on hostile pages.
 _LOOKED_AT: Final = 16_384
 _URF: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
@@ -33,8 +34,6 @@ _TAG: Final = re.compile(r"<[^>]*>")
 _STYLE: Final = re.compile(r"<(style|script)\b.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _ERROR: Final = re.compile(r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL)
-
-
 # The beginning of a record as this package writes it, with names in which nothing had to be escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
@@ -53,7 +52,7 @@ class AnsweredBy(StrEnum):
     SILENCE = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServerText:
     """Who answered, and the line that matters, in printable ASCII: `Class: message` of a traceback, the title of a page."""
 
@@ -61,8 +60,7 @@ class ServerText:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRecord:
+class SentRecord(NamedTuple):
     """What the server may name a record by, and what it authorises by."""
 
     record_id: str
@@ -74,20 +72,18 @@ def parse_error_page(body: bytes) -> ServerText:
     """Who wrote an error page, and what it says. Its Content-Type is ignored: SGAS labels everything as HTML."""
     text = body[:_LOOKED_AT].decode("utf-8", "replace").strip()
     if not text:
-        return ServerText(speaker=AnsweredBy.SILENCE, words="")
+        return ServerText(AnsweredBy.SILENCE, "")
     if not text.startswith("<"):
         # PostgreSQL continues with DETAIL and CONTEXT, which hold the values of the row.
-        return ServerText(speaker=AnsweredBy.PLAIN, words=plain(text.splitlines()[0], WORDS_LENGTH))
+        return ServerText(AnsweredBy.PLAIN, plain(text.splitlines()[0], WORDS_LENGTH))
     if found := _ERROR.search(text):
         kind, message = (unescape(_TAG.sub("", part)) for part in found.groups())
-        return ServerText(
-            speaker=AnsweredBy.TRACEBACK, words=plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH)
-        )
+        return ServerText(AnsweredBy.TRACEBACK, plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH))
     title = _TITLE.search(text)
     words = plain(unescape(title[1] if title else _TAG.sub(" ", _STYLE.sub(" ", text))), WORDS_LENGTH)
     if "Processing Failed" in words:
-        return ServerText(speaker=AnsweredBy.BARE, words="Processing Failed")
-    return ServerText(speaker=AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN, words=words)
+        return ServerText(AnsweredBy.BARE, "Processing Failed")
+    return ServerText(AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN, words)
 
 
 def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
@@ -97,9 +93,9 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
         return ()
     return tuple(
         SentRecord(
-            record_id=_attribute(record.find(f"{_URF}RecordIdentity"), f"{_URF}recordId"),
-            global_job_id=record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or "",
-            machine_name=record.findtext(f"{_URF}MachineName") or "",
+            next((identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity")), ""),
+            record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or "",
+            record.findtext(f"{_URF}MachineName") or "",
         )
         for record in root.iter(f"{_URF}JobUsageRecord")
     )
@@ -119,7 +115,7 @@ def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
     names = [(one[1].decode(), one[2].decode()) for one in found if one is not None]
     if len(names) == len(found) > 0:
         return tuple(names)
-    return tuple((record.record_id, record.global_job_id) for record in sent_records(payload))
+    return tuple(record[:2] for record in sent_records(payload))
 
 
 def service_paths(body: bytes) -> Mapping[str, str] | None:
@@ -150,13 +146,6 @@ def _parse(document: bytes) -> etree._Element | None:
         return None
 
 
-def _attribute(element: etree._Element | None, name: str) -> str:
-    return "" if element is None else element.get(name, "")
-
-
-_MOST_NAMES: Final = 3
-
-
 class Hint(StrEnum):
     """What helps. `RIGHT` names the DN in both spellings and the MachineName, which is what SGAS's administrator needs."""
 
@@ -168,14 +157,14 @@ class Hint(StrEnum):
     FOREIGN = "foreign"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResponseRule:
     """The verdict of a row, and the advice for the administrator."""
 
     verdict: Verdict
     exit_status: int
-    certain: bool = True
     advice: Hint = Hint.NONE
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,19 +175,19 @@ class Sent:
     subject: SubjectNames
 
 
-_AGAIN: Final = ResponseRule(verdict=Verdict.RETRY_LATER, exit_status=LATER)
-_DOUBT: Final = ResponseRule(verdict=Verdict.IN_DOUBT, exit_status=LATER)
-_BAD_RECORD: Final = ResponseRule(verdict=Verdict.REFUSED, exit_status=REFUSED)
-_UNKNOWN: Final = ResponseRule(verdict=Verdict.REFUSED, exit_status=REFUSED, certain=False)
-_TOO_LARGE: Final = ResponseRule(verdict=Verdict.TOO_LARGE, exit_status=REFUSED)
+_AGAIN: Final = ResponseRule(Verdict.RETRY_LATER, LATER)
+_DOUBT: Final = ResponseRule(Verdict.IN_DOUBT, LATER)
+_BAD_RECORD: Final = ResponseRule(Verdict.REFUSED, REFUSED)
+_UNKNOWN: Final = ResponseRule(Verdict.REFUSED, REFUSED, certain=False)
+_TOO_LARGE: Final = ResponseRule(Verdict.TOO_LARGE, REFUSED)
 
 
 def _stop(exit_status: int, advice: Hint) -> ResponseRule:
-    return ResponseRule(verdict=Verdict.STOP_TARGET, exit_status=exit_status, advice=advice)
+    return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
 # The right does not cover every MachineName of the batch. Which ones, the answer does not tell: it names all of them.
-_MACHINE: Final = ResponseRule(verdict=Verdict.REFUSED, exit_status=CREDENTIALS, certain=False, advice=Hint.RIGHT)
+_MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
 # No answer at all. What nobody can repair by trying again stops the target before anything leaves.
 SILENCES: Final[Mapping[Failure, ResponseRule]] = {
@@ -307,10 +296,7 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
     rule = _MACHINE if machines else _rule_for(answer.status, error_page)
     shown = error_page.words.replace('"', "'")  # so that where the quotation ends can be determined
     words, advice = f'"{shown}"' if shown else "without a word", _advice(rule.advice, sent, error_page)
-    if rule.advice in (
-        Hint.RIGHT,
-        Hint.HOST_NAME,
-    ):  # long, and worth more than the server's words, which name the same
+    if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):  # long, and worth more than the server's words, which name the same
         receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
         return replace(receipt, refused_by=machines)
     return _receipt(rule, f"SGAS answered {answer.status} {words}{advice}")
@@ -417,8 +403,10 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
         remote_ids[job_id or record_id] = reply[name]
         renamed += name != record_id
     if missing and not left:
-        rule = ResponseRule(verdict=Verdict.IN_DOUBT, exit_status=REFUSED)
-        return _receipt(rule, f"SGAS answered 200, but names no row for {missing} of {len(records)} records")
+        return _receipt(
+            ResponseRule(Verdict.IN_DOUBT, REFUSED),
+            f"SGAS answered 200, but names no row for {missing} of {len(records)} records",
+        )
     strange = renamed + missing
     note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
     return Receipt(verdict=Verdict.DELIVERED, remote_ids=remote_ids, reason=note)

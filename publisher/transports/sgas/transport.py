@@ -131,18 +131,18 @@ class SgasTransport:
         if not isinstance(answer, Answer) or answer.status != 200:
             receipt = interpret(answer, nothing)
             name = "certificate" if receipt.exit_status == CREDENTIALS else "services"
-            return (Step(name=name, answer=receipt.reason, exit_status=receipt.exit_status),)
-        steps = [Step(name="certificate", answer=f"accepted, as {self._subject.comma} or {self._subject.slash}")]
+            return (Step(name, receipt.reason, exit_status=receipt.exit_status),)
+        steps = [Step("certificate", f"accepted, as {self._subject.comma} or {self._subject.slash}")]
         found = service_paths(answer.body) or {}
         if _REGISTRATION not in found:
             names = ", ".join(sorted(found)) or f'none: "{parse_error_page(answer.body).words}"'
             reason = f"{self._base} lists no service {_REGISTRATION} ({plain(names, 200)}); check `url` of the target"
-            return (*steps, Step(name="services", answer=reason, exit_status=CONFIGURATION))
-        steps.append(Step(name="services", answer=plain(", ".join(sorted(found)))))
+            return (*steps, Step("services", reason, exit_status=CONFIGURATION))
+        steps.append(Step("services", plain(", ".join(sorted(found)))))
         receipt = interpret(self._insert_answer(_NO_RECORDS), nothing)
         if receipt.verdict is Verdict.DELIVERED:
             answer_text = f"an empty document was taken at {self._insert}; the MachineName is looked at in records only"
-            return (*steps, Step(name="right to insert", answer=answer_text))
+            return (*steps, Step("right to insert", answer_text))
         reason, exit_status = receipt.reason, receipt.exit_status
         if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault
             exit_status = CREDENTIALS
@@ -150,7 +150,7 @@ class SgasTransport:
             if "." not in self._subject.host:
                 advice = no_host_name(self._subject)
             reason = f"{reason}, even to an empty document; {advice}"
-        return (*steps, Step(name="right to insert", answer=plain(reason), exit_status=exit_status))
+        return (*steps, Step("right to insert", plain(reason), exit_status=exit_status))
 
     def _known_refusal(self, payload: bytes) -> Receipt | None:
         """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.

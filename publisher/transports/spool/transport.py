@@ -87,7 +87,7 @@ class SpoolTransport:
             deciding = path if there else path.parent
             if deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK):
                 return (_no(f"this user may not write into {deciding}"),)
-        return (Step(name="directory", answer=plain(f"files can be put into {self._options.path}")),)
+        return (Step("directory", plain(f"files can be put into {self._options.path}")),)
 
     def warnings(self, now: datetime) -> list[str]:
         """An expiry of the certificate within 30 days, and signatures that ssmsend would sign once more."""
@@ -153,7 +153,7 @@ create: Final = SpoolTransport
 
 
 def _no(answer: str) -> Step:
-    return Step(name="directory", answer=plain(answer), exit_status=LedgerError.exit_status)
+    return Step("directory", plain(answer), exit_status=LedgerError.exit_status)
 
 
 def _make_directory(path: Path) -> None:
