@@ -99,9 +99,9 @@ class HostCertificate:
         now: datetime,
         *,
         allow_open_key: bool = False,
-        spelt: Callable[[x509.Name], str] | None = None,
+        subject_form: Callable[[x509.Name], str] | None = None,
     ) -> None:
-        """`spelt` gives the subject as messages show it; GOCDB's form where it is None.
+        """`subject_form` gives the subject as messages show it; GOCDB's form where it is None.
 
         Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not yet or no longer valid,
             of a kind that S/MIME cannot use, of another pair, or (unless allowed) a key that others can read.
@@ -110,7 +110,7 @@ class HostCertificate:
         self._certificate = load_certificate(credentials.certificate)
         self._key = load_key(credentials.key, self._certificate, allow_open=allow_open_key)
         self._begins, self._ends = validity(self._certificate)
-        self._shown = (spelt or slash_dn)(self._certificate.subject)
+        self._shown = (subject_form or slash_dn)(self._certificate.subject)
         self.check(now)
 
     @property

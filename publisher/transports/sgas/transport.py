@@ -61,7 +61,7 @@ class SgasTransport:
             credentials,
             circumstances.now(),
             allow_open_key=allow_open_key,
-            spelt=lambda name: subject_names(name).slash,
+            subject_form=lambda name: subject_names(name).slash,
         )
         self._check, self.warnings = certificate.check, certificate.warnings
         self._subject = subject_names(certificate.subject)
