@@ -54,10 +54,6 @@ class _Looked(NamedTuple):
     exact: bool
 
     @property
-    def is_shown_when_well(self) -> bool:
-        return self.name in ("age", "pending") and self.value is not None
-
-    @property
     def state(self) -> int:
         if self.value is None:
             return OK
@@ -104,16 +100,16 @@ def _threshold(text: str) -> tuple[str, int]:
 def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, limits: Thresholds) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     looked = [one for status in found for one in _looked(status, now, limits)]
-    messages = [(one.state, one.text) for one in looked if one.state is not OK]
-    messages += _further(found, trouble)
-    messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    messages = sorted(_messages(looked, found, trouble), key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
-    texts = [text for _, text in messages] or [one.text for one in looked if one.is_shown_when_well]
+    well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
+    texts = [text for _, text in messages] or well
     return nagios_line(state, "; ".join(texts), [one.performance for one in looked]), state
 
 
-def _further(found: Sequence[TargetStatus], trouble: str) -> Iterator[tuple[int, str]]:
-    """What no threshold is about."""
+def _messages(looked: Sequence[_Looked], found: Sequence[TargetStatus], trouble: str) -> Iterator[tuple[int, str]]:
+    """Values beyond their thresholds, and what no threshold is about."""
+    yield from ((one.state, one.text) for one in looked if one.state is not OK)
     for status in found:
         if not status.began:
             yield WARNING, f"{status.target}: has not run yet"

@@ -70,11 +70,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
-    room = get_terminal_size().columns
-    drawable = out.isatty() and (out.encoding or "").lower().startswith("utf")
-    if drawable and sum(widths) + _FRAME * len(widths) + 1 <= room:
+    beside = get_terminal_size().columns - sum(widths)
+    if out.isatty() and out.encoding.lower().startswith("utf") and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
-    elif not rows or not out.isatty() or sum(widths) + 2 * (len(widths) - 1) <= room:
+    elif not rows or not out.isatty() or 2 * (len(widths) - 1) <= beside:
         _print_plain([columns, *rows], widths, out)
     else:
         _print_blocks(columns, rows, out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
@@ -66,6 +66,9 @@ class Parser(argparse.ArgumentParser):
             near = get_close_matches(wrong[1], choices)
             near.sort(key=lambda one: sorted(one) != sorted(wrong[1]))  # letters in another order: the commonest slip
             yield from (f"did you mean {one}?" for one in near[:1])
+        yield from self._meant_options(message, nested)
+
+    def _meant_options(self, message: str, nested: Sequence[str]) -> Iterator[str]:
         own = self._option_string_actions
         missing = re.findall("--[a-z-]+", message) if "required" in message else []
         for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):

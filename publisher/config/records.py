@@ -188,19 +188,9 @@ def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
 
 
 def _vo_rule(keys: VoRuleKeys) -> VoRule:
-    return VoRule(
-        field=keys.field_,
-        pattern=keys.pattern,
-        vo=keys.vo,
-        group=keys.group,
-        role=_role(keys.role),
-        override=keys.override,
-    )
-
-
-def _role(text: str | None) -> str | None:
-    """`production`, `Role=production` and `/Role=production` are one: the spelling that APEL derives from FQANs."""
-    return "Role=" + text.removeprefix("/").removeprefix("Role=") if text else None
+    # `production`, `Role=production` and `/Role=production` are one: the spelling that APEL derives from FQANs.
+    role = "Role=" + keys.role.removeprefix("/").removeprefix("Role=") if keys.role else None
+    return VoRule(keys.field_, keys.pattern, keys.vo, keys.group, role, keys.override)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

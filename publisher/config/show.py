@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import schema
-from publisher.config.records import IdentitySettings, RecordSettings
+from publisher.config.records import RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
 from publisher.model.identity import VoRule
+from publisher.model.job import Epoch
 from publisher.model.rates import BenchmarkRule
-from publisher.model.time import Window, iso
+from publisher.model.time import iso_epoch
 
 if TYPE_CHECKING:
     from publisher.reporting.charges.rules import ChargeRule
@@ -33,15 +33,15 @@ def show(settings: Settings) -> str:
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
         **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),
-        **({"importers": _importers(settings)} if settings.importers else {}),
+        **(
+            {"importers": {name: _set_keys(one) for name, one in settings.importers.items()}}
+            if settings.importers
+            else {}
+        ),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
     text: str = schema.load_module("yaml_file").write_tree(tree)
     return text
-
-
-def _importers(settings: Settings) -> dict[str, Any]:
-    return {name: _set_keys(options) for name, options in settings.importers.items()}
 
 
 def _set_keys(options: object) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _target(target: ConfiguredTarget, base: RecordSettings) -> dict[str, Any]:
         "exclude_vos": sorted(target.exclude_vos),
         "batch_records": target.batch_records,
         "shadow": target.shadow,
-        "jura_until": None if target.jura_until is None else iso(datetime.fromtimestamp(target.jura_until, UTC)),
+        "jura_until": None if target.jura_until is None else iso_epoch(target.jura_until),
         "jura_format": target.jura_format,
         **{key: value for key, value in own.items() if value != same[key]},
     }
@@ -74,13 +74,9 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown = _keys(records)
     shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
-    shown["identity"] = _identity(records.identity)
+    shown["identity"] = _set_keys(records.identity)
     shown["charges"] = [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
     return shown
-
-
-def _identity(identity: IdentitySettings) -> dict[str, Any]:
-    return _set_keys(identity)
 
 
 def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:
@@ -88,34 +84,25 @@ def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:
     return {
         "benchmarks": [{"type": each.kind, "value": each.text} for each in rule.benchmarks],
         **{key: pattern for key, pattern in patterns.items() if pattern != "*"},
-        **_window(rule.window),
+        **_bounds({"from": rule.window.start, "until": rule.window.end}),
         **({"override": True} if rule.override else {}),
     }
 
 
 def _vo_rule(rule: VoRule) -> dict[str, Any]:
-    shown = {
-        "field": rule.field,
-        "pattern": rule.pattern,
-        "vo": rule.vo,
-        "group": rule.group,
-        "role": rule.role,
-        "override": rule.override,
-    }
-    return {key: value for key, value in shown.items() if value is not None}
+    return {key: value for key, value in rule._asdict().items() if value is not None}
 
 
 def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
     # Both ends belong to it, to the second.
     last = None if rule.valid.end is None else rule.valid.end - 1
-    bounds = {"valid_from": rule.valid.start, "valid_to": last}
     return {
         "formula": rule.formula.text,
         "unit": rule.unit,
         **({"description": rule.description} if rule.description else {}),
         "queues": list(rule.queues),
         "groups": list(rule.groups),
-        **{key: _clock(moment) for key, moment in bounds.items() if moment is not None},
+        **_bounds({"valid_from": rule.valid.start, "valid_to": last}),
         "time_unit": str(rule.time_unit),
         "rounding": "none" if rule.places is None else {"places": rule.places, "mode": str(rule.rounding)},
         "compat": str(rule.compat),
@@ -123,13 +110,9 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
     }
 
 
-def _window(window: Window) -> dict[str, str]:
-    bounds = {"from": window.start, "until": window.end}
-    return {key: _clock(moment) for key, moment in bounds.items() if moment is not None}
-
-
-def _clock(moment: int) -> str:
-    return iso(datetime.fromtimestamp(moment, UTC))
+def _bounds(moments: Mapping[str, int | None]) -> dict[str, str]:
+    """Those that are set."""
+    return {key: iso_epoch(Epoch(moment)) for key, moment in moments.items() if moment is not None}
 
 
 def _keys(settings: object) -> dict[str, Any]:

@@ -276,10 +276,15 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBl
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
     if both := sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ()))):
         reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
-    if known.get("sync") and format_name and not (receiver := receiver_of(format_name)).sync_format:
+    if format_name is not None:
+        _check_with_format(known, format_name, block, reading)
+
+
+def _check_with_format(known: Mapping[str, Any], format_name: str, block: YamlBlock, reading: ReadContext) -> None:
+    receiver = receiver_of(format_name)
+    if known.get("sync") and not receiver.sync_format:
         reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")
-    start: StartRule = known.get("start", StartRule())
-    if format_name and is_summary_format(format_name) and _is_inside_a_month(start):
+    if is_summary_format(format_name) and _is_inside_a_month(known.get("start", StartRule())):
         reading.wrong(
             block.keys["start"].place,
             "would begin inside a month, and a summary of part of a month replaces the whole one at the server; "

@@ -10,14 +10,8 @@ import yaml
 from publisher.config.schema import Listing, Node, Place, Problems, Text, YamlBlock
 
 MAX_BYTES: Final = 1024 * 1024
-
-
 _MAX_DEPTH: Final = 20  # a configuration needs six; a thousand would exhaust the stack
-
-
 _TAG: Final = "tag:yaml.org,2002:"
-
-
 _KNOWN_TAGS: Final = frozenset(
     _TAG + name for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
 )

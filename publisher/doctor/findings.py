@@ -18,7 +18,7 @@ class State(StrEnum):
     FAILURE = "failure"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One question and its answer. `part` is the target or the part of the host; `advice` is '' when all is well.
 
@@ -69,21 +69,13 @@ class Question:
     why: str
 
     def ok(self, found: str) -> Finding:
-        return Finding(name=self.name, part=self.part, state=State.OK, found=found, why=self.why)
+        return Finding(self.name, self.part, State.OK, found, self.why)
 
     def warning(self, found: str, advice: str) -> Finding:
-        return Finding(name=self.name, part=self.part, state=State.WARNING, found=found, why=self.why, advice=advice)
+        return Finding(self.name, self.part, State.WARNING, found, self.why, advice)
 
     def failure(self, found: str, advice: str, exit_status: int) -> Finding:
-        return Finding(
-            name=self.name,
-            part=self.part,
-            state=State.FAILURE,
-            found=found,
-            why=self.why,
-            advice=advice,
-            exit_status=exit_status,
-        )
+        return Finding(self.name, self.part, State.FAILURE, found, self.why, advice, exit_status)
 
     def error(self, error: PublisherError, otherwise: str) -> Finding:
         """A failure that another room has put into words; `otherwise` is the advice where they hold none."""

@@ -81,13 +81,9 @@ def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Ite
         yield Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"])
 
 
-def _is_unfit(found: Finding) -> bool:
-    return found.name in _CREDENTIAL_STEPS and found.state is State.FAILURE
-
-
 def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
     """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
-    unfit = [found for found in before if _is_unfit(found)]
+    unfit = [one for one in before if one.name in _CREDENTIAL_STEPS and one.state is State.FAILURE]
     known: dict[str, tuple[Step, ...]] = {}
     for target in targets:
         ways = list(_ways(site, target, known))
@@ -95,10 +91,9 @@ def check_services(site: Site, targets: Sequence[Target], before: Sequence[Findi
         question = Question(
             "preflight", target.name, "only the service itself can say whether it will take our records"
         )
-        doubtful = unfit if _shows_certificate(target) else []
-        failed = next((found for found in (*doubtful, *ways) if found.state is State.FAILURE), None)
-        if failed is not None:
-            yield not_asked(question, f"of the finding about {failed.name} ({failed.part})")
+        failed = [*(unfit if _shows_certificate(target) else ()), *(one for one in ways if one.state is State.FAILURE)]
+        if failed:
+            yield not_asked(question, f"of the finding about {failed[0].name} ({failed[0].part})")
         elif _shows_certificate(target) and not_here(site.credentials()) is not None:
             yield not_asked(question, "the key is there for the service only")
         else:

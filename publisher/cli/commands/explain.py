@@ -26,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     job_id = JobId(arguments.job)
     found = explaining.explain(context.load(), job_id, targets=arguments.target, format_name=arguments.format)
-    print_result(found, lambda each: _as_json(job_id, each), _as_text, in_json=arguments.json)
+    print_result(
+        found,
+        lambda each: {"job": job_id, "explanations": list(map(_explanation_json, each))},
+        _as_text,
+        in_json=arguments.json,
+    )
     return 0
-
-
-def _as_json(job_id: JobId, found: Sequence[Explanation]) -> Json:
-    return {"job": job_id, "explanations": list(map(_explanation_json, found))}
 
 
 def _explanation_json(one: Explanation) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
@@ -19,10 +19,9 @@ from publisher.cli.output import print_csv, print_table
 from publisher.cli.site import incomplete
 from publisher.model.text import plural
 from publisher.reporting import export as exporting
-from publisher.reporting.export import COLUMNS, ExportedJob, SkippedJobs, Value
+from publisher.reporting.export import COLUMNS, ExportedJob, Value
 from publisher.reporting.files import whole_file
 
-_DEFINITION_COLUMNS: Final = ("column", "type", "unit", "meaning")
 # Hot path: what is before each value of a line, and how to get the value; then how each type of value is written.
 _VALUES: Final = tuple((f"{json.dumps(column.name)}: ", column.value) for column in COLUMNS)
 _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
@@ -48,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.columns:  # the same at every site: no configuration is read
-        print_table(_DEFINITION_COLUMNS, _definitions())
+        print_table(
+            ("column", "type", "unit", "meaning"),
+            [(column.name, column.kind, column.unit, column.meaning) for column in COLUMNS],
+        )
         return 0
     site = context.load()
     wanted = job_filter(arguments, site)
@@ -60,43 +62,26 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         else:
             with whole_file(arguments.output) as out:
                 _write(arguments.format, found, out)
-    for line in _left_out_lines(left_out):
-        notice(line)
+    if left_out.in_progress:
+        notice(f"{plural(left_out.in_progress, 'job')} left out, still in progress")
+    for rule, count in sorted(left_out.unreadable.items()):
+        notice(f"{plural(count, 'job')} left out because of rows that cannot be read: {rule}")
     return incomplete(site)
 
 
 def _write(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:
+    """A line a job with every column in it; decimals are numbers as they are written, never rounded."""
     if form == "csv":
-        print_csv([column.name for column in COLUMNS], _csv_rows(jobs), out)
-    else:
-        for line in _json_lines(jobs):
-            out.write(line + "\n")
-
-
-def _json_lines(jobs: Iterable[ExportedJob]) -> Iterator[str]:
-    """A JSON object a job, every column in each; decimals are numbers as they are written, never rounded."""
+        rows = ([_cell(column.value(job)) for column in COLUMNS] for job in jobs)
+        print_csv([column.name for column in COLUMNS], rows, out)
+        return
     for job in jobs:
-        yield "{" + ", ".join([name + _JSON[type(found := value(job))](found) for name, value in _VALUES]) + "}"
-
-
-def _csv_rows(jobs: Iterable[ExportedJob]) -> Iterator[list[str]]:
-    """One row per job. Unknown is an empty cell, several texts are joined by `;`."""
-    for job in jobs:
-        yield [_cell(column.value(job)) for column in COLUMNS]
-
-
-def _definitions() -> list[tuple[str, ...]]:
-    return [(column.name, column.kind, column.unit, column.meaning) for column in COLUMNS]
-
-
-def _left_out_lines(left_out: SkippedJobs) -> Iterator[str]:
-    if left_out.in_progress:
-        yield f"{plural(left_out.in_progress, 'job')} left out, still in progress"
-    for rule, count in sorted(left_out.unreadable.items()):
-        yield f"{plural(count, 'job')} left out because of rows that cannot be read: {rule}"
+        values = [name + _JSON[type(found := value(job))](found) for name, value in _VALUES]
+        out.write("{" + ", ".join(values) + "}\n")
 
 
 def _cell(value: Value) -> str:
+    """Unknown is an empty cell, several texts are joined by `;`."""
     if value is None:
         return ""
     if isinstance(value, tuple):

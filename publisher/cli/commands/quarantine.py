@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
 
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
+from publisher.cli.output import Json, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.errors import UsageError
@@ -41,7 +40,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.action == "list":
         found = operations.quarantined(site, targets=arguments.target)
-        print_result(found, _as_json, _as_text, in_json=arguments.json)
+        print_result(
+            found,
+            lambda jobs: {"quarantined": list(map(quarantined_json, jobs))},
+            lambda jobs: [TextTable(_COLUMNS, list(map(_row, jobs)))],
+            in_json=arguments.json,
+        )
         return 0
     if bool(arguments.jobs) == arguments.every:
         raise UsageError(f"quarantine {arguments.action} takes numbers or ids of jobs, or --all")
@@ -49,16 +53,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     changed = operations.release_or_drop(site, arguments.jobs, hold, every=arguments.every, targets=arguments.target)
     replaces = [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION]
     print_result(
-        changed,
-        lambda jobs: _changed_as_json(jobs, hold, replaces),
-        lambda jobs: [f"{len(jobs)} {hold}", *map(_what_it_replaces, replaces)],
+        replaces,
+        lambda jobs: {"changed": len(changed), "hold": hold, "replaces": list(map(quarantined_json, jobs))},
+        lambda jobs: [f"{len(changed)} {hold}", *map(_what_it_replaces, jobs)],
         in_json=arguments.json,
     )
     return 0
-
-
-def _changed_as_json(changed: Sequence[Quarantined], hold: Hold, replaces: Sequence[Quarantined]) -> Json:
-    return {"changed": len(changed), "hold": hold, "replaces": list(map(quarantined_json, replaces))}
 
 
 def _what_it_replaces(held: Quarantined) -> str:
@@ -66,10 +66,6 @@ def _what_it_replaces(held: Quarantined) -> str:
         f"with the next round job {held.job.job_id} takes the place of another job's record at the receiver of {held.target}: "
         f"{held.job.reason}; `publisher quarantine drop {held.number}` keeps the record that is there"
     )
-
-
-def _as_json(found: Iterable[Quarantined]) -> Json:
-    return {"quarantined": list(map(quarantined_json, found))}
 
 
 def quarantined_json(held: Quarantined) -> Json:
@@ -82,10 +78,6 @@ def quarantined_json(held: Quarantined) -> Json:
         **attributes(held, "hold", "since"),
         **attributes(held.job.row, "database", "record_id"),
     }
-
-
-def _as_text(found: Iterable[Quarantined]) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, [_row(held) for held in found])
 
 
 def _row(held: Quarantined) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         "localid_prefix": arguments.localid_prefix,
         "batch_records": arguments.batch_records and str(arguments.batch_records),
     }
-    if not given and not arguments.site and not _filled(own | either):
+    if not (given or arguments.site or _filled(own | either)):
         return []
     way = _chosen(ways, given, own, named=bool(arguments.target))
     place = way.given(arguments) or ""

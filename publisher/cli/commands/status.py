@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from publisher.cli import nagios
 from publisher.cli.commands import Context
@@ -76,8 +76,8 @@ def _as_json(found: Iterable[TargetStatus]) -> Json:
     }
 
 
-def _as_text(found: Iterable[TargetStatus]) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, [_row(one) for one in found])
+def _as_text(found: Iterable[TargetStatus]) -> list[Part]:
+    return [TextTable(_COLUMNS, list(map(_row, found)))]
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:

@@ -165,55 +165,45 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
         text = written.strip()
         if not text or text.startswith("#"):
             continue
-        header = text.startswith("[")
-        read = _header(text) if header else _option(text, file, number, begun=current is not None)
-        if isinstance(read, _Problem):
-            problems.append(f"{file}:{number}: {read.what}")
+        try:
+            if text.startswith("["):
+                current = found.setdefault(_header(text), (number, []))[1]
+            else:
+                _add_option(text, file, number, current)
+        except ValueError as problem:
+            problems.append(f"{file}:{number}: {problem}")
             if len(problems) >= _MAX_PROBLEMS:
                 problems.append(f"{file}: more is wrong; the first {_MAX_PROBLEMS} are listed")
                 break
-        elif isinstance(read, str):
-            current = found.setdefault(read, (number, []))[1]
-        elif current is not None:
-            current.append(read)
     if problems:
         raise ConfigError(problems)
-    return ArcConf(file=file, blocks=_blocks(file, found))
+    blocks = {name: ArcBlock(name=name, file=file, line=at, options=tuple(has)) for name, (at, has) in found.items()}
+    return ArcConf(file=file, blocks=blocks)
 
 
-def _blocks(file: str, found: Mapping[str, tuple[int, list[Option]]]) -> dict[str, ArcBlock]:
-    return {
-        name: ArcBlock(name=name, file=file, line=line, options=tuple(options))
-        for name, (line, options) in found.items()
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    what: str
-
-
-def _header(text: str) -> str | _Problem:
+def _header(text: str) -> str:
+    """Raises: ValueError that says what is wrong."""
     inside = text[1:-1]
     if not text.endswith("]") or "[" in inside or "]" in inside:
-        return _Problem(f"{shown(text)!r} is not a block header; write [block] or [block: name]")
+        raise ValueError(f"{shown(text)!r} is not a block header; write [block] or [block: name]")
     kind, colon, name = (part.strip() for part in inside.partition(":"))
     if not kind or (colon and not name) or len(inside) > _MAX_LINE:
-        return _Problem(f"{shown(text)!r} is a block header without a name")
+        raise ValueError(f"{shown(text)!r} is a block header without a name")
     return f"{kind}{colon}{name}"
 
 
-def _option(text: str, file: str, number: int, *, begun: bool) -> Option | _Problem:
+def _add_option(text: str, file: str, number: int, block: list[Option] | None) -> None:
+    """Raises: ValueError that says what is wrong."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not key or (not equals and len(key.split()) > 1):
-        return _Problem(f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment")
-    if not begun:
-        return _Problem(f"{shown(key)!r} stands before the first [block]")
+        raise ValueError(f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment")
+    if block is None:
+        raise ValueError(f"{shown(key)!r} stands before the first [block]")
     if len(text) > _MAX_LINE:
-        return _Problem(f"longer than {_MAX_LINE} characters")
+        raise ValueError(f"longer than {_MAX_LINE} characters")
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1]  # ARC 5 wanted quotes, and files lived on
-    return Option(key=key, text=value, file=file, line=number)
+    block.append(Option(key=key, text=value, file=file, line=number))
 
 
 def _without_waiting(path: str, flags: int) -> int:

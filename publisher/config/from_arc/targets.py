@@ -41,7 +41,7 @@ from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_fo
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch
 from publisher.model.text import shown
-from publisher.model.time import iso, month_of
+from publisher.model.time import iso, iso_epoch, month_of
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 from publisher.transports import JURA_TRANSPORTS
 
@@ -149,23 +149,20 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
 
 
 def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> Iterator[str]:
-    name = draft.gocdb_name if draft.apel and site else None
-    if name is not None and name.text != site:
+    name = draft.gocdb_name.text if draft.apel and draft.gocdb_name is not None else site
+    if site and name != site:
         yield (
-            f"its gocdb_name is {shown(name.text)}, and this configuration is for {shown(site)}: a target has no site of "
-            f"its own. Ask again with --site {shown(name.text)}, for a second configuration with another `state`"
+            f"its gocdb_name is {shown(name)}, and this configuration is for {shown(site)}: a target has no site of "
+            f"its own. Ask again with --site {shown(name)}, for a second configuration with another `state`"
         )
-    for other in same_destination:
-        if other.format != draft.format:
-            yield (
-                f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
-                "keep one of them"
-            )
-            break
-    replaced = next((one for one in same_destination if _share_vos(one, draft)), None)
-    if draft.summary and replaced is not None:
+    for other in [one for one in same_destination if one.format != draft.format][:1]:
         yield (
-            f"its totals would replace some of those that target {replaced.name} sends to the same topic; make them one, "
+            f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
+            "keep one of them"
+        )
+    for other in [one for one in same_destination if draft.summary and _share_vos(one, draft)][:1]:
+        yield (
+            f"its totals would replace some of those that target {other.name} sends to the same topic; make them one, "
             "with the vos of both"
         )
 
@@ -424,7 +421,7 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     else:
         lines.put(2, "start", draft.begin.text(summary=draft.summary), draft.begin.why)
     if draft.begin.last_end is not None:
-        until = iso(datetime.fromtimestamp(draft.begin.last_end, UTC))
+        until = iso_epoch(draft.begin.last_end)
         lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")
 
 
