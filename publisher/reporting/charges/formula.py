@@ -28,7 +28,8 @@ MAX_EXPONENT: Final = 30
 
 _SHOWN: Final = 100  # of a formula that is too long
 _TOKEN: Final = re.compile(
-    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>[-+*/%()])"
+    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>[-+*/%()])|"
+    r"(?P<blanks> +)|(?s:.)"
 )
 _INSTEAD: Final = {
     ",": "numbers have a point, as in 0.25",
@@ -85,19 +86,15 @@ def tokens(formula: str) -> list[Token]:
             f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}", formula, MAX_CHARACTERS
         )
     found: list[Token] = []
-    at = 0
-    while at < len(formula):
-        if formula[at] == " ":
-            at += 1
+    for match in _TOKEN.finditer(formula):
+        if match.lastgroup == "blanks":
             continue
-        match = _TOKEN.match(formula, at)
-        if match is None:
-            raise FormulaError(_stranger(formula[at]), formula, at)
-        token = Token(TokenKind(match.lastgroup or ""), match[0], at)
+        if match.lastgroup is None:
+            raise FormulaError(_stranger(match[0]), formula, match.start())
+        token = Token(TokenKind(match.lastgroup), match[0], match.start())
         if token.kind is TokenKind.NUMBER:
             _check_size(token, formula)
         found.append(token)
-        at = match.end()
     return [*found, Token(TokenKind.END, "", len(formula))]
 
 

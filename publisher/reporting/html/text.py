@@ -8,8 +8,7 @@ from typing import Final
 
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
-from publisher.reporting.html.columns import Table, hours_text, minutes_text, share_text
-from publisher.reporting.html.tables import definitions, tables, verdict
+from publisher.reporting.html.tables import Table, definitions, hours_text, minutes_text, share_text, tables, verdict
 from publisher.reporting.report import Report, TargetReport, all_waits
 
 _MOST_ROWS: Final = 20
