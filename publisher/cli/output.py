@@ -127,26 +127,13 @@ def print_json(result: Mapping[str, Any], out: TextIO) -> None:
     out.write(json.dumps(result, indent=2) + "\n")
 
 
-def print_json_list(result: Mapping[str, Iterable[str]], out: TextIO) -> None:
-    """An object with one list of texts, written while they come: it may be too long for memory."""
-    ((name, texts),) = result.items()
-    out.write(f"{{\n  {json.dumps(name)}: [")
+def print_json_list(name: str, entries: Iterable[Any], out: TextIO, *, after: Json | None = None) -> None:
+    """As `print_json`, with a list at the end that is written while it comes, a line an entry: it may exceed memory."""
+    before = json.dumps(after, indent=2).removesuffix("\n}") + ",\n" if after else "{\n"
+    out.write(f"{before}  {json.dumps(name)}: [")
     between = "\n    "
-    for text in texts:
-        out.write(between + json.dumps(text))
-        between = ",\n    "
-    out.write("\n  ]\n}\n")
-
-
-def print_json_and_list(
-    result: Mapping[str, Any], last: Mapping[str, Iterable[Mapping[str, Any]]], out: TextIO
-) -> None:
-    """As `print_json`, with one more list of objects at the end, a line each, written while they come."""
-    ((name, rows),) = last.items()
-    out.write(f"{json.dumps(result, indent=2).removesuffix(chr(10) + '}')},\n  {json.dumps(name)}: [")
-    between = "\n    "
-    for row in rows:
-        out.write(between + json.dumps(row))
+    for entry in entries:
+        out.write(between + json.dumps(entry))
         between = ",\n    "
     out.write("\n  ]\n}\n")
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from publisher import __version__
 from publisher.cli.commands import COMMANDS, Group
 from publisher.model.errors import UsageError
+from publisher.model.time import Window, parse_from, parse_to, window
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
 
@@ -185,10 +187,21 @@ def add_targets(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_window(command: argparse.ArgumentParser, *, start: str, end: str, required: bool = False) -> None:
-    """`--from` and `--to` with what their help says about them; `cli.when.window` reads them."""
+FROM_HELP: Final = "jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month"
+TO_HELP: Final = "and before this time; a month or a day includes its end"
+
+
+def add_window(
+    command: argparse.ArgumentParser, *, start: str = FROM_HELP, end: str = TO_HELP, required: bool = False
+) -> None:
+    """`--from` and `--to` with what their help says about them; `window_of` reads them."""
     command.add_argument("--from", dest="start", required=required, metavar="WHEN", help=start)
     command.add_argument("--to", dest="end", required=required, metavar="WHEN", help=end)
+
+
+def window_of(arguments: argparse.Namespace, now: datetime) -> Window:
+    """Raises: UsageError."""
+    return window(parse_from(arguments.start, now), parse_to(arguments.end, now))
 
 
 def add_job(command: argparse.ArgumentParser) -> None:

@@ -17,14 +17,13 @@ from publisher.cli.output import (
     TextTable,
     attributes,
     moment_text,
-    print_json_and_list,
+    print_json_list,
     print_line,
     print_result,
 )
-from publisher.cli.parser import add_json, add_window
+from publisher.cli.parser import add_json, add_window, window_of
 from publisher.cli.site import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
-from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.rates import AssessedJob, Tariff, amount_text
 from publisher.model.text import plural
@@ -39,11 +38,7 @@ _RUN_COLUMNS: Final = ("run", "state", "jobs that ended in", "project", "group",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_window(
-        parser,
-        start="jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
-        end="and before this time; a month or a day includes its end",
-    )
+    add_window(parser)
     parser.add_argument("--project", metavar="P", help="only jobs of this project")
     parser.add_argument("--group", metavar="G", help="only jobs of this local group")
     parser.add_argument("--jobs", action="store_true", help="also list each job")
@@ -66,7 +61,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     jobs = charging.jobs(site, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
     if arguments.json and jobs is not None:
-        print_json_and_list(_charge_json(report), {"charges": map(_kept_json, jobs)}, sys.stdout)
+        print_json_list("charges", map(_kept_json, jobs), sys.stdout, after=_charge_json(report))
         return status
     for one in jobs or ():
         print_line(_kept_line(one))
@@ -85,8 +80,7 @@ def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
     """Raises: UsageError."""
     if arguments.start is None or arguments.end is None:
         raise UsageError("charge needs --from and --to, as in --from last-month --to last-month; or --runs")
-    now = site.clock()
-    window = when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now))
+    window = window_of(arguments, site.clock())
     return ChargeRequest(window=window, project=arguments.project, group=arguments.group)
 
 

@@ -11,12 +11,9 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
-from publisher.cli.parser import add_window
+from publisher.cli.parser import TO_HELP, add_window, window_of
 from publisher.cli.site import incomplete
-from publisher.model import time as when
 from publisher.model.errors import ConfigError, UsageError
-from publisher.model.time import Window
-from publisher.pipeline.site import Site
 from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
@@ -35,8 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(
         parser,
         start="jobs that ended at or after this time (default: last-month): 2026-03, last-month",
-        end="and before this time; a month or a day includes its end (default: this-month)",
+        end=f"{TO_HELP} (default: this-month)",
     )
+    parser.set_defaults(start="last-month", end="this-month")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write the page to this file; - is standard output"
     )
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    window = _window(arguments, site)
+    window = window_of(arguments, site.clock())
     on_page = _is_page(arguments)
     page = _page_maker() if on_page else None
     notice(f"report of jobs that ended in {window}")
@@ -66,13 +64,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     elif arguments.format == "terminal":
         _print(found)
     return incomplete(site)
-
-
-def _window(arguments: argparse.Namespace, site: Site) -> Window:
-    """Last month and this one, where nothing else is asked for. Raises: UsageError."""
-    now = site.clock()
-    start = when.parse_from(arguments.start or "last-month", now)
-    return when.window(start, when.parse_to(arguments.end or "this-month", now))
 
 
 def _is_page(arguments: argparse.Namespace) -> bool:

@@ -15,11 +15,10 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes
 from publisher.cli.logs import error_line, notice
-from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count
+from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count, window_of
 from publisher.cli.site import LiveSite
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
-from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
 from publisher.model.text import plural
@@ -35,12 +34,7 @@ _MEGABYTE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_window(
-        parser,
-        start="jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
-        end="and before this time; a month or a day includes its end",
-        required=True,
-    )
+    add_window(parser, required=True)
     add_targets(parser)
     parser.add_argument("--format", metavar="F", help="another format than the target's own")
     _add_one_off_target(parser)
@@ -97,9 +91,8 @@ def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
     formats = {**JOB_FORMATS, **SUMMARY_FORMATS}
     if arguments.format and arguments.format not in formats:
         raise UsageError(f"there is no format {arguments.format!r}; there are {', '.join(formats)}")
-    now = site.clock()
     return RepublishRequest(
-        window=when.window(when.parse_from(arguments.start, now), when.parse_to(arguments.end, now)),
+        window=window_of(arguments, site.clock()),
         exact=arguments.exact,
         format=arguments.format,
         accept_key_change=arguments.accept_key_change,

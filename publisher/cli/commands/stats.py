@@ -23,7 +23,7 @@ from publisher.cli.output import (
     print_result,
     size,
 )
-from publisher.cli.parser import add_json
+from publisher.cli.parser import FROM_HELP, TO_HELP, add_json
 from publisher.cli.site import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
@@ -132,7 +132,7 @@ def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter)
     """One by one while they are read: there may be ten million."""
     job_ids = statistics.job_ids(site, wanted)
     if arguments.json:
-        print_json_list({"job_ids": job_ids}, sys.stdout)
+        print_json_list("job_ids", job_ids, sys.stdout)
     elif arguments.csv:
         print_csv(("job_id",), ((job_id,) for job_id in job_ids), sys.stdout)
     else:
@@ -212,9 +212,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     for words, what in (
         (
             ("-b", "--end-from", "--from"),
-            "jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month",
+            FROM_HELP,
         ),
-        (("-e", "--end-till", "--to"), "and before this time; a month or a day includes its end"),
+        (("-e", "--end-till", "--to"), TO_HELP),
         (("-s", "--start-from"), "jobs that were submitted at or after this time"),
     ):
         parser.add_argument(*words, metavar="WHEN", help=what)
