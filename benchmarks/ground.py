@@ -65,10 +65,7 @@ def _made(path: Path, jobs: int, *varied: Schema) -> Path:
 def add_new(path: Path, count: int) -> None:
     """So many further jobs finish."""
     with Writer(path) as arex:
-        arex.connection.execute("BEGIN")
-        arex.connection.execute("COMMIT")
-        for job in generate(_SEED + 1, count, END, END + timedelta(days=1)):
-            arex.write(job)
+        arex.write_all(generate(_SEED + 1, count, END, END + timedelta(days=1)))
 
 
 def take_away_new(path: Path, jobs: int) -> None:
