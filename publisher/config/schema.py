@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from inspect import get_annotations
 from pathlib import Path
@@ -381,6 +382,7 @@ def read_block(node: Node, shape: type[Shape], reading: ReadContext) -> Shape:
     return made
 
 
+@cache
 def _kinds(shape: type) -> dict[str, Any]:
     """The types of the fields that are read by them; one with a reader of its own may be of a type that is not loaded."""
     by_type = {entry.name for entry in fields(shape) if "read" not in entry.metadata}

@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -13,6 +14,8 @@ from tests.arex_databases.jobs import Event, SampleJob, Transfer, TransferKind
 _GIB: Final = 2**30
 _SIZES: Final = (0, 4_711, 120_000_000, _GIB, 3 * _GIB, 5 * _GIB)
 """Bytes of a staged file; the 32-bit writer turns those over 2 GiB negative and loses those over 4 GiB."""
+
+_FEW: Final = 2_000
 
 _RTES: Final = ("ENV/PROXY", "APPS/HEP/ATLAS-SITE-LCG", "ENV/SINGULARITY")
 
@@ -40,6 +43,16 @@ def generate(seed: int, count: int, start: datetime, end: datetime) -> Iterator[
     About 4 % failed before they reached the batch system (no LocalJobID, wall 0), another 4 % in it; a third stages files, a
     few span nodes. About a fifth ends on a full half minute, so that seconds are shared.
     """
+    return iter(_few(seed, count, start, end)) if count <= _FEW else _made(seed, count, start, end)
+
+
+@lru_cache(maxsize=64)
+def _few(seed: int, count: int, start: datetime, end: datetime) -> tuple[SampleJob, ...]:
+    """Tests ask for the same ones again and again."""
+    return tuple(_made(seed, count, start, end))
+
+
+def _made(seed: int, count: int, start: datetime, end: datetime) -> Iterator[SampleJob]:
     first, last = epoch_window(start, end)
     rng = Random(seed)
     lead = min(86_400, (last - first) // 4)

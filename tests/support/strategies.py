@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -147,38 +148,58 @@ _HOSTILE: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+# Made once: hypothesis examines a strategy anew for each draw from a new one.
+_WALLS = st.integers(0, 10**7)
+_AGES = st.integers(0, 10**8)
+_RECORD_IDS = st.integers(1, 10**7)
+_STATUSES = st.sampled_from(("completed", "failed"))
+_EXIT_CODES = st.one_of(st.none(), st.integers(0, 255))
+_BOOLEANS = st.booleans()
+_WAITS = st.integers(0, 10**6)
+_NODES = st.sampled_from((None, 0, 1, 2))
+_CPUS = st.sampled_from((None, 0, 1, 8, 128))
+_USERS = plain_text.map(lambda name: f"/DC=org/CN={name}")
+_ORDINARY_FQANS = st.one_of(st.just(()), plain_text.map(lambda vo: (f"/{vo}/Role=pilot/Capability=NULL",)))
+_ORDINARY_BENCHMARKS = st.sampled_from(("", "HEPSPEC:1.0", "HEPscore23:11.9", "si2k:2625"))
+
+
 @st.composite
 def ordinary_jobs(draw: st.DrawFn) -> JobRecord:
     """Jobs as they should be: whatever differs from job to job is drawn, and all of it can be published."""
-    wall = draw(st.integers(0, 10**7))
-    ended = ENDED - draw(st.integers(0, 10**8))
+    wall = draw(_WALLS)
+    ended = ENDED - draw(_AGES)
     return make_job(
-        row=RowRef(database="accounting_v2.db", record_id=draw(st.integers(1, 10**7))),
+        row=RowRef(database="accounting_v2.db", record_id=draw(_RECORD_IDS)),
         job_id=JobId(draw(plain_text)),
         local_id=draw(plain_text),
-        status=draw(st.sampled_from(("completed", "failed"))),
-        exit_code=draw(st.one_of(st.none(), st.integers(0, 255))),
-        submitted_at=Epoch(ended - wall - draw(st.integers(0, 10**6))),
-        started_at=draw(st.sampled_from((None, Epoch(ended - wall)))),
+        status=draw(_STATUSES),
+        exit_code=draw(_EXIT_CODES),
+        submitted_at=Epoch(ended - wall - draw(_WAITS)),
+        started_at=Epoch(ended - wall) if draw(_BOOLEANS) else None,
         ended_at=Epoch(ended),
         wall_s=wall,
         cpu_user_s=draw(st.integers(0, wall * 4)),
         cpu_kernel_s=draw(st.integers(0, wall)),
-        node_count=draw(st.sampled_from((None, 0, 1, 2))),
-        cpu_count=draw(st.sampled_from((None, 0, 1, 8, 128))),
+        node_count=draw(_NODES),
+        cpu_count=draw(_CPUS),
         queue=draw(plain_text),
-        user=draw(plain_text.map(lambda name: f"/DC=org/CN={name}")),
+        user=draw(_USERS),
         vo=draw(plain_text),
-        fqans=draw(st.one_of(st.just(()), plain_text.map(lambda vo: (f"/{vo}/Role=pilot/Capability=NULL",)))),
-        benchmark=draw(st.sampled_from(("", "HEPSPEC:1.0", "HEPscore23:11.9", "si2k:2625"))),
+        fqans=draw(_ORDINARY_FQANS),
+        benchmark=draw(_ORDINARY_BENCHMARKS),
         job_name=draw(plain_text),
     )
+
+
+@cache
+def _bent_fields(most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(sorted(_HOSTILE)), unique=True, max_size=most)
 
 
 @st.composite
 def hostile_jobs(draw: st.DrawFn, most: int = 6) -> JobRecord:
     """Ordinary jobs with up to `most` fields made hostile."""
-    bent = draw(st.lists(st.sampled_from(sorted(_HOSTILE)), unique=True, max_size=most))
+    bent = draw(_bent_fields(most))
     return make_job(**{name: draw(_HOSTILE[name]) for name in bent})
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Final
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
@@ -53,13 +54,18 @@ class _RunGroup:
     written: int = -1  # how often totals had been written down when `place` was looked up
 
 
+@cache
+def _month_starts() -> frozenset[Epoch]:
+    return frozenset(month_window(month).start or Epoch(0) for month in _MONTHS)
+
+
 class Periods:
     """Times in which whoever decides makes the same of runs that share the rest: months, cut by the dates of its rules."""
 
     def __init__(self, decider: Decider) -> None:
         window = decider.selection.window
         edges = {edge for edge in (window.start, window.end) if edge is not None} | decider.policy.change_times
-        self._edges = sorted(edges | {month_window(month).start or 0 for month in _MONTHS})
+        self._edges = sorted(edges | _month_starts())
 
     def of(self, ends: Sequence[Epoch]) -> Sequence[int]:
         """The period of each end; nearly always all are in one."""
