@@ -76,14 +76,11 @@ class MetricsSettings:
             raise ValueError("names neither textfile nor listen; take it out, or say where metrics are wanted")
 
 
-def check_library(_: MetricsSettings) -> str | None:
-    """What is missing here to make any."""
-    if find_spec(_LIBRARY) is not None:
-        return None
-    return (
-        f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
-        "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or take this block out"
-    )
+check_library: Final = schema.check(
+    lambda _: find_spec(_LIBRARY) is not None,
+    f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
+    "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or take this block out",
+)
 
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
@@ -94,11 +91,10 @@ def _read_ca(node: Node, reading: ReadContext) -> Path | None:
     return None if isinstance(node, Text) and node.text == "system" else schema.path(node, reading)
 
 
-def check_site(site: str) -> str | None:
-    """What is wrong with a site's name."""
-    if not site or not site.isascii() or " " in site or len(site) > 255:
-        return f"{schema.quoted(site)} is not a site name; write it as in GOCDB: ASCII, without blanks"
-    return None
+check_site: Final = schema.check(
+    lambda site: site and site.isascii() and " " not in site and len(site) <= 255,
+    "{} is not a site name; write it as in GOCDB: ASCII, without blanks",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ _MIB: Final = 1 << 20
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
 _TOO_LONG: Final = timedelta(days=7)
+_WHY_SUCCESS: Final = "a target that has received nothing for long has a problem that somebody must fix"
 _WHY_DIRECTORY: Final = "it records what was sent: without it jobs are sent twice, or not at all"
 
 
@@ -139,15 +140,13 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
-        why = "a target that has received nothing for long has a problem that somebody must fix"
         for target in targets:
-            yield not_asked(Question("last success", target.name, why), "the state cannot be read")
+            yield not_asked(Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read")
 
 
 def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:
     name = target.name
-    why = "a target that has received nothing for long has a problem that somebody must fix"
-    yield _last_success(Question("last success", name, why), target, state, now)
+    yield _last_success(Question("last success", name, _WHY_SUCCESS), target, state, now)
     if state is None:
         return
     if state.last_success is not None:

@@ -6,9 +6,9 @@ import argparse
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from publisher import config
 from publisher.cli import progress
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
     ways = _ways()
     for way in ways:
-        parser.add_argument(way.option, metavar=way.once.key.upper(), help=way.once.help)
+        parser.add_argument(way.option, dest=way.option, metavar=way.once.key.upper(), help=way.once.help)
     parser.add_argument("--site", help="with --ams-url or --sgas-url: another site name")
     for key in dict.fromkeys(key for way in ways for key in way.once.options):
         chosen = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
@@ -100,35 +100,24 @@ def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _Way(NamedTuple):
     """How a transport's target is made for once, and the defaults of the keys that the command line takes for it."""
 
+    option: str
     transport: str
     once: OneOff
     defaults: Mapping[str, object]
 
-    @property
-    def option(self) -> str:
-        return f"--{self.transport}-{self.once.key}".replace("_", "-")
-
-    def given(self, arguments: argparse.Namespace) -> str | None:
-        value: str | None = getattr(arguments, self.option.removeprefix("--").replace("-", "_"))
-        return value
-
 
 def _ways() -> list[_Way]:
     """Of all transports that have one."""
-    found = {name: transport_plugin(name).Options for name in TRANSPORTS}
-    return [
-        _Way(
-            transport=name,
-            once=options.one_off,
-            defaults={one.name: one.default for one in fields(options) if one.name in options.one_off.options},
-        )
-        for name, options in found.items()
-        if options.one_off is not None
-    ]
+    found = []
+    for name in TRANSPORTS:
+        shape = transport_plugin(name).Options
+        if (once := shape.one_off) is not None:
+            defaults = {one.name: one.default for one in fields(shape) if one.name in once.options}
+            found.append(_Way(_option(f"{name}-{once.key}"), name, once, defaults))
+    return found
 
 
 def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, object], *, named: bool) -> _Way:
@@ -139,15 +128,11 @@ def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, objec
         raise UsageError(f"{names} and --batch-records go with {' or '.join(options)}")
     if len(given) > 1 or named:
         raise UsageError(f"name one of {', '.join(options)} and --target")
-    for key in [key for key in own if own[key]]:
-        _check_takes(given[0], key, ways)
+    for key in _filled(own):
+        if key not in given[0].once.options:
+            takers = " or ".join(way.option for way in ways if key in way.once.options)
+            raise UsageError(f"{_option(key)} goes with {takers}")
     return given[0]
-
-
-def _check_takes(way: _Way, key: str, ways: Sequence[_Way]) -> None:
-    if key not in way.once.options:
-        takers = " or ".join(other.option for other in ways if key in other.once.options)
-        raise UsageError(f"{_option(key)} goes with {takers}")
 
 
 def _option(key: str) -> str:
@@ -161,7 +146,7 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
     ways = _ways()
-    given = [way for way in ways if way.given(arguments)]
+    given = [way for way in ways if getattr(arguments, way.option)]
     # What only some transports take, in order.
     own = {key: getattr(arguments, key) for way in ways for key in way.once.options}
     either = {
@@ -169,12 +154,12 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         "localid_prefix": arguments.localid_prefix,
         "batch_records": arguments.batch_records and str(arguments.batch_records),
     }
-    if not (given or arguments.site or _filled(own | either)):
+    further = _filled(own | either)
+    if not (given or arguments.site or further):
         return []
     way = _chosen(ways, given, own, named=bool(arguments.target))
-    place = way.given(arguments) or ""
-    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format}
-    keys |= _filled(own | either)
+    place = getattr(arguments, way.option)
+    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format, **further}
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]

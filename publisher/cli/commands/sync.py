@@ -17,7 +17,7 @@ from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals import AcceptedChange, year_and_month
+from publisher.model.totals import AcceptedChange, month_name
 from publisher.pipeline import publish
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
@@ -138,7 +138,7 @@ def _as_json(found: _Check) -> Json:
         "accepted": [
             {
                 "target": target,
-                "month": _name(change.month),
+                "month": month_name(change.month),
                 "accepted": moment_text(change.accepted_at),
                 "lost_jobs": change.lost_jobs,
                 "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
@@ -217,7 +217,7 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
     for target, change in accepted:
         rows = f"{plural(len(change.rows), 'row')} with {plural(sum(row.jobs for row in change.rows), 'job')}"
         yield (
-            f"{target}: {_name(change.month)}: accepted at {moment_text(change.accepted_at)}: {rows} stay at the receiver "
+            f"{target}: {month_name(change.month)}: accepted at {moment_text(change.accepted_at)}: {rows} stay at the receiver "
             f"until its team deletes them, {plural(change.lost_jobs, 'job is', 'jobs are')} lost there"
         )
         for row in change.rows:
@@ -245,15 +245,10 @@ def _ticket_to(receiver: str, found: _Check, too_many: Sequence[Compared]) -> It
     if ours:
         yield "  those that we do not send any more:"
         for change in ours:
-            yield from (f"  {_name(change.month)}: {row.key.text}: {row.jobs:,} jobs" for row in change.rows)
+            yield from (f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs" for row in change.rows)
     else:
         yield "  those that we name as not ours."
     yield ""
-
-
-def _name(month: int) -> str:
-    year, of_year = year_and_month(month)
-    return f"{year}-{of_year:02}"
 
 
 def _host(row: Compared) -> str:
