@@ -19,16 +19,16 @@ from publisher.model.job import Epoch
 from publisher.model.rates import amount_text
 from publisher.model.time import Window
 from publisher.reporting.charges.formula import (
+    DECIMAL,
     DIGITS,
     MAX_CHARACTERS,
     MAX_DEPTH,
-    DecimalArithmetic,
     FormulaError,
     NoResult,
     bind,
     parse,
 )
-from publisher.reporting.charges.heappe import HeappeArithmetic
+from publisher.reporting.charges.heappe import HEAPPE
 from publisher.reporting.charges.rules import (
     QUANTITIES,
     ChargeRule,
@@ -112,7 +112,7 @@ def test_what_is_an_error_in_the_original_is_no_charge(formula: str, reason: str
 
 def test_the_original_s_decimals_have_28_places_and_round_half_even() -> None:
     def value(text: str) -> Any:
-        return bind(parse(text, QUANTITIES), HeappeArithmetic())({})
+        return bind(parse(text, QUANTITIES), HEAPPE)({})
 
     assert value("2.0/3") == Decimal("0.6666666666666666666666666667")
     assert value("0.00000000000001*0.000000000000005") == Decimal(0)
@@ -183,7 +183,7 @@ def test_a_decimal_of_the_original_is_refused_when_it_has_no_room() -> None:
     ],
 )
 def test_formulas_of_ours_are_decimal(formula: str, value: str) -> None:
-    assert bind(parse(formula, QUANTITIES), DecimalArithmetic())({}) == Decimal(value)
+    assert bind(parse(formula, QUANTITIES), DECIMAL)({}) == Decimal(value)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_what_is_wrong_with_a_formula_is_said_with_its_place(formula: str, at: i
 
 
 def test_the_longest_and_the_deepest_formulas_are_read() -> None:
-    assert bind(parse("1" + "+1" * 99 + " ", QUANTITIES), DecimalArithmetic())({}) == 100
+    assert bind(parse("1" + "+1" * 99 + " ", QUANTITIES), DECIMAL)({}) == 100
     deep = "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH
-    assert bind(parse(deep, QUANTITIES), DecimalArithmetic())({}) == 1
+    assert bind(parse(deep, QUANTITIES), DECIMAL)({}) == 1
 
 
 @given(st.text(max_size=250) | st.text("0123456789.eE+-*/%() RunTimecpu_^,'\"\\\n", max_size=250))
@@ -339,7 +339,7 @@ def test_random_formulas_come_out_as_python_reckons_the_tree(tree: Tree, data: s
             expected = None
     single = rule(text)
     try:
-        value = bind(single.formula.tree, DecimalArithmetic())(single.values(ORACLE_JOB))
+        value = bind(single.formula.tree, DECIMAL)(single.values(ORACLE_JOB))
     except NoResult:
         assert expected is None
     else:
@@ -358,7 +358,7 @@ def test_without_division_random_formulas_are_exact_in_both_arithmetics(tree: Tr
         {"+": operator.add, "-": operator.sub, "*": operator.mul},
     )
     single = rule(text)
-    value = bind(single.formula.tree, DecimalArithmetic())(single.values(ORACLE_JOB))
+    value = bind(single.formula.tree, DECIMAL)(single.values(ORACLE_JOB))
     if abs(exact) < 10**20:
         assert math.isclose(Fraction(value), exact, rel_tol=1e-12, abs_tol=1e-12)
     original, none = None, ""

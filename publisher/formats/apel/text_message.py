@@ -156,10 +156,8 @@ def _value_fault(line: TextLine, value: str) -> str:
     if FORBIDDEN_IN_TEXT.search(value):
         return "holds what no message may hold"
     match line.kind:
-        case TextKind.TEXT if len(value) > line.limit:
-            return f"has {len(value)} characters, APEL keeps {line.limit}"
         case TextKind.TEXT:
-            return "says none" if value.lower() in NOT_GIVEN else ""
+            return _text_fault(value, line.limit)
         case TextKind.WHOLE:
             return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"
         case TextKind.TYPE:
@@ -168,6 +166,12 @@ def _value_fault(line: TextLine, value: str) -> str:
             return "" if _LEVEL.fullmatch(value) else f"{value!r} is not a benchmark value"
         case TextKind.LEVELS | TextKind.WHOLES:
             return _entries_fault(line, value)
+
+
+def _text_fault(value: str, limit: int) -> str:
+    if len(value) > limit:
+        return f"has {len(value)} characters, APEL keeps {limit}"
+    return "says none" if value.lower() in NOT_GIVEN else ""
 
 
 def _entries_fault(line: TextLine, value: str) -> str:

@@ -20,7 +20,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, DecimalException, Divisio
 from difflib import get_close_matches
 from enum import StrEnum
 from operator import itemgetter
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 MAX_CHARACTERS: Final = 200
 MAX_DIGITS: Final = 30
@@ -264,16 +264,13 @@ class NoResult(Exception):
     """A formula has no result for a job; the text says why, in few words, always the same ones for the same cause."""
 
 
-class Arithmetic(Protocol[Value]):
-    """Operations of one kind of numbers. All of them may raise NoResult."""
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Generic[Value]):
+    """One kind of numbers: how a number of a formula is read, and the operations by their sign. All may raise NoResult."""
 
-    def number(self, text: str) -> Value:
-        """A number as a formula has it."""
-        ...
-
-    def negative(self, value: Value) -> Value: ...
-
-    def operation(self, sign: str) -> Callable[[Value, Value], Value]: ...
+    number: Callable[[str], Value]
+    negative: Callable[[Value], Value]
+    operations: Mapping[str, Callable[[Value, Value], Value]]
 
 
 def bind(tree: Expression, arithmetic: Arithmetic[Value]) -> Callable[[Mapping[str, Value]], Value]:
@@ -288,7 +285,7 @@ def bind(tree: Expression, arithmetic: Arithmetic[Value]) -> Callable[[Mapping[s
             inner, negative = bind(operand, arithmetic), arithmetic.negative
             return lambda quantities: negative(inner(quantities))
         case Operation(sign=sign, left=left, right=right):
-            first, second, apply = bind(left, arithmetic), bind(right, arithmetic), arithmetic.operation(sign)
+            first, second, apply = bind(left, arithmetic), bind(right, arithmetic), arithmetic.operations[sign]
             return lambda quantities: apply(first(quantities), second(quantities))
 
 
@@ -296,19 +293,6 @@ Operator = Callable[[Decimal, Decimal], Decimal]
 _CONTEXT: Final = Context(
     prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=-999, Emax=999, traps=[InvalidOperation, DivisionByZero, Overflow]
 )
-
-
-class DecimalArithmetic:
-    """34 digits, half even. `%` cuts towards zero and takes fractions too: 7.5%2 is 1.5, -7%3 is -1."""
-
-    def number(self, text: str) -> Decimal:
-        return _CONTEXT.create_decimal(text)
-
-    def negative(self, value: Decimal) -> Decimal:
-        return _CONTEXT.minus(value)
-
-    def operation(self, sign: str) -> Operator:
-        return _OPERATIONS[sign]
 
 
 def quotient(number: int, unit: int) -> Decimal:
@@ -328,10 +312,15 @@ def _trapped(operation: Callable[[Decimal, Decimal], Decimal], *, divides: bool 
     return apply
 
 
-_OPERATIONS: Final[Mapping[str, Operator]] = {
-    "+": _trapped(_CONTEXT.add),
-    "-": _trapped(_CONTEXT.subtract),
-    "*": _trapped(_CONTEXT.multiply),
-    "/": _trapped(_CONTEXT.divide, divides=True),
-    "%": _trapped(_CONTEXT.remainder, divides=True),
-}
+# 34 digits, half even. `%` cuts towards zero and takes fractions too: 7.5%2 is 1.5, -7%3 is -1.
+DECIMAL: Final = Arithmetic(
+    number=_CONTEXT.create_decimal,
+    negative=_CONTEXT.minus,
+    operations={
+        "+": _trapped(_CONTEXT.add),
+        "-": _trapped(_CONTEXT.subtract),
+        "*": _trapped(_CONTEXT.multiply),
+        "/": _trapped(_CONTEXT.divide, divides=True),
+        "%": _trapped(_CONTEXT.remainder, divides=True),
+    },
+)

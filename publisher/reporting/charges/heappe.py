@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from publisher.reporting.charges.formula import NoResult
+from publisher.reporting.charges.formula import Arithmetic, NoResult
 
 Value = int | Decimal | float
 
@@ -31,19 +31,6 @@ _ERROR: Final = "an error in the original"
 
 class Long(int):
     """A whole number of 64 bits: a literal beyond 32, and what is reckoned with one."""
-
-
-class HeappeArithmetic:
-    """What .NET makes of two values depends on what they are: binary before decimal before whole."""
-
-    def number(self, text: str) -> Value:
-        return read(text)
-
-    def negative(self, value: Value) -> Value:
-        return _whole(-value, value) if isinstance(value, int) else -value
-
-    def operation(self, sign: str) -> Callable[[Value, Value], Value]:
-        return _OPERATIONS[sign]
 
 
 def read(text: str) -> Value:
@@ -142,10 +129,19 @@ def _decimal(number: Decimal) -> Decimal:
     return fitting
 
 
-_OPERATIONS: Final[Mapping[str, Callable[[Value, Value], Value]]] = {
-    "+": _like(operator.add, operator.add, _CONTEXT.add),
-    "-": _like(operator.sub, operator.sub, _CONTEXT.subtract),
-    "*": _like(operator.mul, operator.mul, _CONTEXT.multiply),
-    "/": _quotient,
-    "%": _remainder,
-}
+def _negative(value: Value) -> Value:
+    return _whole(-value, value) if isinstance(value, int) else -value
+
+
+# What .NET makes of two values depends on what they are: binary before decimal before whole.
+HEAPPE: Final = Arithmetic(
+    number=read,
+    negative=_negative,
+    operations={
+        "+": _like(operator.add, operator.add, _CONTEXT.add),
+        "-": _like(operator.sub, operator.sub, _CONTEXT.subtract),
+        "*": _like(operator.mul, operator.mul, _CONTEXT.multiply),
+        "/": _quotient,
+        "%": _remainder,
+    },
+)

@@ -23,7 +23,7 @@ from publisher.model.rates import Charge, Tariff
 from publisher.model.time import Window
 from publisher.reporting.charges import heappe
 from publisher.reporting.charges.formula import (
-    DecimalArithmetic,
+    DECIMAL,
     Expression,
     FormulaError,
     NoResult,
@@ -223,7 +223,7 @@ class ChargeRule:
     def __post_init__(self) -> None:
         tariff = Tariff(unit=self.unit, formula=self.formula.text, description=self.description)
         object.__setattr__(self, "tariff", tariff)
-        object.__setattr__(self, "_value", _bound(self.formula, self.compat))
+        object.__setattr__(self, "_value", self._bound())
         object.__setattr__(self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities))
         object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
 
@@ -251,6 +251,10 @@ class ChargeRule:
         """Raises: NoResult."""
         return self._rounded(self._value(self.values(job)))
 
+    def _bound(self) -> Callable[[Mapping[str, Any]], Any]:
+        tree = self.formula.tree
+        return bind(tree, heappe.HEAPPE) if self.compat is Compatibility.HEAPPE else bind(tree, DECIMAL)
+
     def _taking(self, name: str) -> Taking:
         quantity, unit_s = QUANTITIES[name], UNIT_S[self.time_unit]
         take, measure = quantity.take, quantity.measure
@@ -277,12 +281,6 @@ class ChargeRule:
         if self.places is not None:
             amount = amount.quantize(self._step, _ROUNDINGS[self.rounding], _WIDE)
         return amount if amount else _ZERO  # never minus zero
-
-
-def _bound(formula: Formula, compat: Compatibility) -> Callable[[Mapping[str, Any]], Any]:
-    if compat is Compatibility.HEAPPE:
-        return bind(formula.tree, heappe.HeappeArithmetic())
-    return bind(formula.tree, DecimalArithmetic())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,13 +162,11 @@ def _compute(
 def _together(pages: Iterable[Page]) -> Iterator[list[Page]]:
     """Pages in portions of one transaction."""
     portion: list[Page] = []
-    rows = 0
     for page in pages:
         portion.append(page)
-        rows += page.rows_read
-        if rows >= _TRANSACTION_ROWS:
+        if sum(one.rows_read for one in portion) >= _TRANSACTION_ROWS:
             yield portion
-            portion, rows = [], 0
+            portion = []
     if portion:
         yield portion
 

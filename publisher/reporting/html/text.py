@@ -25,7 +25,7 @@ _BARS: Final[Mapping[str, str]] = {
 _LEFT_OUT: Final = frozenset({"wall_s"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A number with its name, and what more there is to say of it."""
 
@@ -34,7 +34,7 @@ class Figure:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Highlight:
     """Something that is well, or `bad`."""
 
@@ -47,24 +47,15 @@ def figures(report: Report) -> list[Figure]:
     total = report.usage.total
     waits = all_waits(report.usage.waits.values())
     scaled = "; ".join(f"{hours_text(sum_ / 1000)} {kind} h scaled" for kind, sum_ in sorted(total.scaled.items()))
+    efficiency = "unknown" if total.efficiency is None else share_text(total.efficiency)
+    failed = "–" if total.failed_share is None else share_text(total.failed_share)
+    waited = f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown"
     return [
-        Figure(name="Jobs", value=f"{total.jobs:,}", text="ended in the period"),
-        Figure(name="Wall × cores", value=f"{hours_text(total.wall_core_s)} h", text=scaled or "no benchmark is known"),
-        Figure(
-            name="CPU efficiency",
-            value="unknown" if total.efficiency is None else share_text(total.efficiency),
-            text=f"{hours_text(total.cpu_s)} h CPU",
-        ),
-        Figure(
-            name="Failed",
-            value="–" if total.failed_share is None else share_text(total.failed_share),
-            text=plural(total.failed, "job"),
-        ),
-        Figure(
-            name="Median waiting time",
-            value=minutes_text(waits.quantile_min(0.5)),
-            text=f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown",
-        ),
+        Figure("Jobs", f"{total.jobs:,}", "ended in the period"),
+        Figure("Wall × cores", f"{hours_text(total.wall_core_s)} h", scaled or "no benchmark is known"),
+        Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} h CPU"),
+        Figure("Failed", failed, plural(total.failed, "job")),
+        Figure("Median waiting time", minutes_text(waits.quantile_min(0.5)), waited),
     ]
 
 
@@ -81,7 +72,7 @@ def findings(report: Report) -> list[Highlight]:
 def _of_target(one: TargetReport) -> Highlight:
     about = f"Target {one.target}{' (shadow, sends nothing)' if one.shadow else ''}"
     if one.status is None:
-        return Highlight(about=about, text="it never had a round, so nothing was delivered", bad=True)
+        return Highlight(about, "it never had a round, so nothing was delivered", bad=True)
     status = one.status
     trouble = {
         "late": status.late,
@@ -92,30 +83,24 @@ def _of_target(one: TargetReport) -> Highlight:
     }
     notes = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
     notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
-    return Highlight(about=about, text=", ".join(notes), bad=any(trouble.values()))
+    return Highlight(about, ", ".join(notes), bad=any(trouble.values()))
 
 
 def _of_databases(report: Report) -> Iterator[Highlight]:
     for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
-        yield Highlight(about="Incomplete", text=reason, bad=True)
+        yield Highlight("Incomplete", reason, bad=True)
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:
-    if not report.drift:
-        return
     odd = [row for row in report.drift if row.missing or row.unreported]
-    if not odd:
-        months = len({row.month for row in report.drift})
-        yield Highlight(
-            about="Drift",
-            text=f"none in {plural(months, 'month')}: database, ledger and counts agree",
-            bad=False,
-        )
+    if report.drift and not odd:
+        months = plural(len({row.month for row in report.drift}), "month")
+        yield Highlight("Drift", f"none in {months}: database, ledger and counts agree", bad=False)
     for row in odd[:3]:
         where = f"{row.target}, {row.month}, {row.submit_host or '(no submit host)'}"
-        yield Highlight(about="Drift", text=f"{where}: {verdict(row)}", bad=True)
+        yield Highlight("Drift", f"{where}: {verdict(row)}", bad=True)
     if len(odd) > 3:
-        yield Highlight(about="Drift", text=f"{len(odd) - 3:,} more differences, below", bad=True)
+        yield Highlight("Drift", f"{len(odd) - 3:,} more differences, below", bad=True)
 
 
 def _of_jobs(report: Report) -> Iterator[Highlight]:
@@ -125,16 +110,16 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
         ("Benchmark", usage.total.without_benchmark, "none, and are in no scaled number"),
     ):
         if count:
-            yield Highlight(about=about, text=f"{plural(count, 'job has', 'jobs have')} {text}", bad=True)
+            yield Highlight(about, f"{plural(count, 'job has', 'jobs have')} {text}", bad=True)
     if usage.arex_default_wall_s:
         text = (
             f"jobs with {wall_text(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
             "configured: they count too little"
         )
-        yield Highlight(about="Benchmark", text=text, bad=True)
+        yield Highlight("Benchmark", text, bad=True)
     if usage.total.cores_unknown:
         text = f"{plural(usage.total.cores_unknown, 'job has', 'jobs have')} an unknown number; each counts as one core"
-        yield Highlight(about="Cores", text=text, bad=True)
+        yield Highlight("Cores", text, bad=True)
 
 
 def headlines(report: Report) -> Iterator[str]:

@@ -79,15 +79,20 @@ class SpoolTransport:
     def preflight(self) -> tuple[Step, ...]:
         """Whether files could be put there, found out without making one."""
         for path in (self._options.path, self._staging):
-            there = path.exists()
-            if there and not path.is_dir():
-                return (_no(f"{path} is not a directory"),)
-            if not there and not path.parent.is_dir() and path.parent != self._options.path:
-                return (_no(f"{path} cannot be made: {path.parent} does not exist"),)
-            deciding = path if there else path.parent
-            if deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK):
-                return (_no(f"this user may not write into {deciding}"),)
+            if problem := self._problem(path):
+                return (Step("directory", plain(problem), LedgerError.exit_status),)
         return (Step("directory", plain(f"files can be put into {self._options.path}")),)
+
+    def _problem(self, path: Path) -> str:
+        """Why nothing can be put into a directory, or ''."""
+        there = path.exists()
+        if there and not path.is_dir():
+            return f"{path} is not a directory"
+        if not there and not path.parent.is_dir() and path.parent != self._options.path:
+            return f"{path} cannot be made: {path.parent} does not exist"
+        deciding = path if there else path.parent
+        denied = deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK)
+        return f"this user may not write into {deciding}" if denied else ""
 
     def warnings(self, now: datetime) -> list[str]:
         """An expiry of the certificate within 30 days, and signatures that ssmsend would sign once more."""
@@ -150,10 +155,6 @@ class SpoolTransport:
 
 
 create: Final = SpoolTransport
-
-
-def _no(answer: str) -> Step:
-    return Step("directory", plain(answer), exit_status=LedgerError.exit_status)
 
 
 def _make_directory(path: Path) -> None:
