@@ -268,8 +268,7 @@ def test_a_restart_of_the_servers_database(site: SgasSite, generation: Generatio
     run = site.publish()
     if generation == "H":
         assert (run.status, site.outcome(run)["messages"]) == (0, 2), "`null` is a success"
-        ids = [site.traced(job)[0]["row_id"] for job in batch]
-        assert [one or "" for one in ids].count("") == 50, "the ids of that one message are lost on the way"
+        assert site.traced_row_ids(batch).count("") == 50, "the ids of that one message are lost on the way"
     else:
         assert run.status == 75
         assert site.publish().status == 0
@@ -300,7 +299,7 @@ def test_renamed_records_are_known_by_their_jobs(
     site.forget()
     assert site.publish().status == 0
     assert_rows(site, batch, renamed=True)
-    assert [site.traced(job)[0]["row_id"] for job in batch] == [site.row_id(job) for job in batch]
+    assert site.traced_row_ids(batch) == [site.row_id(job) for job in batch]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -650,7 +649,7 @@ def test_trace_shows_the_row_of_a_job(site: SgasSite) -> None:
     batch = jobs(130)
     site.fill(*batch)
     assert site.publish().status == 0
-    assert [site.traced(job)[0]["row_id"] for job in batch] == [site.row_id(job) for job in batch]
+    assert site.traced_row_ids(batch) == [site.row_id(job) for job in batch]
     table = site.run("trace", batch[77].job_id).out.splitlines()
     assert "row id" in table[0]
     assert f"  {site.row_id(batch[77])}  " in table[1]
@@ -662,7 +661,7 @@ def test_halves_of_a_refused_message_keep_their_rows(site: SgasSite) -> None:
     site.fill(*batch)
     assert site.publish().status == 65
     good = [job for job in batch if job is not batch[20]]
-    assert [site.traced(job)[0]["row_id"] for job in good] == [site.row_id(job) for job in good]
+    assert site.traced_row_ids(good) == [site.row_id(job) for job in good]
     assert site.traced(batch[20]) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,6 +12,9 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
+from publisher.cli.site import configured_site
+from publisher.model.job import JobId
+from publisher.pipeline import status
 from tests.arex_databases import SampleJob
 from tests.fake_sgas import FakeSGAS, Row
 from tests.support.pki import PKI, Credential
@@ -67,6 +71,11 @@ class SgasSite(ConfiguredSite):
     def traced(self, job: SampleJob) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.run("trace", "--json", job.job_id).json["deliveries"]
         return found
+
+    def traced_row_ids(self, jobs: Iterable[SampleJob]) -> list[str]:
+        """The row of each job as `trace` finds it, without hundreds of command lines."""
+        live = configured_site(self.path, threading.Event())
+        return [status.trace(live, JobId(job.job_id)).deliveries[0].row_id for job in jobs]
 
     def forget(self) -> None:
         """The ledger is lost, with its disk."""

@@ -24,7 +24,7 @@ from publisher.sources.arex.database import (
     stored_job_id,
 )
 from publisher.sources.arex.rows import ReadOptions, Row
-from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, local_zone
+from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, clock_of, local_zone
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, RowsAhead, Source, SourceFacts
 from publisher.sources.sqlite_reader import CopyDirectory, check_readable, copies_directory
@@ -88,7 +88,7 @@ def create(options: object, environment: Mapping[str, str], *, lock_wait_s: floa
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = LocalTime(local_zone(options.time_zone, environment))
+    clock = clock_of(local_zone(options.time_zone, environment))
     patience_s = options.lock_wait_s if lock_wait_s is None else min(options.lock_wait_s, lock_wait_s)
     return ArexSource(options, clock, copies_below=copies_directory(environment), busy_timeout_s=patience_s)
 

@@ -15,7 +15,7 @@ from publisher.sources.arex.database import DatabaseOptions, stored_job_id
 from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
 from publisher.sources.arex.rows import Row
 from publisher.sources.arex.source import Options, database_paths
-from publisher.sources.arex.values import LocalTime, local_zone
+from publisher.sources.arex.values import LocalTime, clock_of, local_zone
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import (
     CountedJob,
@@ -34,7 +34,7 @@ def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = LocalTime(local_zone(options.time_zone, environment))
+    clock = clock_of(local_zone(options.time_zone, environment))
     return ArexAccounts(options, clock, copies_below=copies_directory(environment))
 
 

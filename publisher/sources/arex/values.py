@@ -151,11 +151,12 @@ class LocalTime:
         hour, within = text[:13], _WITHIN.get(text[13:])
         if within is None:
             return None
-        if hour not in self._hours:
+        try:
+            start = self._hours[hour]
+        except KeyError:
             if len(self._hours) >= _REMEMBERED:
                 self._hours.clear()
-            self._hours[hour] = self._plain_hour(hour)
-        start = self._hours[hour]
+            start = self._hours[hour] = self._plain_hour(hour)
         if start is not None:
             return Epoch(start + within)
         moments = self._moments(hour, within)
@@ -186,6 +187,12 @@ class LocalTime:
 
     def _shows(self, moment: int, wall: datetime) -> bool:
         return datetime.fromtimestamp(moment, self._zone).replace(tzinfo=UTC) == wall
+
+
+@lru_cache(maxsize=8)
+def clock_of(zone: tzinfo) -> LocalTime:
+    """One clock per zone and process, so that rounds share the hours that were worked out."""
+    return LocalTime(zone)
 
 
 def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:

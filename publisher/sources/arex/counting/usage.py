@@ -29,7 +29,7 @@ from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingD
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowReader
 from publisher.sources.arex.source import Options, database_paths
-from publisher.sources.arex.values import LocalTime, local_zone, positive, text_of
+from publisher.sources.arex.values import LocalTime, clock_of, local_zone, positive, text_of
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import UsageGroup, UsagePage
 
@@ -106,7 +106,7 @@ def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = LocalTime(local_zone(options.time_zone, environment))
+    clock = clock_of(local_zone(options.time_zone, environment))
     return ArexUsage(options, clock, copies_below=copies_directory(environment))
 
 
