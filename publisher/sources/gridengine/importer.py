@@ -220,9 +220,12 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
 
     def store(self, run: ImportRun, records: Sequence[GridEngineRecord], file: int | None) -> Sequence[StoredJobs]:
         job = self._mapping.job
-        alone = [ParallelRun(master=record, tasks=()) for record in records if not is_parallel(record)]
-        serial = run.store([job(each) for each in alone], file=file)
-        merged = merge(run.accounting.connection, [record for record in records if is_parallel(record)])
+        alone: list[GridEngineRecord] = []
+        of_parallel: list[GridEngineRecord] = []
+        for record in records:
+            (of_parallel if is_parallel(record) else alone).append(record)
+        serial = run.store([job(ParallelRun(master=record, tasks=())) for record in alone], file=file)
+        merged = merge(run.accounting.connection, of_parallel)
         parallel = run.store([job(each) for each in merged.runs], file=file, replace=True)
         incomplete = sum(record.cpu_incomplete for record in records)
         parallel = parallel._replace(unchanged=merged.duplicates, merged=merged.merged, incomplete=incomplete)

@@ -13,6 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +25,19 @@ from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 IMPORTER_VERSION: Final = "1"
 
+_PLACE: Final = ("EndpointID", "QueueID", "UserID", "VOID", "StatusID", "FQANID", "BenchmarkID")
+# In the order of an `ImportedJob`.
 AAR_COLUMNS: Final = (
-    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID", "ExitCode"),
-    *("BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime"),
-    *("UsedCPUUserTime", "UsedCPUKernelTime", "UsedScratch", "StageInVolume", "StageOutVolume"),
-    # ExitCode is NULL where it is unknown
-    "StartTime",  # epoch seconds, the true start of the run
+    *("RecordID", "JobID", "LocalJobID", *_PLACE),
+    "ExitCode",  # NULL: unknown
+    *("SubmitTime", "StartTime", "EndTime"),  # epoch seconds; the true start of the run
+    *("NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
     "GPUCount",  # NULL: unknown
     "Source",  # gridengine | sonar
     "SourceKey",  # what makes the record the same one when it is met again
     "FileID",  # of ImportFile, where it was met last; NULL: many files tell of it
 )
+_NUMBERS: Final = (*_PLACE, *AAR_COLUMNS[11:21], "UsedScratch", "StageInVolume", "StageOutVolume")
 
 NAME_TABLES: Final = ("Queues", "Users", "WLCGVOs", "FQANs", "Benchmarks", "Status")
 
@@ -49,7 +52,7 @@ TABLES: Final = f"""
         RecordID INTEGER PRIMARY KEY AUTOINCREMENT,
         JobID TEXT NOT NULL UNIQUE,
         LocalJobID TEXT NOT NULL,
-        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in AAR_COLUMNS[3:-4] if name != "ExitCode")},
+        {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _NUMBERS)},
         ExitCode INTEGER,
         GPUCount INTEGER,
         Source TEXT NOT NULL,
@@ -232,34 +235,27 @@ class ImportDatabase:
         return str(held)
 
     def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
-        # fmt: off
-        (job_id, local_id, endpoint, queue, user, vo, status, exit_code, submitted_at, started_at, ended_at, nodes, cpus,
-         memory, virtual, wall_s, user_s, kernel_s, gpus, source, source_key, _) = job
-        names = self._names
-        place = names.get((queue, user, vo, status, endpoint))
+        names = job[2:7]
+        place = self._names.get(names)
         if place is None:
-            place = names[queue, user, vo, status, endpoint] = self._place(job)
-        endpoint_id, queue_id, user_id, vo_id, status_id, fqan_id, benchmark_id = place
-        return (
-            record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, exit_code,
-            benchmark_id, submitted_at, ended_at, nodes, cpus, memory, virtual, wall_s, user_s, kernel_s, 0, 0, 0,
-            started_at, gpus, source, source_key, file,
-        )
-        # fmt: on
+            place = self._names[names] = self._place(job)
+        return (record_id, *job[:2], *place, *job[7:-1], file)
 
     def _place(self, job: ImportedJob) -> tuple[int, ...]:
         """The numbers of a job's names, of which there are few different sets."""
         if len(self._names) > _REMEMBERED:
             self._names.clear()
-        name = ("Name",)
+        texts = {
+            "Queues": job.queue,
+            "Users": job.user,
+            "WLCGVOs": job.vo,
+            "Status": job.status,
+            "FQANs": "",
+            "Benchmarks": "",
+        }
         return (
             self._number("Endpoints", ("Interface", "URL"), job.endpoint),
-            self._number("Queues", name, (job.queue,)),
-            self._number("Users", name, (job.user,)),
-            self._number("WLCGVOs", name, (job.vo,)),
-            self._number("Status", name, (job.status,)),
-            self._number("FQANs", name, ("",)),
-            self._number("Benchmarks", name, ("",)),
+            *(self._number(table, ("Name",), (text,)) for table, text in texts.items()),
         )
 
     def _put_extra(self, pairs: Iterator[tuple[Row, ImportedJob]]) -> None:
@@ -321,9 +317,12 @@ class ImportDatabase:
             ) from error
 
 
-def _weight(row: Row) -> tuple[object, ...]:
-    """Which of two rows that claim one JobID stays: the later end, then the greater numbers."""
-    return (row[12], row[17], row[18], row[19], row[15], row[16], row[13], row[9], row[26])
+# Which of two rows that claim one JobID stays: the later end, then the greater numbers.
+_WEIGHT: Final = (
+    *("EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime", "UsedMemory", "UsedVirtMem"),
+    *("NodeCount", "ExitCode", "SourceKey"),
+)
+_weight: Final = itemgetter(*map(AAR_COLUMNS.index, _WEIGHT))
 
 
 def _create(path: Path) -> None:

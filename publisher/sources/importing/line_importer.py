@@ -195,7 +195,7 @@ class _Reading(Generic[Record]):
 
     def _parsed(self, path: Path, lines: Sequence[LogLine]) -> _ParsedLines[Record]:
         batch: _ParsedLines[Record] = _ParsedLines(end=lines[-1].end)
-        read, skips = self._importer.read, self._importer.skips
+        read, skips, watching = self._importer.read, self._importer.skips, self._run.arc.watching
         for line in lines:
             content = line.content
             if not content.strip() or content.startswith(b"#"):
@@ -204,7 +204,7 @@ class _Reading(Generic[Record]):
             wrong = f"{line.length} bytes long, too long for a record"
             if len(content) == line.length:
                 records, wrong = read(content)
-            if self._is_too_early(records):
+            if watching and self._is_too_early(records):
                 batch.end, batch.stopped = line.offset, True
                 break
             batch.lines += 1
@@ -221,7 +221,7 @@ class _Reading(Generic[Record]):
     def _is_too_early(self, records: Sequence[Record]) -> bool:
         """Whether a CE may yet claim one of them."""
         arc, now = self._run.arc, self._run.now
-        return arc.watching and any(arc.may_still_come(self._importer.ended_at(record), now) for record in records)
+        return any(arc.may_still_come(self._importer.ended_at(record), now) for record in records)
 
     def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedLines[Record]) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is unreadable."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -212,17 +213,12 @@ class _Summing:
         """Rows by kind, and the strange ones."""
         if self._alone:
             return {}, list(rows)
-        kinds: dict[Kind, list[Row]] = {}
+        kinds: defaultdict[Kind, list[Row]] = defaultdict(list)
         strange = []
         finished = {number for number, status in names.statuses.items() if status not in ("", "in-progress")}
         for row in rows:
             if row[8] in finished and _is_plain(row):
-                kind = _KIND(row)
-                members = kinds.get(kind)
-                if members is None:
-                    kinds[kind] = [row]
-                else:
-                    members.append(row)
+                kinds[_KIND(row)].append(row)
             else:
                 strange.append(row)
         return kinds, strange
@@ -253,16 +249,11 @@ class _Summing:
     def _groups(self, example: JobRecord, members: Sequence[Row], reader: RowReader) -> list[UsageGroup]:
         """Rows of one kind by era and project."""
         text, eras = reader.text, self._eras
-        alike: dict[tuple[int, Any, bool], list[Row]] = {}
+        alike: defaultdict[tuple[int, Any, bool], list[Row]] = defaultdict(list)
         for row in members:
             project, local_user = row[19], row[20]
             own = bool(project and local_user) and text(local_user).partition(":")[0] == text(project)
-            key = bisect_right(eras, row[12]), project, own
-            found = alike.get(key)
-            if found is None:
-                alike[key] = [row]
-            else:
-                found.append(row)
+            alike[bisect_right(eras, row[12]), project, own].append(row)
         return [
             UsageGroup(
                 era=era,
