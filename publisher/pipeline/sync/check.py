@@ -7,14 +7,15 @@ pending, what was reported last and, if a copy of it was saved, what the portal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import DeliveredRun, Hold, HostCounts, Ledger, Quarantined, TargetState
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import REMOVED
@@ -121,123 +122,8 @@ def check(
     """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
     now = site.clock()
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        return [
-            row
-            for target in targets
-            for row in _check(target, source, ledger, now, months=months, portal=portal, jobs_seen=jobs_seen)
-        ]
-
-
-def _check(
-    target: Target,
-    source: Source,
-    ledger: Ledger,
-    now: datetime,
-    *,
-    months: int | None,
-    portal: Mapping[HostMonth, int] | None,
-    jobs_seen: Callable[[int], None],
-) -> Iterable[Compared]:
-    state = ledger.target(target.name)
-    counts = ledger.counts(target.name)
-    first = _first_month(now, months)
-    seen = _seen_in_the_database(target, state, source, ledger, now, first, jobs_seen)
-    portal = portal if receiver_of(target.format).sync_format else None  # it shows what receivers of counts hold
-    by_host = portal if portal is not None and _differs_by_host(portal) else None
-    trouble = _of_months(target, state, ledger, first)
-    places = {*seen, *counts.delivered, *counts.before, *counts.reported, *(by_host or {})}
-    rows = [
-        _compare(target, at, seen.get(at, _Seen()), counts, by_host, _start(state), trouble.get(at[0], ()))
-        for at in _asked_for(places, first, trouble)
-    ]
-    yield from rows
-    if portal is not None and by_host is None:
-        yield from _whole_months(target, rows, {at: jobs for at, jobs in portal.items() if at[0] >= first})
-
-
-def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
-    return all(host != EVERY_HOST for _, host in portal)
-
-
-def _asked_for(places: Iterable[HostMonth], first: int, trouble: Iterable[int]) -> list[HostMonth]:
-    """Those of the months, in order, and one of each month that has none and is in trouble."""
-    found = {at for at in places if at[0] >= first or at[0] == UNKNOWN_MONTH}
-    return sorted(found | {(month, "") for month in set(trouble) - {month for month, _ in found}})
-
-
-def _start(state: TargetState | None) -> Epoch:
-    return (state and state.start) or Epoch(0)
-
-
-def _compare(
-    target: Target,
-    at: HostMonth,
-    found: _Seen,
-    counts: HostCounts,
-    portal: Mapping[HostMonth, int] | None,
-    start: Epoch,
-    trouble: Sequence[str],
-) -> Compared:
-    month, submit_host = at
-    delivered = counts.delivered.get(at, 0)
-    before_us = month != UNKNOWN_MONTH and (month_window(month).end or 0) <= start
-    if delivered and before_us:  # by a republish: who else would deliver the rest of it?
-        found = replace(found, pending=found.pending + found.before, before=0)
-    compared = Compared(
-        target=target.name,
-        month=month,
-        submit_host=submit_host,
-        database=found.database,
-        delivered=delivered,
-        restarted=found.restarted,
-        before=found.before,
-        quarantined=found.quarantined,
-        pending=found.pending,
-        reported=counts.reported.get(at) if target.sync else None,
-        portal=None if portal is None else portal.get(at, 0),
-        purged=0 if trouble else max(delivered - found.delivered - found.restarted, 0),
-        repairs=(),
-    )
-    repairs = _repairs(target, compared, found, before_us=before_us, known_trouble=bool(trouble))
-    return replace(compared, repairs=(*trouble, *repairs))
-
-
-def _of_months(target: Target, state: TargetState | None, ledger: Ledger, first: int) -> dict[int, Sequence[str]]:
-    """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
-    held = set(state.held if state else ())
-    totals = {one.month for one in ledger.months(target.name) if one.accepted_digest}
-    months = {month for month, _ in ledger.counts(target.name).delivered} | totals | held
-    found = {month: _of_month(target, ledger, month, month in held) for month in sorted(months) if month >= first}
-    return {month: troubles for month, troubles in found.items() if troubles}
-
-
-def _of_month(target: Target, ledger: Ledger, month: int, held: bool) -> list[str]:
-    sites = {total.key.site for total, _ in ledger.summary_keys(target.name, month)}
-    sites |= {group.site for group in ledger.accepted(target.name, month)}
-    others = sorted(site for site in sites if column(site) != column(target.policy.site))
-    name = month_name(month)
-    again = "publish --force" if is_summary_format(target.format) else f"republish --from {name} --to {name}"
-    command = f"publisher {again} --target {target.name}"
-    troubles = [f"held back: {command} says why, and what to do"] if held else []
-    if others:
-        troubles.append(f"rows exist under site {', '.join(others)}: {command} says what to do")
-    return troubles
-
-
-def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]) -> Iterable[Compared]:
-    """Months beside a portal that does not tell submit hosts apart."""
-    for month in sorted({row.month for row in rows} | {month for month, _ in portal}):
-        here = [row for row in rows if row.month == month]
-        whole = Compared(
-            target=target.name,
-            month=month,
-            submit_host=EVERY_HOST,
-            reported=None,
-            portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
-            repairs=(),
-            **{name: sum(getattr(row, name) for row in here) for name in _SUMMED},
-        )
-        yield replace(whole, repairs=tuple(_of_portal(target, whole)))
+        checks = [_TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen) for target in targets]
+        return [row for each in checks for row in each.rows(portal)]
 
 
 def accepted(site: Site, targets: Sequence[Target], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
@@ -258,73 +144,163 @@ def _first_month(now: datetime, months: int | None) -> int:
     return 0 if months is None else month_number_of(month.year, month.month) - months + 1
 
 
-def _seen_in_the_database(
-    target: Target,
-    state: TargetState | None,
-    source: Source,
-    ledger: Ledger,
-    now: datetime,
-    first: int,
-    jobs_seen: Callable[[int], None],
-) -> dict[HostMonth, _Seen]:
-    """Every wanted job of the months, and what the ledger says about each; rows that cannot be read have no submit host."""
-    decider = whoever_counts(target, Window(start=month_window(first).start if first else None))
-    start = _start(state)
-    seen = _without_end_time(target, ledger)
-    columns = decider.policy.depends_on_row_only
-    runs_of = _Runs(target, decider)
-    for page in whole_window(target.name, source, ledger, decider.selection.window, frozenset(), now, columns=columns):
-        _see_unreadable(target, page.skipped, start, ledger, seen)
-        runs = runs_of(page)
-        jobs_seen(len(runs))
-        keys, rows = [run[0] for run in runs], {run[0]: run[4] for run in runs}
-        known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
-        earlier = ledger.other_runs(target.name, rows)
-        for key, ended_at, wanted, host, _ in runs:
-            for at in _places(host, earlier.get(key, ())):
-                seen.setdefault(at, _Seen()).restarted += 1
-            unwanted = not wanted and key not in held
-            if unwanted and key not in known:
-                continue
-            # A single record stays in the month in which it was delivered; totals are to follow their jobs.
-            stays = key in known and not is_summary_format(target.format)
-            at = _place(known[key].ended_at if stays else ended_at, host)
-            here = seen.setdefault(at, _Seen())
-            here.database += not unwanted
-            here.count(known.get(key), held.get(key), before_start=ended_at < start)
-    return seen
+class _TargetCheck:
+    """Checks one target."""
+
+    def __init__(
+        self,
+        target: Target,
+        source: Source,
+        ledger: Ledger,
+        now: datetime,
+        first: int,
+        jobs_seen: Callable[[int], None],
+    ) -> None:
+        self._target = target
+        self._source = source
+        self._ledger = ledger
+        self._now = now
+        self._first = first
+        self._jobs_seen = jobs_seen
+        self._state = ledger.target(target.name)
+        self._start = (self._state and self._state.start) or Epoch(0)
+        self._counts = ledger.counts(target.name)
+        self._summary = is_summary_format(target.format)
+        self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
+
+    def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
+        """By month and submit host. Raises: LedgerError, SourceError."""
+        self._see_the_database()
+        if not receiver_of(self._target.format).sync_format:
+            portal = None  # it shows what receivers of counts hold
+        by_host = portal if portal is not None and _differs_by_host(portal) else None
+        trouble = self._trouble()
+        places = {*self._seen, *self._counts.delivered, *self._counts.before, *self._counts.reported, *(by_host or {})}
+        rows = [self._compare(at, by_host, trouble.get(at[0], ())) for at in self._asked_for(places, trouble)]
+        yield from rows
+        if portal is not None and by_host is None:
+            yield from _whole_months(self._target, rows, {at: n for at, n in portal.items() if at[0] >= self._first})
+
+    def _asked_for(self, places: Iterable[HostMonth], trouble: Iterable[int]) -> list[HostMonth]:
+        """Those of the months, in order, and one of each month that has none and is in trouble."""
+        found = {at for at in places if at[0] >= self._first or at[0] == UNKNOWN_MONTH}
+        return sorted(found | {(month, "") for month in set(trouble) - {month for month, _ in found}})
+
+    def _compare(self, at: HostMonth, portal: Mapping[HostMonth, int] | None, trouble: Sequence[str]) -> Compared:
+        month, submit_host = at
+        found, counts = self._seen.get(at, _Seen()), self._counts
+        delivered = counts.delivered.get(at, 0)
+        before_us = month != UNKNOWN_MONTH and (month_window(month).end or 0) <= self._start
+        if delivered and before_us:  # by a republish: who else would deliver the rest of it?
+            found = replace(found, pending=found.pending + found.before, before=0)
+        compared = Compared(
+            target=self._target.name,
+            month=month,
+            submit_host=submit_host,
+            database=found.database,
+            delivered=delivered,
+            restarted=found.restarted,
+            before=found.before,
+            quarantined=found.quarantined,
+            pending=found.pending,
+            reported=counts.reported.get(at) if self._target.sync else None,
+            portal=None if portal is None else portal.get(at, 0),
+            purged=0 if trouble else max(delivered - found.delivered - found.restarted, 0),
+            repairs=(),
+        )
+        repairs = _repairs(self._target, compared, found, before_us=before_us, known_trouble=bool(trouble))
+        return replace(compared, repairs=(*trouble, *repairs))
+
+    def _trouble(self) -> dict[int, Sequence[str]]:
+        """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
+        held = set(self._state.held if self._state else ())
+        totals = {one.month for one in self._ledger.months(self._target.name) if one.accepted_digest}
+        months = {month for month, _ in self._counts.delivered} | totals | held
+        found = {month: self._of_month(month, month in held) for month in sorted(months) if month >= self._first}
+        return {month: troubles for month, troubles in found.items() if troubles}
+
+    def _of_month(self, month: int, held: bool) -> list[str]:
+        target, name = self._target, month_name(month)
+        sites = {total.key.site for total, _ in self._ledger.summary_keys(target.name, month)}
+        sites |= {group.site for group in self._ledger.accepted(target.name, month)}
+        others = sorted(site for site in sites if column(site) != column(target.policy.site))
+        again = "publish --force" if self._summary else f"republish --from {name} --to {name}"
+        command = f"publisher {again} --target {target.name}"
+        troubles = [f"held back: {command} says why, and what to do"] if held else []
+        if others:
+            troubles.append(f"rows exist under site {', '.join(others)}: {command} says what to do")
+        return troubles
+
+    def _see_the_database(self) -> None:
+        """Every wanted job of the months, and what the ledger says about each; rows that cannot be read have no submit host."""
+        self._see_without_end_time()
+        name, ledger = self._target.name, self._ledger
+        window = Window(start=month_window(self._first).start if self._first else None)
+        decider = whoever_counts(self._target, window)
+        columns = decider.policy.depends_on_row_only
+        runs_of = _Runs(self._target, decider)
+        for page in whole_window(name, self._source, ledger, window, frozenset(), self._now, columns=columns):
+            self._see_unreadable(page.skipped)
+            runs = runs_of(page)
+            self._jobs_seen(len(runs))
+            rows = {run[0]: run[4] for run in runs}
+            known, held = ledger.known(name, rows), ledger.held(name, [run[0] for run in runs])
+            earlier = ledger.other_runs(name, rows)
+            for run in runs:
+                for at in _places(run[3], earlier.get(run[0], ())):
+                    self._seen[at].restarted += 1
+                self._see(run, known.get(run[0]), held.get(run[0]))
+
+    def _see(self, run: _Run, known: DeliveredRun | None, held: Quarantined | None) -> None:
+        _, ended_at, wanted, host, _ = run
+        unwanted = not wanted and held is None
+        if unwanted and known is None:
+            return
+        # A single record stays in the month in which it was delivered; totals are to follow their jobs.
+        counted_at = ended_at if known is None or self._summary else known.ended_at
+        here = self._seen[_place(counted_at, host)]
+        here.database += not unwanted
+        here.count(known, held, before_start=ended_at < self._start)
+
+    def _see_without_end_time(self) -> None:
+        """Rows that no window has."""
+        for held in self._ledger.quarantine(self._target.name):
+            # A month of totals that is set aside has no end time either, but it is not a row of a database.
+            if held.job.ended_at is None and held.job.row.database:
+                here = self._seen[UNKNOWN_MONTH, ""]
+                here.database += 1
+                here.quarantine(held)
+
+    def _see_unreadable(self, skipped: Sequence[SkippedJob]) -> None:
+        """Rows of a page that are not jobs: set aside, or about to be."""
+        keys = [row.key for row in skipped]
+        rows = dict(zip(keys, [row.row for row in skipped], strict=True))
+        known, held = self._ledger.known(self._target.name, rows), self._ledger.held(self._target.name, keys)
+        for row, key in zip(skipped, keys, strict=True):
+            if row.ended_at is not None and (key in held or (key not in known and row.ended_at >= self._start)):
+                here = self._seen[_month(row.ended_at), ""]
+                here.database += 1
+                here.count(None, held.get(key), before_start=False)
 
 
-def _without_end_time(target: Target, ledger: Ledger) -> dict[HostMonth, _Seen]:
-    """Rows that no window has."""
-    seen: dict[HostMonth, _Seen] = {}
-    for held in ledger.quarantine(target.name):
-        # A month of totals that is set aside has no end time either, but it is not a row of a database.
-        if held.job.ended_at is None and held.job.row.database:
-            here = seen.setdefault((UNKNOWN_MONTH, ""), _Seen())
-            here.database += 1
-            here.quarantine(held)
-    return seen
+def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
+    return all(host != EVERY_HOST for _, host in portal)
 
 
-def _see_unreadable(
-    target: Target,
-    skipped: Sequence[SkippedJob],
-    start: Epoch,
-    ledger: Ledger,
-    seen: dict[HostMonth, _Seen],
-) -> None:
-    """Rows of a page that are not jobs: set aside, or about to be."""
-    keys = [row.key for row in skipped]
-    rows = dict(zip(keys, [row.row for row in skipped], strict=True))
-    known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
-    for row, key in zip(skipped, keys, strict=True):
-        if row.ended_at is None:
-            continue
-        if key in held or (key not in known and row.ended_at >= start):
-            here = seen.setdefault((_month(row.ended_at), ""), _Seen())
-            here.database += 1
-            here.count(None, held.get(key), before_start=False)
+def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]) -> Iterable[Compared]:
+    """Months beside a portal that does not tell submit hosts apart."""
+    for month in sorted({row.month for row in rows} | {month for month, _ in portal}):
+        here = [row for row in rows if row.month == month]
+        whole = Compared(
+            target=target.name,
+            month=month,
+            submit_host=EVERY_HOST,
+            reported=None,
+            portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
+            repairs=(),
+            **{name: sum(getattr(row, name) for row in here) for name in _SUMMED},
+        )
+        yield replace(whole, repairs=tuple(_of_portal(target, whole)))
 
 
 def _month(ended_at: Epoch) -> int:
