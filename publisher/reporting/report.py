@@ -1,4 +1,4 @@
-"""What a report tells of a period: what jobs used, what they cost, what became of them at each target. Only reads.
+"""What a report shows of a period: what jobs used, what they cost, what became of them at each target. Only reads.
 
 A source sums jobs up in groups; `UsageReport` adds the groups up under the names that the site's settings give them.
 """

@@ -1,4 +1,4 @@
-"""What the accounting data itself tells, whatever was published: statistics over jobs, and everything known about one."""
+"""What is in the accounting data itself, whatever was published: statistics over jobs, and everything known about one."""
 
 from __future__ import annotations
 

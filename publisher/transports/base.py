@@ -48,7 +48,7 @@ class Receipt:
 
     `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `remote_ids` are the receiver's
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
-    attempt may have been stored, whatever the last one met. `certain` is False when the answer does not tell whether the
+    attempt may have been stored, whatever the last one met. `certain` is False when the answer does not show whether the
     message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
     MachineName: that of every record, in order, so that the message can be divided by it.
     """
@@ -143,7 +143,7 @@ class TransportOptions:
         return None
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
-        """What works and may not be meant, each with the thing to do; `doctor` tells it."""
+        """What works and may not be meant, each with the thing to do; `doctor` reports it."""
         return ()
 
 

@@ -74,7 +74,7 @@ class QuantityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A quantity: its kind, where it is in a job record ('' where no source tells it), and how it is got there.
+    """A quantity: its kind, where it is in a job record ('' where no source reports it), and how it is got there.
 
     `take` yields None where it is not known, else a count, seconds, or (of memory) KiB.
     """
@@ -90,7 +90,7 @@ def _read(measure: QuantityKind, name: str) -> Named:
 
 
 def _reported(measure: QuantityKind, name: str) -> Named:
-    """One that only the source of some batch systems tells; others leave it unknown."""
+    """One that only the source of some batch systems reports; others leave it unknown."""
     return Named(measure=measure, field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name))
 
 
@@ -172,7 +172,7 @@ _ROUNDINGS: Final[Mapping[Rounding, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula that was read. `text` tells all of it."""
+    """A formula that was read. `text` identifies it."""
 
     text: str
     tree: Expression = field(repr=False, compare=False)
@@ -328,7 +328,7 @@ class Charges:
 
 
 def start_of(job: JobRecord) -> int:
-    """When a job began; where no source tells, its wall time before its end."""
+    """When a job began; where no source reports it, its wall time before its end."""
     return job.ended_at - job.wall_s if job.started_at is None else job.started_at
 
 
@@ -341,7 +341,7 @@ def overlaps(rules: Sequence[ChargeRule]) -> Iterator[tuple[ChargeRule, ChargeRu
 
 
 def overlap_notes(rules: Sequence[ChargeRule]) -> list[str]:
-    """What to tell an administrator of rules that meet."""
+    """What an administrator should know about rules that overlap."""
     return [
         f"{first.place} and {second.place} are both for some jobs: the second counts"
         for first, second in overlaps(rules)

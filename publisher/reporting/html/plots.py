@@ -177,7 +177,10 @@ def _colour(number: int) -> str:
 
 
 def _short(label: str, most: int = _LABEL) -> str:
-    """A name for a place beside a bar; of a DN, the end tells more. What begins with an underscore has no legend else."""
+    """A name for a place beside a bar; of a DN, the end says more.
+
+    The invisible blank keeps a name that begins with an underscore in matplotlib's legend.
+    """
     label = printable(label) or "(none)"
     if len(label) > most:
         label = f"…{label[1 - most :]}" if label.startswith("/") else f"{label[: most - 1]}…"

@@ -417,7 +417,7 @@ def _delivery(report: Report) -> Table:
 def _lags(report: Report) -> Table:
     columns = [
         _TARGET,
-        text("lag", "Lag", "From the end of a job to the first acceptance of a message that tells of it."),
+        text("lag", "Lag", "From the end of a job to the first acceptance of a message that reports it."),
         count("jobs", "Jobs", "Jobs that ended in the period; unknown: not accepted yet."),
     ]
     rows = [
@@ -433,7 +433,7 @@ def _messages(report: Report) -> Table:
     columns = [
         _DAY_COLUMN,
         _TARGET,
-        text("format", "Format", "Format of what was delivered; apel-sync-0.1 tells counts of jobs."),
+        text("format", "Format", "Format of what was delivered; apel-sync-0.1 carries counts of jobs."),
         count("messages", "Messages", "Messages that the target accepted on that day."),
         count("records", "Records", "Records in them: of jobs, of months, or counts."),
         TableColumn("bytes", "Bytes", CellKind.BYTES, "Bytes of the payloads, before signing and encoding."),

@@ -42,7 +42,10 @@ class Measured:
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
-    """Measure a target after its round, and tell of it. Raises: LedgerError, ConfigError when the file cannot be written."""
+    """Measure a target after its round, and publish what was measured.
+
+    Raises: LedgerError, ConfigError when the file cannot be written.
+    """
     if outcome.target not in {target.name for target in site.targets}:
         return  # removed from the configuration meanwhile
     measured: Sequence[Measured]
@@ -111,7 +114,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 
 
 def _of_target(site: Site, name: str) -> Measured:
-    """What `status` tells. Raises: LedgerError."""
+    """What `status` reports. Raises: LedgerError."""
     ((status,), trouble) = target_status.status(site, targets=[name])
     with closing(site.measure_book_to_read()) as book:
         messages, records = book.delivered(name)

@@ -140,7 +140,7 @@ class _StoredFamilies(Collector):
 
 
 def registry(site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> CollectorRegistry:
-    """For whoever is asked again and again. `measures` tells what is kept; nothing is asked before it is needed."""
+    """For repeated scrapes. `measures` reads what is stored; nothing is read before it is needed."""
     made = CollectorRegistry(auto_describe=False)
     # Not asked for its names at registration: that would read the publishing database.
     made.register(_StoredFamilies(site, measures))

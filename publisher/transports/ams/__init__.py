@@ -42,7 +42,7 @@ class Options(HttpOptions):
     )
 
     def destination(self) -> Destination:
-        """The queue (topic), which does not tell whose messages it holds."""
+        """The queue (topic), which does not show whose messages it holds."""
         url = self.url.lower().rstrip("/").removesuffix(":443")
         return Destination(place=(url, self.project, self.topic), keys="url, project and topic")
 

@@ -70,7 +70,7 @@ _SILENCE: Final[Mapping[Failure, Decision]] = {
 # 504 and 408 leave Kafka at work behind the client's back; 502 is AMS dying after Kafka accepted; 503 and 429 never got in.
 _PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 500: True, 502: True, 503: False, 504: True}
 
-# argo-messaging's 404s, which tell an absent project from an absent topic; the router's own is no JSON.
+# argo-messaging's 404s, which distinguish an absent project from an absent topic; the router's own is no JSON.
 _AMS_ABSENT: Final[Mapping[str, str]] = {
     "project doesn't exist": "check `project` of the target",
     "topic doesn't exist": "check `topic` of the target",
@@ -190,7 +190,7 @@ def _refusal(answer: Answer, message: str) -> Decision:
         return _retry(reason)
     if status == 400:
         # The body is well formed JSON by construction, so this may as well be about the topic (a schema) or about AMS itself;
-        # and without an envelope it is the balancer's word. Only messages that got through before tell.
+        # and without an envelope it is the balancer's word. Only messages that got through before show which.
         return Decision(action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
     return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 

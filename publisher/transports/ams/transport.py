@@ -141,7 +141,7 @@ class AmsTransport:
         raise _ERRORS[decision.exit_status](self._clean(decision.reason))
 
     def preflight(self) -> tuple[Step, ...]:
-        """Token, then the right to publish as the user's profile tells it, up to the first trouble.
+        """Token, then the right to publish as the user's profile shows it, up to the first trouble.
 
         The token is asked for again each time, so that a withdrawn binding shows.
         """

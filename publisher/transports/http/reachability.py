@@ -168,7 +168,7 @@ def _asked(look: _Look) -> tuple[Step, ...]:
         session.close()
     if not isinstance(answer, Answer):
         if answer.failure is Failure.OUR_CERTIFICATE:  # it insists on one in the handshake; delivery shows it
-            return (Step("clock", "not told to those who show no certificate"),)
+            return (Step("clock", "not shown to clients without a certificate"),)
         status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
         advice = look.say(_ISSUER if status == CREDENTIALS else _FIREWALL)
         if look.endpoint.proxy and status != CREDENTIALS:
@@ -182,7 +182,7 @@ def _clock(date: str, ours: datetime) -> Step:
     try:
         theirs = parsedate_to_datetime(date)
     except ValueError:
-        return Step("clock", "the service does not tell its time")
+        return Step("clock", "the service sends no Date")
     if theirs.tzinfo is None:  # "-0000" is read as no zone
         theirs = theirs.replace(tzinfo=UTC)
     off = ours - theirs

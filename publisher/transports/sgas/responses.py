@@ -186,7 +186,7 @@ def _stop(exit_status: int, advice: Hint) -> ResponseRule:
     return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
-# The right does not cover every MachineName of the batch. Which ones, the answer does not tell: it names all of them.
+# The right does not cover every MachineName of the batch. The answer does not say which ones: it names all of them.
 _MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
 # No answer at all. What nobody can repair by trying again stops the target before anything leaves.
@@ -272,7 +272,7 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
         ),
         _BAD_RECORD,
     ),
-    # words that nobody has met yet: the record or the server, narrowing down will tell
+    # words that nobody has met yet: the record or the server, narrowing down will show
     (AnsweredBy.TRACEBACK, re.compile(""), _UNKNOWN),
     (AnsweredBy.PLAIN, re.compile(""), _UNKNOWN),
 )
@@ -389,7 +389,7 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
     """Row ids by JobID, which is the GlobalJobId. The server renames records with a strange LocalJobId to that.
 
     Copies of one record share a key. A record that is missing while no key is left over was not stored. Keys that are left
-    over are of records whose names nobody here can tell: stored, but which is which is not known.
+    over are of records whose names are not known here: stored, but which is which is not known.
     """
     remote_ids: dict[str, str] = {}
     renamed = missing = 0

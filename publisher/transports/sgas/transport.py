@@ -155,7 +155,7 @@ class SgasTransport:
     def _known_refusal(self, payload: bytes) -> Receipt | None:
         """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.
 
-        SGAS reads its list of rights once, when it starts, so that to ask again would tell nothing new.
+        SGAS reads its list of rights once, when it starts, so asking again would bring nothing new.
         """
         if not self._refused:
             return None
