@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
-from tests.support import sonar_files
+from tests.support import sacct_text, sonar_files
 from tests.support.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
 from tests.support.pki import PKI
 from tests.support.sites import Row, SiteUnderTest
@@ -65,6 +65,18 @@ def fill_sonar(site: SiteUnderTest) -> int:
     return bring_in(site, "sonar", importer, [root])
 
 
+def fill_slurm(site: SiteUnderTest) -> int:
+    """Some days of a Slurm cluster, as sacct prints them, the older ones compressed."""
+    lines = sacct_text.jobs_of(1, JOBS)
+    half = next(at for at in range(len(lines) // 2, len(lines)) if "." not in str(lines[at]["JobIDRaw"]))
+    first, second = site.folder / "sacct.0.gz", site.folder / "sacct"
+    first.write_bytes(gzip.compress(sacct_text.text(lines[:half])))
+    second.write_bytes(sacct_text.text(lines[half:]))
+    (site.folder / "accounts.map").write_text("theory atlas\nbio icecube\n")
+    importer: dict[str, object] = {"cluster": sacct_text.CLUSTER, "account_vo_map": "accounts.map"}
+    return bring_in(site, "slurm", importer, [first, second])
+
+
 def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths: list[Path]) -> int:
     """Another system's accounting into a database of its own, from which the site publishes; returns the number of its jobs."""
     database = site.state.with_name("imported.db")
@@ -84,6 +96,7 @@ def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths:
 SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {
     "arex": fill_arex,
     "gridengine": fill_gridengine,
+    "slurm": fill_slurm,
     "sonar": fill_sonar,
 }
 

@@ -20,7 +20,8 @@ with atheris.instrument_imports(include=["publisher"]):
     from publisher.model.errors import ConfigError
     from publisher.reporting.charges.formula import FormulaError, parse
     from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json
-    from publisher.sources.sonar.records import BadTime, node_names, read_time, read_tres
+    from publisher.sources.importing.slurm_jobs import node_names, read_tres
+    from publisher.sources.sonar.records import BadTime, read_time
     from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
     from publisher.transports.http.exchange import Answer
     from publisher.transports.sgas.responses import parse_error_page

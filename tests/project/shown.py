@@ -21,6 +21,7 @@ from typing import Final
 from tests.arex_databases import generate
 from tests.demo.__main__ import fill_arex
 from tests.fake_ams.service import FakeAMS
+from tests.support import sacct_text
 from tests.support.gridengine_files import CLUSTER, colon, entries
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -101,6 +102,14 @@ def sonar(site: SiteUnderTest) -> None:
     imported(site, "sonar", importer)
 
 
+def slurm(site: SiteUnderTest) -> None:
+    """A Slurm cluster whose accounting sacct printed into a file."""
+    site.state.parent.mkdir(exist_ok=True)
+    (site.state.parent / "sacct.txt").write_bytes(sacct_text.text(sacct_text.jobs_of(1, 300)))
+    (site.folder / "accounts.map").write_text("theory atlas\nbio icecube\n")
+    imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "account_vo_map": "accounts.map"})
+
+
 def imported(site: SiteUnderTest, name: str, importer: Mapping[str, object]) -> None:
     site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
     site.config["importers"] = {name: dict(importer)}
@@ -113,7 +122,7 @@ def mistaken(site: SiteUnderTest) -> None:
 
 
 SITES: Final[dict[str, Callable[[SiteUnderTest], None]]] = {
-    each.__name__: each for each in (demo, small, rescaled, gridengine, sonar, mistaken)
+    each.__name__: each for each in (demo, small, rescaled, gridengine, slurm, sonar, mistaken)
 }
 
 

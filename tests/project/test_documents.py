@@ -30,6 +30,7 @@ from publisher.sources import SOURCES
 from publisher.transports import TRANSPORTS
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
+from tests.support import sacct_text
 from tests.support.command_line import commands, publisher_words
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
@@ -88,6 +89,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
     "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
+    "import slurm": ("import", "slurm", "--json", "SACCT", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
 }
 # Objects with the fields of another one; the manual says so in their place.
@@ -234,11 +236,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     accounting = write(folder / "accounting", [colon(never), b"torn\n"])
     told = [envelope([record(start_time=None)]), envelope([record()], cluster="other"), b"torn\n"]
     envelopes = write(folder / "0+job-slurm.json", told)
+    waiting = sacct_text.job(State="PENDING", End="Unknown")
+    sacct = write(folder / "sacct", [sacct_text.text([waiting, sacct_text.job(End="torn")])])
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(folder, pki, fake)
         site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
         site.config["importers"] = {
             "gridengine": {"cluster": "sge.example.org"},
+            "slurm": {"cluster": sacct_text.CLUSTER},
             "sonar": {"cluster": "fox.example.org"},
         }
         site.config["records"]["charges"] = [
@@ -255,7 +260,12 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         site.database(1).unlink()
         for name, words in JSON_RUNS.items():
             # The job that was delivered and the ones that were not: together their traces hold every list.
-            files = {"ACCOUNTING": str(accounting), "ENVELOPES": str(envelopes), "GONE": str(site.database(1))}
+            files = {
+                "ACCOUNTING": str(accounting),
+                "ENVELOPES": str(envelopes),
+                "SACCT": str(sacct),
+                "GONE": str(site.database(1)),
+            }
             stands_for = [{"JOB": job.job_id, **files} for job in jobs[:2]]
             runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
             found[name] = {path for run in runs for path in paths(run.json)}

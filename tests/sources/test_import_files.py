@@ -497,7 +497,7 @@ from publisher.sources.gridengine import importer
 from publisher.sources.importing import line_importer
 from tests.support.gridengine_files import run_import
 
-line_importer._BATCH_LINES = 20
+line_importer._BATCH_PIECES = 20
 """
 
 

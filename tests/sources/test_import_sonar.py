@@ -18,20 +18,11 @@ from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
 from publisher.sources.importing.site_mapping import UnmappedVo
+from publisher.sources.importing.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
 from publisher.sources.sonar.cluster import read_samples
 from publisher.sources.sonar.envelopes import BadEnvelope, open_envelope
 from publisher.sources.sonar.importer import Options, create
-from publisher.sources.sonar.records import (
-    MOST_NODES,
-    BadSonarRecord,
-    Layer,
-    Resources,
-    merged,
-    node_names,
-    overlay,
-    read_record,
-    read_tres,
-)
+from publisher.sources.sonar.records import BadSonarRecord, Layer, merged, overlay, read_record
 from publisher.sources.sonar.site_mapping import SonarWall
 from tests.support.gridengine_files import jobs, totals, write
 from tests.support.patience import bounded
@@ -492,8 +483,11 @@ def test_wall_time_is_slurms_own_or_by_the_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tres", "expected"),
     [
-        ("billing=32,cpu=32,gres/gpu:a100=1,gres/gpu=1,mem=128G,node=1", Resources(32, 1, 1, 128 * 2**20, 32)),
-        ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1", Resources(1, None, 3)),
+        (
+            "billing=32,cpu=32,gres/gpu:a100=1,gres/gpu=1,mem=128G,node=1",
+            Resources(32, 1, 1, 128 * 2**20, 32, (("a100", 1),)),
+        ),
+        ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1", Resources(1, None, 3, None, None, (("a100", 2), ("h100", 1)))),
         ("gres/gpu=4", Resources(None, None, 4)),
         ("billing=128,cpu=128,energy=52238802,mem=472.50G,node=1", Resources(128, 1, None, 495_452_160, 128)),
         ("cpu=2K,node=1.0,license/x=3", Resources(2048, 1, None)),

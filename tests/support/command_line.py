@@ -36,7 +36,7 @@ def commands() -> dict[str, Command]:
 
 def publisher_words(line: str) -> list[str] | None:
     """The arguments of `publisher` in a shell line, whatever program starts it; None when it is not run there."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.removesuffix("\\"), comments=True)  # which goes on in the next line
     at = next((at for at in range(len(words)) if _is_publisher(words, at)), None)
     if at is None:
         return None

@@ -17,7 +17,8 @@ from publisher.model.text import plural
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
 from publisher.sources.importers import StoredJobs
-from publisher.sources.importing.line_importer import LineImporter
+from publisher.sources.importing.line_importer import LineImporter, LogPiece, by_line
+from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun
 
 __all__ = ["GridEngineImporter", "Options", "create"]
@@ -209,8 +210,9 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
         self._mapping = GridEngineMapping(options)
         super().__init__(self._mapping)
 
-    def read(self, line: bytes) -> tuple[Sequence[GridEngineRecord], str]:
-        return read_line(line, self._options.time_unit)
+    def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[GridEngineRecord]]:
+        unit = self._options.time_unit
+        return by_line(file, start, lambda line: read_line(line, unit))
 
     def ended_at(self, record: GridEngineRecord) -> int:
         return record.ended_us // _SECOND

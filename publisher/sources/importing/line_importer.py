@@ -1,18 +1,19 @@
-"""Accounting files with a record on each line, which grow and are rotated: read from where reading stopped.
+"""Accounting files that grow and are rotated: read from where reading stopped, a line or a few for each record.
 
-A batch system brings how a line becomes records and records become jobs.
+A batch system brings how lines become records and records become jobs.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.job import JobRecord
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, StoredJobs, Watch, unwatched
@@ -20,18 +21,48 @@ from publisher.sources.importing.log_files import (
     MARK_BYTES,
     FileCursor,
     LogFile,
-    LogLine,
     in_directory,
     opened,
     rotated_siblings,
+    spooled,
 )
 from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign
 from publisher.sources.importing.site_mapping import SiteMapping
 
 # In one transaction; more at once are slower (docs/performance.md).
-_BATCH_LINES: Final = 500
+_BATCH_PIECES: Final = 500
+STANDARD_INPUT: Final = Path("-")
 
 Record = TypeVar("Record")
+
+
+class LogPiece(NamedTuple, Generic[Record]):
+    """Lines that belong together, with the records that they hold."""
+
+    offset: int
+    end: int  # where the next piece begins
+    content: bytes  # empty where there is nothing to count: an empty line, a comment
+    records: Sequence[Record]
+    wrong: str = ""
+    skipped: str = ""  # why what the lines hold is not usage
+    length: int | None = None  # of the whole, where `content` is its beginning
+    digest: bytes = b""
+
+
+def by_line(
+    file: LogFile, start: int, read: Callable[[bytes], tuple[Sequence[Record], str]]
+) -> Iterator[LogPiece[Record]]:
+    """A piece for each line. `read` gives the records of one, and what is wrong with it or ''."""
+    for line in file.lines(start):
+        content = line.content
+        if not content.strip() or content.startswith(b"#"):
+            yield LogPiece(line.offset, line.end, b"", ())
+        elif len(content) == line.length:
+            records, wrong = read(content)
+            yield LogPiece(line.offset, line.end, content, records, wrong)
+        else:
+            wrong = f"{line.length} bytes long, too long for a record"
+            yield LogPiece(line.offset, line.end, content, (), wrong, length=line.length, digest=line.digest)
 
 
 class LineImporter(ABC, Generic[Record]):
@@ -45,8 +76,8 @@ class LineImporter(ABC, Generic[Record]):
         self.site = site
 
     @abstractmethod
-    def read(self, line: bytes) -> tuple[Sequence[Record], str]:
-        """The records of a line, and what is wrong with it or ''."""
+    def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[Record]]:
+        """What a file has from the end of one of its pieces on. Raises: SourceError for a file of something else."""
 
     @abstractmethod
     def ended_at(self, record: Record) -> int:
@@ -79,14 +110,14 @@ class LineImporter(ABC, Generic[Record]):
 
 
 @dataclass(slots=True, kw_only=True)
-class _ParsedLines(Generic[Record]):
-    """What some lines hold."""
+class _ParsedPieces(Generic[Record]):
+    """What some pieces hold."""
 
     end: int
     usage: list[Record] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
-    lines: int = 0
+    pieces: int = 0
     stopped: bool = False  # what follows is for a later import
 
 
@@ -96,14 +127,17 @@ class _Reading(Generic[Record]):
     def __init__(self, importer: LineImporter[Record], run: ImportRun) -> None:
         self._importer = importer
         self._run = run
-        self._found: dict[int | None, set[Path]] = defaultdict(
-            set
-        )  # files of each content, by the number of its cursor
+        # Files of each content, by the number of its cursor.
+        self._found: dict[int | None, set[Path]] = defaultdict(set)
         self._missing: list[tuple[Path, FileCursor]] = []  # contents that may be gone, and where they stood
 
     def path(self, path: Path) -> None:
         """A file, after what rotation made of it since the last time; or the files of a directory. Raises: SourceError."""
-        if path.is_dir():
+        if path == STANDARD_INPUT:
+            self._run.report.files += 1
+            with spooled(sys.stdin.buffer, "standard input") as file:
+                self._content(file)
+        elif path.is_dir():
             self._directory(path)
         else:
             self._rotated(path)
@@ -176,12 +210,12 @@ class _Reading(Generic[Record]):
         for each in fitting:
             self._found[each.number].add(file.path)
         cursor = fitting[0] if fitting else cursors.beginning(file)
-        lines = file.lines(cursor.mark.consumed)
+        pieces = self._importer.pieces(file, cursor.mark.consumed)
         first = cursor.mark.consumed == 0
-        while chunk := list(islice(lines, _BATCH_LINES)):
+        while chunk := list(islice(pieces, _BATCH_PIECES)):
             batch = self._parsed(file.path, chunk)
             if first:
-                refuse_foreign(file.path, self._importer.kind, batch.bad, batch.lines)
+                refuse_foreign(file.path, self._importer.kind, batch.bad, batch.pieces)
             first = False
             if batch.end > cursor.mark.consumed:
                 cursor = self._write(cursor, file, batch)
@@ -193,24 +227,20 @@ class _Reading(Generic[Record]):
                 )
                 return
 
-    def _parsed(self, path: Path, lines: Sequence[LogLine]) -> _ParsedLines[Record]:
-        batch: _ParsedLines[Record] = _ParsedLines(end=lines[-1].end)
-        read, skips, watching = self._importer.read, self._importer.skips, self._run.arc.watching
-        for line in lines:
-            content = line.content
-            if not content.strip() or content.startswith(b"#"):
-                continue
-            records: Sequence[Record] = ()
-            wrong = f"{line.length} bytes long, too long for a record"
-            if len(content) == line.length:
-                records, wrong = read(content)
-            if watching and self._is_too_early(records):
-                batch.end, batch.stopped = line.offset, True
+    def _parsed(self, path: Path, pieces: Sequence[LogPiece[Record]]) -> _ParsedPieces[Record]:
+        batch: _ParsedPieces[Record] = _ParsedPieces(end=pieces[-1].end)
+        skips, watching = self._importer.skips, self._run.arc.watching
+        for piece in pieces:
+            if watching and self._is_too_early(piece.records):
+                batch.end, batch.stopped = piece.offset, True
                 break
-            batch.lines += 1
-            if wrong:
-                batch.bad.append(BadLine.of(path, line.offset, line.length, wrong, content, line.digest))
-            for record in records:
+            batch.pieces += bool(piece.content)
+            if piece.skipped:
+                batch.skipped.append(piece.skipped)
+            if piece.wrong:
+                length = len(piece.content) if piece.length is None else piece.length
+                batch.bad.append(BadLine.of(path, piece.offset, length, piece.wrong, piece.content, piece.digest))
+            for record in piece.records:
                 reason = skips(record)
                 if reason:
                     batch.skipped.append(reason)
@@ -223,11 +253,11 @@ class _Reading(Generic[Record]):
         arc, now = self._run.arc, self._run.now
         return any(arc.may_still_come(self._importer.ended_at(record), now) for record in records)
 
-    def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedLines[Record]) -> FileCursor:
+    def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedPieces[Record]) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is unreadable."""
         run = self._run
         mark = file.mark_before(batch.end) if batch.stopped else file.mark(batch.end)
-        with run.step(cursor, file, mark, bad=batch.bad, lines=batch.lines) as moved:
+        with run.step(cursor, file, mark, bad=batch.bad, lines=batch.pieces) as moved:
             stored = self._importer.store(run, batch.usage, moved.number)
         for each in stored:
             run.report.count_jobs(each)

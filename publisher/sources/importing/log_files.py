@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from publisher.model.errors import SourceError
@@ -100,6 +102,7 @@ def decompressed(raw: BinaryIO) -> Iterator[tuple[Stream, bool]]:
 
 
 MARK_BYTES: Final = 4096  # by which a place is known again
+_KEPT_BYTES: Final = 16 * MARK_BYTES  # of what was read before a chunk: where a record of several lines may have begun
 _CHUNK_BYTES: Final = 1024 * 1024
 MOST_LINE_BYTES: Final = 1024 * 1024
 # What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old, .complete, .2025.old, .Sep2025
@@ -160,10 +163,10 @@ class LogFile:
         return len(tail) == mark.tail_bytes and _digest(tail) == mark.tail
 
     def mark(self, consumed: int) -> FilePosition:
-        """The mark of the place where the line ends that `lines` gave last."""
+        """The mark of the place where a line ends that `lines` gave, the last one or not long before it."""
         head = self._window if self._window_at == 0 else self._head
         head = head[: min(consumed, MARK_BYTES)]
-        end = consumed - self._window_at
+        end = max(0, consumed - self._window_at)
         tail = self._window[max(0, end - MARK_BYTES) : end]
         return FilePosition(
             consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
@@ -243,7 +246,7 @@ class LogFile:
             return chunk
         chunk = self._stream.read(_CHUNK_BYTES)
         if chunk:
-            kept = self._window[-MARK_BYTES:]
+            kept = self._window[-_KEPT_BYTES:]
             self._window_at += len(self._window) - len(kept)
             self._window = kept + chunk
         return chunk
@@ -265,6 +268,22 @@ def opened(path: Path) -> Iterator[LogFile]:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
+
+
+@contextmanager
+def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
+    """What comes out of a pipe, in a file that is gone afterwards. Raises: SourceError, also out of what is done with it."""
+    try:
+        with TemporaryFile() as raw:
+            copyfileobj(pipe, raw)
+            raw.seek(0)
+            with decompressed(raw) as (stream, _):
+                # As in a compressed file, a last line without an end is whole: nobody writes any more.
+                yield LogFile(Path(name), stream, compressed=True, modified=0.0)
+    except (Damaged, Unreadable) as error:
+        raise SourceError(f"{name}: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read into a temporary file: {error.strerror or error}") from error
 
 
 def rotated_siblings(path: Path, since: float) -> list[Path]:

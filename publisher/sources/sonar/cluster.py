@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from publisher.sources.importing.log_files import clean
+from publisher.sources.importing.slurm_jobs import node_names
 from publisher.sources.sonar.envelopes import BadEnvelope, Envelope
-from publisher.sources.sonar.records import node_names
 
 SAMPLE_TABLES: Final = """
     -- Use of GPUs by batch jobs, on nodes that have some: one row for each sample.

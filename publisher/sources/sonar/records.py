@@ -4,9 +4,7 @@ run are merged.
 Records are partial and repeated. Those of one run are merged field by field: an ended job's values
 win over a running one's, then later values over earlier ones. Times are local, with the offset that
 was valid at collection, so one moment has two offsets when the clocks change between two
-collections. Node lists (`c1-[9-10,12],gpu-2`) and trackable resources
-(`billing=128,cpu=128,gres/gpu:a100=1,mem=472.50G,node=1`) are as Slurm writes them; lists are
-expanded in bounded time and memory.
+collections.
 
 Spec: other-sources facts, sections 2.2 to 2.4.
 """
@@ -14,15 +12,14 @@ Spec: other-sources facts, sections 2.2 to 2.4.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import product
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.log_files import clean
+from publisher.sources.importing.slurm_jobs import read_tres
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 1971, 2999
@@ -80,120 +77,6 @@ class Clock:
 
 def _seconds(moment: datetime) -> int:
     return int((moment.astimezone(UTC) - _EPOCH).total_seconds())
-
-
-MOST_NODES: Final = 10_000  # more than one job has in any machine that uses Slurm today
-_MOST_NODES_TEXT: Final = 262_144
-_PART: Final = re.compile(r"([^\[\],\s]*)\[([0-9,\-]+)\]|([^\[\],\s]+)")
-_RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-
-
-def node_names(ranges: Sequence[str]) -> tuple[str, ...]:
-    """The names in their order, each once; none at all when something is not a list of nodes or there are too many."""
-    names: dict[str, None] = {}
-    for each in ranges:
-        if not each or len(each) > _MOST_NODES_TEXT:
-            return ()
-        found = _names(each, MOST_NODES - len(names))
-        if not found:
-            return ()
-        names.update(dict.fromkeys(found))
-    return tuple(names)
-
-
-def _names(text: str, most: int) -> list[str]:
-    """Empty for what is not a list, such as `None assigned`."""
-    names: list[str] = []
-    at = 0
-    while at <= len(text):
-        choices: list[list[str]] = []
-        count = 1
-        while at < len(text) and text[at] != ",":
-            part = _PART.match(text, at)
-            made = None if part is None else [part[3]] if part[3] else _numbers(part[1], part[2], most)
-            if part is None or not made:
-                return []
-            choices.append(made)
-            count *= len(made)
-            if count > most - len(names):
-                return []
-            at = part.end()
-        if not choices:
-            return []
-        names += map("".join, product(*choices))
-        at += 1
-    return names
-
-
-def _numbers(prefix: str, ranges: str, most: int) -> list[str]:
-    """`prefix` with each number, as wide as the first of its range; empty when there are too many or one is none."""
-    made: list[str] = []
-    for each in ranges.split(","):
-        found = _RANGE.fullmatch(each)
-        if found is None:
-            return []
-        first, last = found[1], found[2] or found[1]
-        if int(last) < int(first) or len(made) + int(last) - int(first) >= most:
-            return []
-        made += [f"{prefix}{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
-    return made
-
-
-_NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", re.ASCII)
-_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-_MOST_TRES_TEXT: Final = 65_536
-_MOST: Final = 2**31 - 1
-
-
-class Resources(NamedTuple):
-    """What a job was given; None is unknown."""
-
-    cpus: int | None = None
-    nodes: int | None = None
-    gpus: int | None = None
-    memory_kib: int | None = None
-    billing: int | None = None
-
-
-def read_tres(text: str) -> Resources:
-    """What cannot be read is unknown. GPUs are those of `gres/gpu`, or else the sum of its models, never both."""
-    if not text or len(text) > _MOST_TRES_TEXT:
-        return Resources()
-    found = _tres_values(text)
-    return Resources(
-        cpus=found.get("cpu") or None,
-        nodes=found.get("node") or None,
-        gpus=found.get("gres/gpu") or min(found["models"], _MOST) or None,
-        memory_kib=found.get("mem") or None,
-        billing=found.get("billing"),
-    )
-
-
-def _tres_values(text: str) -> dict[str, int]:
-    found = {"models": 0}
-    for each in text.split(","):
-        key, _, value = each.partition("=")
-        if key in ("cpu", "node", "gres/gpu", "billing") and (count := _tres_count(value)) is not None:
-            found[key] = count
-        elif key.startswith("gres/gpu:"):
-            found["models"] += _tres_count(value) or 0
-        elif key == "mem":
-            found[key] = _kib(value)
-    return found
-
-
-def _kib(text: str) -> int:
-    """A size with its unit, `472.50G`; 0 is unknown, and so is what has none."""
-    match = _NUMBER.fullmatch(text)
-    return int(float(match[1]) * _UNITS[match[2]]) // 1024 if match and match[2] else 0
-
-
-def _tres_count(text: str) -> int | None:
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        return None
-    count = int(float(match[1]) * _UNITS[match[2]])
-    return count if count <= _MOST else None
 
 
 Fields = dict[str, Any]

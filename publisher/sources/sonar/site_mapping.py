@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
-from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info, rule_of
+from publisher.sources.importing.site_mapping import cluster_key, extra_info
+from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
 from publisher.sources.sonar.cluster import GpuUse
-from publisher.sources.sonar.records import Clock, node_names
+from publisher.sources.sonar.records import Clock
 from publisher.sources.sonar.runs import SlurmRun
 
 NAME: Final = "sonar"
-_LRMS: Final = "slurm"
 _MOST_S: Final = 2**53
 # What formulas of charges may use, and the field of the job that has it.
 _QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing"}
-_MOST_THREADS: Final = 64
 
 
 class SonarWall(StrEnum):
@@ -32,24 +29,12 @@ class SonarWall(StrEnum):
     TIMES = "times"
 
 
-def _check_zone(name: str) -> str | None:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return f"{name!r} is not a time zone; write one such as Europe/Oslo"
-    return None
-
-
-def _check_threads(threads: int) -> str | None:
-    return None if 1 <= threads <= _MOST_THREADS else f"must be from 1 to {_MOST_THREADS}"
-
-
 def _check_interval(interval_s: int) -> str | None:
     return None if interval_s > 0 else "must be more than nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ImporterOptions):
+class Options(SlurmOptions):
     """Keys of `importers.sonar`."""
 
     cluster: str = field(
@@ -58,39 +43,22 @@ class Options(ImporterOptions):
             "is not a cluster name; write it as Sonar does, such as fox.example.org",
         )
     )
-    time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": _check_zone})
-    account_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNT VO` lines"})
-    account_project_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNT PROJECT` lines"})
-    array_ids: bool = False
+    time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone})
     wall_from: SonarWall = SonarWall.ELAPSED
-    threads_per_core: int | None = field(default=None, metadata={"check": _check_threads})
     samples: bool = True
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
     hold_off_s: int = 90 * 60
     overdue_after_s: int = 30 * 86_400
-    exclude_accounts: tuple[str, ...] = ()
-    exclude_partitions: tuple[str, ...] = ()
-    exclude_states: tuple[str, ...] = ()
 
 
-class SonarMapping(SiteMapping):
+class SonarMapping(SlurmMapping):
     """Makes rows of runs. Reads the map files once."""
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self._options = options
         self.clock = Clock(ZoneInfo(options.time_zone) if options.time_zone else None)
-        self._threads = options.threads_per_core or 1
-        super().__init__(
-            NAME,
-            options,
-            interface="slurm",
-            vo_maps=("account_vo_map", "user_vo_map"),
-            excludes=("exclude_users", "exclude_accounts", "exclude_partitions", "exclude_states"),
-            maps=("account_project_map",),
-        )
-        self._projects = self._maps["account_project_map"]
-        self._hosts = lru_cache(maxsize=1_000)(node_names)
+        super().__init__(NAME, options, interface="slurm")
 
     def skips(self, run: SlurmRun) -> str:
         """Why a run that is over is not usage, or ''."""
@@ -124,13 +92,13 @@ class SonarMapping(SiteMapping):
             get("partition", ""),
             self._users.get(get("user", ""), ""),
             self._vo((get("account", ""), get("user", "")), get("account", "")),
-            _status(get("state", "")),
+            self.status(get("state", "")),
             _exit_code(run),
             run.submitted_at,
             run.started_at,
             run.ended_at or 0,
             get("nodes", 0) or len(hosts),
-            -(-cpus // self._threads),
+            self.cores(cpus),
             run.resident_kib,
             run.virtual_kib,
             elapsed_s or max(0, run.span_s),
@@ -144,18 +112,12 @@ class SonarMapping(SiteMapping):
 
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
-        options, account = self._options, job.local_group
-        project = job.projects[0] if job.projects else ""
-        projects = [("account_project_map", self._projects, account)]
+        options = self._options
         times = (
             f"importers.sonar.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
         )
         return [
-            *self._identity_rules(job, (account, job.local_user)),
-            ImportRule(
-                "projects",
-                "the account" if project == account else rule_of(project, NAME, projects, "the job has no account"),
-            ),
+            *self._account_rules(job),
             ImportRule("started_at", times),
             ImportRule("ended_at", times),
             ImportRule("wall_s", f"importers.sonar.wall_from: {options.wall_from}"),
@@ -163,23 +125,20 @@ class SonarMapping(SiteMapping):
                 "cpu_user_s", "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's"
             ),
             ImportRule("cpu_kernel_s", "SystemCPU of the job"),
-            ImportRule("cpu_count", f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"),
-            ImportRule("node_count", "allocated nodes, else those listed"),
-            ImportRule("gpu_count", "allocated gres/gpu"),
             self._endpoint_rule(),
         ]
 
     def _local_id(self, job: int, run: SlurmRun) -> str:
         array = run.fields.get("array")
         # The number 0 of a task is never written.
-        return f"{array}_{run.fields.get('task', 0)}" if array and self._options.array_ids else str(job)
+        return f"{array}_{run.fields.get('task', 0)}" if array and self._array_ids else str(job)
 
     def _extra(self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None) -> tuple[tuple[str, str], ...]:
         get = run.fields.get
         user: str = get("user", "")
         account: str = get("account", "")
         project = self._projects.get(account, account)
-        extra = extra_info(_LRMS, user=user, group=account, job_name=get("name", ""), project=project, hosts=hosts)
+        extra = extra_info(self.lrms, user=user, group=account, job_name=get("name", ""), project=project, hosts=hosts)
         if gpus is not None:
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
@@ -198,10 +157,6 @@ def _cpu(run: SlurmRun) -> tuple[int, int]:
     get = run.fields.get
     kernel_s = min(get("system_s", 0), _MOST_S)
     return min(max(get("user_s", 0) + kernel_s, run.steps_cpu_s), 2 * _MOST_S), kernel_s
-
-
-def _status(state: str) -> str:
-    return {"COMPLETED": "completed", "CANCELLED": "aborted"}.get(state, "failed")
 
 
 def _exit_code(run: SlurmRun) -> int | None:
