@@ -98,8 +98,8 @@ def as_json(outcomes: Sequence[Outcome]) -> Json:
 
 
 def _held_json(held: BlockedMonth) -> Json:
-    stale = [{"row": total.key.text, **usage_json(total)} for total in held.orphaned]
-    return {"month": held.name, **attributes(held, "lost_jobs", "emptied"), "stale": stale}
+    rows = [{"row": total.key.text, **usage_json(total)} for total in held.orphaned]
+    return {"month": held.name, **attributes(held, "lost_jobs", "emptied"), "stale": rows}
 
 
 def usage_json(total: KeyTotal) -> Json:
