@@ -43,7 +43,7 @@ class Thresholds(NamedTuple):
     critical: Mapping[str, int]
 
 
-class _Looked(NamedTuple):
+class _CheckedValue(NamedTuple):
     """One value of a target; None cannot be determined. Unless `exact`, it is an upper bound."""
 
     target: str
@@ -99,17 +99,19 @@ def _threshold(text: str) -> tuple[str, int]:
 
 def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, limits: Thresholds) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
-    looked = [one for status in found for one in _looked(status, now, limits)]
-    messages = sorted(_messages(looked, found, trouble), key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    checked = [one for status in found for one in _checked_values(status, now, limits)]
+    messages = sorted(_messages(checked, found, trouble), key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
-    well = [one.text for one in looked if one.name in ("age", "pending") and one.value is not None]
+    well = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
     texts = [text for _, text in messages] or well
-    return nagios_line(state, "; ".join(texts), [one.performance for one in looked]), state
+    return nagios_line(state, "; ".join(texts), [one.performance for one in checked]), state
 
 
-def _messages(looked: Sequence[_Looked], found: Sequence[TargetStatus], trouble: str) -> Iterator[tuple[int, str]]:
+def _messages(
+    checked: Sequence[_CheckedValue], found: Sequence[TargetStatus], trouble: str
+) -> Iterator[tuple[int, str]]:
     """Values beyond their thresholds, and what no threshold is about."""
-    yield from ((one.state, one.text) for one in looked if one.state is not OK)
+    yield from ((one.state, one.text) for one in checked if one.state is not OK)
     for status in found:
         if not status.began:
             yield WARNING, f"{status.target}: has not run yet"
@@ -121,7 +123,7 @@ def _messages(looked: Sequence[_Looked], found: Sequence[TargetStatus], trouble:
         yield UNKNOWN, trouble
 
 
-def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_Looked]:
+def _checked_values(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_CheckedValue]:
     values: dict[str, int | None] = {
         "age": None if status.last_success is None else max(0, round((now - status.last_success).total_seconds())),
         "oldest": None if status.oldest_unsent is None else max(0, round(now.timestamp()) - status.oldest_unsent),
@@ -140,7 +142,7 @@ def _looked(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator
     for name, value in values.items():
         if value is None and name in _TIMES:
             continue  # there is none, which is not the same as one that cannot be determined
-        yield _Looked(
+        yield _CheckedValue(
             target=status.target,
             name=name,
             value=value,

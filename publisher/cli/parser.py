@@ -194,7 +194,7 @@ TO_HELP: Final = "and before this time; a month or a day includes its end"
 def add_window(
     command: argparse.ArgumentParser, *, start: str = FROM_HELP, end: str = TO_HELP, required: bool = False
 ) -> None:
-    """`--from` and `--to` with what their help says about them; `window_of` reads them."""
+    """`--from` and `--to` with their help; `window_of` reads them."""
     command.add_argument("--from", dest="start", required=required, metavar="WHEN", help=start)
     command.add_argument("--to", dest="end", required=required, metavar="WHEN", help=end)
 

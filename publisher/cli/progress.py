@@ -50,7 +50,7 @@ class _StatusLine:
             self._drawn = False
 
 
-class _Going:
+class _TargetProgress:
     """How far the round of one target has come."""
 
     def __init__(self, began: float) -> None:
@@ -69,7 +69,7 @@ class ProgressReport:
         self._status_line = _StatusLine(stream, shown=not quiet)
         self._drawn_at = monotonic()
         self._lock = Lock()
-        self._going: defaultdict[str, _Going] = defaultdict(lambda: _Going(monotonic()))
+        self._targets: defaultdict[str, _TargetProgress] = defaultdict(lambda: _TargetProgress(monotonic()))
         self._expected = 0
         self._all_records = 0
         self._all_began = self._drawn_at
@@ -80,23 +80,23 @@ class ProgressReport:
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
         with self._lock:
-            self._going[state.target] = _Going(self._monotonic())
+            self._targets[state.target] = _TargetProgress(self._monotonic())
         log.debug("target %s: round begins%s", state.target, ", checking every row" if sweep else "")
 
     def page_read(self, target: str, page: Page) -> None:
         with self._lock:
-            going = self._going[target]
-            going.rows += page.rows_read
-            self._show(target, going)
+            progress = self._targets[target]
+            progress.rows += page.rows_read
+            self._show(target, progress)
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None:
         with self._lock:
-            going = self._going[target]
-            going.quarantined += 1
+            progress = self._targets[target]
+            progress.quarantined += 1
             self._status_line.done()
-            if going.quarantined <= _SHOWN_QUARANTINED:
+            if progress.quarantined <= _SHOWN_QUARANTINED:
                 log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
-            elif going.quarantined == _SHOWN_QUARANTINED + 1:
+            elif progress.quarantined == _SHOWN_QUARANTINED + 1:
                 log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
@@ -124,33 +124,33 @@ class ProgressReport:
 
     def message_settled(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
-            going = self._going[message.target]
-            going.records += message.records
+            progress = self._targets[message.target]
+            progress.records += message.records
             self._all_records += message.records
-            self._show(message.target, going)
+            self._show(message.target, progress)
 
     def done(self) -> None:
         """Leave the terminal as it was found."""
         with self._lock:
             self._status_line.done()
 
-    def _show(self, target: str, going: _Going) -> None:
+    def _show(self, target: str, progress: _TargetProgress) -> None:
         now = self._monotonic()
         if not self._status_line.shown:
-            if now - going.printed_at >= _LINE_EVERY_S:
-                going.printed_at = now
-                log.info("%s", self._line(target, going, now))
+            if now - progress.printed_at >= _LINE_EVERY_S:
+                progress.printed_at = now
+                log.info("%s", self._line(target, progress, now))
         elif now - self._drawn_at >= _BAR_EVERY_S:
             self._drawn_at = now
-            lines = [self._line(name, each, now) for name, each in self._going.items()]
+            lines = [self._line(name, each, now) for name, each in self._targets.items()]
             self._status_line.draw("; ".join(lines)[: get_terminal_size().columns - 1])
 
-    def _line(self, target: str, going: _Going, now: float) -> str:
-        return f"{target}: {going.rows:,} rows read, {going.records:,} records delivered, {self._rate(going, now)}"
+    def _line(self, target: str, progress: _TargetProgress, now: float) -> str:
+        return f"{target}: {progress.rows:,} rows read, {progress.records:,} records delivered, {self._rate(progress, now)}"
 
-    def _rate(self, going: _Going, now: float) -> str:
+    def _rate(self, progress: _TargetProgress, now: float) -> str:
         if not self._expected:
-            return f"{going.records / max(now - going.began, 0.001):,.0f}/s"
+            return f"{progress.records / max(now - progress.began, 0.001):,.0f}/s"
         rate = self._all_records / max(now - self._all_began, 0.001)
         left_s = max(self._expected - self._all_records, 0) / rate if rate else 0
         done = min(100 * self._all_records // max(self._expected, 1), 100)

@@ -333,8 +333,8 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
         )
     if first.sync or second.sync:
         return (
-            f"its jobs go to {where} those of target {first.name}, where the counts that one target tells by sync: true would "
-            "replace those of the other; make them one target, or tell no counts"
+            f"its jobs go to {where} those of target {first.name}, where the counts that one target sends with sync: true "
+            "would replace those of the other; make them one target, or send no counts"
         )
     return ""
 

@@ -104,7 +104,7 @@ def _file(settings: Settings) -> Finding:
 
 
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
-    """What a target says about itself that its owner may have forgotten."""
+    """Settings of a target that its owner may have forgotten."""
     question = Question("target", target.name, "its settings decide what the receiver gets")
     odd = []
     if target.shadow:
@@ -169,7 +169,7 @@ def check_machine(host: Host, settings: Settings, targets: Sequence[Target]) -> 
 
 
 def _user(settings: Settings) -> Finding:
-    """What root can read says nothing about what the service's user can."""
+    """What root can read, the user of the service may not."""
     question = Question("user", "host", "what one user can read and write, another may not")
     try:
         owner = settings.state.parent.stat().st_uid

@@ -82,7 +82,7 @@ def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Ite
 
 
 def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
-    """The way to each service of each target, and what it says to us. `before` is what was found of the credentials."""
+    """The way to each service of each target, and how it answers. `before` is what was found of the credentials."""
     unfit = [one for one in before if one.name in _CREDENTIAL_STEPS and one.state is State.FAILURE]
     known: dict[str, tuple[Step, ...]] = {}
     for target in targets:
@@ -122,7 +122,7 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
                         found, advice or "see publisher.yaml(5)"
                     )
     except CredentialError as error:
-        yield question.error(error, "mend the certificate or its key")
+        yield question.error(error, "renew or correct the certificate or its key")
 
 
 def _shows_certificate(target: Target) -> bool:

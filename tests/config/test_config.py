@@ -336,8 +336,8 @@ SAME = OTHER.replace("apel-summary-0.4", "{0}")
 @pytest.mark.parametrize(
     ("form", "vos", "others", "said"),
     [
-        ("car", "sync: true", "vos: [cms]", "counts that one target tells"),
-        ("car", "vos: [atlas]", "sync: true", "counts that one target tells"),
+        ("car", "sync: true", "vos: [cms]", "counts that one target sends"),
+        ("car", "vos: [atlas]", "sync: true", "counts that one target sends"),
         ("apel-summary-0.4", "vos: [atlas]", "vos: [cms, atlas]", "replace some of them"),
         ("apel-summary-0.4", "vos: [atlas]", "exclude_vos: [cms]", "replace some of them"),
         ("apel-summary-0.4", "statuses: [completed]", "statuses: [failed]", "replace some of them"),

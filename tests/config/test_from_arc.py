@@ -124,9 +124,9 @@ def test_sgas_and_apel_of_one_name_stay_two_targets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "two", "live", "said"),
     [
-        ("vofilter=atlas", "vofilter=cms", ["one", "two"], "they tell none"),
+        ("vofilter=atlas", "vofilter=cms", ["one", "two"], "none are sent"),
         ("vofilter=atlas", "", ["one"], "would replace some of those that target one sends"),
-        ("apel_messages=urs", "apel_messages=urs", ["one", "two"], "they tell none"),
+        ("apel_messages=urs", "apel_messages=urs", ["one", "two"], "none are sent"),
         ("vofilter=atlas", "topic=other", ["one", "two"], ""),
     ],
 )
@@ -138,7 +138,7 @@ def test_targets_of_one_topic_do_not_replace_what_the_other_sent(
     page = page_of("[common]\n[arex]\n[arex/jura]\n" + "".join(blocks))
     found = loaded(page, tmp_path).targets
     assert [target.name for target in found] == live
-    assert any(target.sync for target in found) == (said != "they tell none")
+    assert any(target.sync for target in found) == (said != "none are sent")
     assert said in " ".join(page.by_hand)
 
 

@@ -48,7 +48,7 @@ class CommandModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of `publisher`: its name, its module, where `--help` lists it, and what it says about it."""
+    """A command of `publisher`: its name, its module, where `--help` lists it, and its summary there."""
 
     name: str
     module: str

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "example":
             sys.stdout.write(config.example())
         case "from-arc":
-            return _from_arc(arguments, os.environ, datetime.now(UTC))
+            return _from_arc(arguments)
         case "show":
             sys.stdout.write(config.show(context.load().settings))
         case _:
@@ -62,9 +62,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
-    names = ", ".join(target.name for target in site.settings.targets)
-    print_line(f"{arguments.config}: OK; targets: {names}")
-    for note in _overlaps(site):
+    settings = site.settings
+    print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
+    price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
+    rules = [each.rules for each in price_lists if isinstance(each, Charges)]
+    # Each pair of rules that overlap once, though targets have them too.
+    for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")
 
 
@@ -80,24 +83,13 @@ def _check_importers(site: LiveSite) -> None:
         raise ConfigError(problems)
 
 
-def _overlaps(site: LiveSite) -> list[str]:
-    """Rules of charges that meet, each pair once though targets have them too."""
-    settings = site.settings
-    price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
-    rules = [each.rules for each in price_lists if isinstance(each, Charges)]
-    return list(dict.fromkeys(note for each in rules for note in overlap_notes(each)))
-
-
-def _from_arc(arguments: argparse.Namespace, environment: Mapping[str, str], now: datetime) -> int:
+def _from_arc(arguments: argparse.Namespace) -> int:
+    now = datetime.now(UTC)
     page = arc_conf.convert(
-        arguments.arc_conf,
-        state=arguments.state,
-        site=arguments.site,
-        now=now,
-        environment=environment,
+        arguments.arc_conf, state=arguments.state, site=arguments.site, now=now, environment=os.environ
     )
     if arguments.look_for_lost:
-        for line in _lost_jobs(page, environment=environment):
+        for line in _lost_jobs(page, environment=os.environ):
             print_line(line)
         return 0
     sys.stdout.write(page.text)

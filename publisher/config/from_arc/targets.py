@@ -117,7 +117,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """What publishing.db says; None where there is none. `where` names it."""
+    """The content of publishing.db; None where there is none. `where` names it."""
 
     stopped: Mapping[str, ArcProgress] | None
     where: str
@@ -180,7 +180,7 @@ def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
         one.lines.lines = [line for line in one.lines.lines if not line.lstrip().startswith("sync:")]
     names = ", ".join(one.name for one in (*others, draft))
     draft.lines.by_hand.append(
-        f"targets {names} go to one topic, where the counts of each would replace those of the others, so they tell none; make "
+        f"targets {names} go to one topic, where the counts of each would replace those of the others, so none are sent; make "
         "them one target, with the vos of all, and sync: true"
     )
 
