@@ -1,6 +1,4 @@
-"""A private copy of an SQLite file with what its `-wal` or hot `-journal` holds.
-
-Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written beside it.
+"""Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written beside it.
 
 Three ways, in this order (tried with SQLite 3.40 as another user; users facts, section 0.6):
 

@@ -100,7 +100,7 @@ def known(name: str) -> str:
 
 
 def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[int, int, int]:
-    """The three times in µs. All are in the unit of the greatest. Raises: BadRecord."""
+    """The three times in µs. All are in the unit of the greatest. Raises: BadGridEngineRecord."""
     # Most lines of Grid Engine 9 are done with here.
     if unit is StampUnit.AUTO and 0 <= submitted <= ended and 0 <= started <= ended and _BELOW_US <= ended <= _MOST_US:
         return submitted, started, ended
@@ -121,7 +121,7 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
     """The start, which may be wrong where a host had no clock yet: then what `ru_wallclock` makes of the end. All in µs.
 
     Such hosts begin in 1970, before the submission. A clock that is hours off is believed: it is so at the end too, and wall
-    time is right. Raises: BadRecord when nothing tells how long the job ran.
+    time is right. Raises: BadGridEngineRecord when nothing tells how long the job ran.
     """
     earliest = submitted - _CLOCK_OFF_US if submitted else _FIRST_US
     if not 0 < started <= ended or started >= earliest:
@@ -135,17 +135,17 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
 
 
 def kib(count: float, factor: int) -> int:
-    """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadRecord."""
+    """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadGridEngineRecord."""
     if not -(2**63) < count < 2**63:
         raise BadGridEngineRecord(f"{count!r} is not a size of memory")
     return int(count) // factor if count > 0 else 0
 
 
 def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int) -> tuple[int, int, int, int]:
-    """In µs: CPU time, the kernel's share of it, `ru_wallclock`; and whether the CPU time is incomplete. Raises: BadRecord.
+    """In µs: CPU time, the kernel's share of it, `ru_wallclock`; and whether the CPU time is incomplete.
 
     `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that rusage misses. What the qmaster
-    wrote for a host that was silent (failed 37) may have none: then rusage is all there is.
+    wrote for a host that was silent (failed 37) may have none: then rusage is all there is. Raises: BadGridEngineRecord.
     """
     # Also refuses what is not finite.
     if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
@@ -161,7 +161,7 @@ def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed
 
 
 def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) -> None:
-    """Raises: BadRecord for numbers that no Grid Engine writes."""
+    """Raises: BadGridEngineRecord for numbers that no Grid Engine writes."""
     if not (0 < job < _MOST and 0 <= task < _MOST and 0 <= slots < 2**31 and 0 <= failed < 2**31):
         raise BadGridEngineRecord(f"job {job}, task {task}, slots {slots}, failed {failed}: one is out of range")
     if not -(2**31) <= exit_status < 2**32:
@@ -201,7 +201,7 @@ _MOST_ADDED: Final = 41
 
 
 def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
-    """Raises: BadRecord."""
+    """Raises: BadGridEngineRecord."""
     left = _LEFT.match(line)
     if left is None:
         raise BadGridEngineRecord(_why(line))
@@ -225,7 +225,7 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
 
 
 def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
-    """The category, and where it ends. Raises: BadRecord."""
+    """The category, and where it ends. Raises: BadGridEngineRecord."""
     anchor = _ANCHOR.search(line, start)
     if anchor is None:
         raise BadGridEngineRecord("the columns after the category (iow, pe_taskid, maxvmem) are not to be found")
@@ -236,7 +236,7 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
 
 
 def _added(text: str) -> float:
-    """A number among the columns that a fork adds. Raises: BadRecord."""
+    """A number among the columns that a fork adds. Raises: BadGridEngineRecord."""
     try:
         return float(text)
     except ValueError:
@@ -257,7 +257,7 @@ _decode: Final = JSONDecoder().raw_decode
 
 
 def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
-    """Raises: BadRecord."""
+    """Raises: BadGridEngineRecord."""
     try:
         entry, end = _decode(line)
     except (ValueError, RecursionError) as error:
@@ -314,7 +314,7 @@ def _record(
     seconds: tuple[float, float, float, float],
     memory_kib: tuple[int, int],
 ) -> GridEngineRecord:
-    """Of values as either format has them. Raises: BadRecord, and TypeError for texts that are none."""
+    """Of values as either format has them. Raises: BadGridEngineRecord, and TypeError for texts that are none."""
     job, task, slots, failed, status = numbers
     check_range(*numbers)
     submitted, started, ended = to_us(unit, *times)

@@ -398,7 +398,7 @@ class Cursors:
         return [cursor for cursor in self.all() if cursor.path == str(path)]
 
     def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
-        """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: Overtaken."""
+        """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: ReadElsewhere."""
         execute = self._database.connection.execute
         place = (mark.consumed, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
         modified = 0.0 if more else file.modified

@@ -129,7 +129,7 @@ class Layer(NamedTuple):
 
 
 def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
-    """Raises: BadRecord."""
+    """Raises: BadSonarRecord."""
     if not isinstance(entry, dict):
         raise BadSonarRecord("is not an object")
     job = _count(entry, "job_id")

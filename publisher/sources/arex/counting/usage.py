@@ -1,13 +1,8 @@
-"""The questions that reports put to an accounting database. The plans are tested.
-
-What stands beside a row is looked up in the question itself: 8 µs a job, where a question a side table and page takes half
-as long again.
-
-A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
+"""A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
 
 As for counting (`arex/columns.py`), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows
-come by end time, and jobs that are not complete yet count too: their usage is.
-
+come by end time, and jobs that are not complete yet count too: their usage is. What stands beside a row is looked up in the
+question itself, which is quicker than a question for each side table and page. The plans are tested.
 """
 
 from __future__ import annotations
