@@ -91,13 +91,22 @@ def check_services(site: Site, targets: Sequence[Target], before: Sequence[Findi
         question = Question(
             "preflight", target.name, "only the service itself can say whether it will take our records"
         )
-        failed = [*(unfit if _shows_certificate(target) else ()), *(one for one in ways if one.state is State.FAILURE)]
-        if failed:
-            yield not_asked(question, f"of the finding about {failed[0].name} ({failed[0].part})")
-        elif _shows_certificate(target) and not_here(site.credentials()) is not None:
-            yield not_asked(question, "the key is there for the service only")
+        because = _reason_not_to_ask(site, target, unfit, ways)
+        if because:
+            yield not_asked(question, because)
         else:
             yield from _preflight(site, target, question)
+
+
+def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]) -> str:
+    """'' where the service can be asked."""
+    shows_certificate = _shows_certificate(target)
+    failed = [*(unfit if shows_certificate else ()), *(one for one in ways if one.state is State.FAILURE)]
+    if failed:
+        return f"of the finding about {failed[0].name} ({failed[0].part})"
+    if shows_certificate and not_here(site.credentials()) is not None:
+        return "the key is there for the service only"
+    return ""
 
 
 def _way(site: Site, target: Target, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:

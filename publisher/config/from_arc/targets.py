@@ -149,7 +149,7 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
 
 
 def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> Iterator[str]:
-    name = draft.gocdb_name.text if draft.apel and draft.gocdb_name is not None else site
+    name = draft.gocdb_name.text if draft.gocdb_name else site
     if site and name != site:
         yield (
             f"its gocdb_name is {shown(name)}, and this configuration is for {shown(site)}: a target has no site of "
@@ -160,16 +160,16 @@ def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> It
             f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
             "keep one of them"
         )
-    for other in [one for one in same_destination if draft.summary and _share_vos(one, draft)][:1]:
+    for other in [one for one in same_destination if _replaces(draft, one)][:1]:
         yield (
             f"its totals would replace some of those that target {other.name} sends to the same topic; make them one, "
             "with the vos of both"
         )
 
 
-def _share_vos(one: Draft, other: Draft) -> bool:
-    """No list of VOs stands for all of them."""
-    return not (one.vos and other.vos and set(one.vos).isdisjoint(other.vos))
+def _replaces(draft: Draft, other: Draft) -> bool:
+    """Whether its totals replace some of the other's. No list of VOs stands for all of them."""
+    return draft.summary and not (draft.vos and other.vos and set(draft.vos).isdisjoint(other.vos))
 
 
 def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
