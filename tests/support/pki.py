@@ -11,6 +11,7 @@ import functools
 import hashlib
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -113,6 +114,13 @@ def _ec_key(slot: int) -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
+@functools.cache
+def _pem(private_key: PrivateKey) -> bytes:
+    return private_key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
     """A certificate and its key, on disk and in memory; the key file is readable by its owner only."""
@@ -145,6 +153,7 @@ class PKI:
     authority: Authority
     anchors: list[Path] = field(default_factory=list)
     revoked: set[int] = field(default_factory=set)
+    _issued: Counter[str] = field(default_factory=Counter)
     _slots: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     @classmethod
@@ -261,19 +270,16 @@ class PKI:
         return self.host("localhost", san=("localhost", "127.0.0.1"), not_before=not_before, ca=ca)
 
     def _save(self, name: str, certificate: x509.Certificate, private_key: PrivateKey) -> Credential:
-        stem, count = re.sub(r"[^A-Za-z0-9._-]", "_", name), 1
+        stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)
         label = stem
+        # Thousands of one name are issued in a run: those that are known to be there are not looked for again.
         while (self.directory / f"{label}.pem").exists():
-            count += 1
-            label = f"{stem}-{count}"
+            self._issued[stem] += 1
+            label = f"{stem}-{self._issued[stem] + 1}"
         certificate_path, key_path = self.directory / f"{label}.pem", self.directory / f"{label}.key"
         certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         key_path.touch(mode=0o600)
-        key_path.write_bytes(
-            private_key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        key_path.write_bytes(_pem(private_key))
         return Credential(certificate=certificate_path, key=key_path, x509=certificate, private_key=private_key)
 
 
