@@ -5,19 +5,21 @@ A registry too: what only some commands need of a site is loaded when it is made
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from publisher import __version__, config
 from publisher.cli.logs import error_line, notice
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from publisher.sources.base import ImportedFrom
     from publisher.sources.importers import Importer
     from publisher.sources.statistics import Accounts, UsageReader
+
+_BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
+_CYCLES_AFTER: Final = 20_000  # as in main.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +216,23 @@ class LiveSite:
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
-            source_digest=_digest(self.settings.source, sorted(self.settings.importers.items())),
+            source_digest=self._source_digest(),
             wire_digest=_digest(target.type, target.options),
+            reader_command=() if self.process.read_ahead_after is None else self._reader_command(target),
+            read_ahead_after=self.process.read_ahead_after or 0,
         )
+
+    def _reader_command(self, target: Target) -> tuple[str, ...]:
+        """Whatever directories modules were found in, the other process finds them there."""
+        code = f"import sys; sys.path[:] = {sys.path!r}; from publisher.cli.site import read_ahead; read_ahead()"
+        return sys.executable, "-c", code, str(self.settings.path), target.name, self.reading_digest(target)
+
+    def reading_digest(self, target: Target) -> str:
+        """Of everything that decides which records are made of accounting data."""
+        return _digest(self.selection_digest(target), self.policy_digest(target), self._source_digest())
+
+    def _source_digest(self) -> str:
+        return _digest(self.settings.source, sorted(self.settings.importers.items()))
 
     def selection_digest(self, target: Target) -> str:
         """Of what decides which jobs a target wants."""
@@ -265,9 +284,35 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             wait=stop.wait,
             chance=random.random,
             parallel=True,
+            read_ahead_after=_BACKLOG_PAGES,
         ),
         after_round=() if settings.metrics is None else (_write_metrics,),
     )
+
+
+def read_ahead() -> None:
+    """The process that reads a backlog (pipeline/round/read_ahead.py): argv in, pages out on standard output.
+
+    It gives none where the configuration was changed meanwhile, and ends in silence: the other one meets the same trouble.
+    """
+    from publisher.pipeline.round.decision import Decider
+    from publisher.pipeline.round.read_ahead import order_from, write_pages
+
+    path, name, digest, order = sys.argv[1:]
+    gc.set_threshold(_CYCLES_AFTER)
+    site = configured_site(Path(path), threading.Event())
+    target = next(one for one in site.targets if one.name == name)
+    if site.reading_digest(target) == digest:
+        asked = order_from(order)
+        decider = Decider(
+            selection=target.selection(Window(start=asked.start)),
+            policy=target.policy,
+            policy_digest=site.policy_digest(target),
+            changed=receiver_of(target.format).on_change,
+            sent_by_jura=sent_by_jura_of(target),
+        )
+        with closing(site.source()) as source:
+            write_pages(job_format(target.format), decider, source, asked, sys.stdout.buffer)
 
 
 def incomplete(site: Site) -> int:

@@ -40,7 +40,8 @@ class ProcessEnvironment:
     """Everything that is not in the configuration and changes from run to run.
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
-    time (`pipeline/publish.py`), rather than one after the other.
+    time (`pipeline/publish.py`), rather than one after the other. `read_ahead_after`: so many whole pages are a backlog, of
+    which another process reads the rest; None for no other process.
     """
 
     environment: Mapping[str, str]
@@ -49,6 +50,7 @@ class ProcessEnvironment:
     wait: Callable[[float], bool]
     chance: Callable[[], float] = random.random
     parallel: bool = False
+    read_ahead_after: int | None = None
 
 
 class ListenAddress(Protocol):
@@ -89,6 +91,9 @@ class LiveTarget:
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
+    # A process that reads and renders a backlog (round/read_ahead.py), begun after so many whole pages; () for none.
+    reader_command: tuple[str, ...] = ()
+    read_ahead_after: int = 0
 
 
 class Site(Protocol):

@@ -23,7 +23,7 @@ from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, run_digest
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRun, SkippedJob, job_key, run_digest
 from publisher.model.message import REMOVED
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
@@ -277,7 +277,11 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 class NoCollisions:
     """For receivers that have no such key."""
 
-    def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
+    def look_up(self, jobs: Sequence[RowRun]) -> None: ...
+
+    def concern(self, key: JobKey) -> bool:
+        """Whether another run may be in the way of this one of the page."""
+        return False
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         return fit
@@ -297,7 +301,7 @@ class Collisions(NoCollisions):
         self._known: Mapping[JobKey, DeliveredRun] = {}  # of these others
         self._taken: dict[JobKey, Epoch] = {}  # jobs of this round that have others, and their end
 
-    def look_up(self, jobs: Sequence[JobRecord]) -> None:
+    def look_up(self, jobs: Sequence[RowRun]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
         # A job that never reached the batch system has no LocalJobID, and is published under its JobID.
         asked = [job for job in jobs if job.local_id]
@@ -308,6 +312,9 @@ class Collisions(NoCollisions):
                 self._others[job.key] = others
         keys = dict.fromkeys(key for others in self._others.values() for key in others)
         self._known = self._ledger.known(self._target, keys)
+
+    def concern(self, key: JobKey) -> bool:
+        return key in self._others
 
     def _sharing(self, ends: set[Epoch]) -> Mapping[tuple[Epoch, str], dict[JobKey, JobId]]:
         """The runs of each end and LocalJobID, where more than one run ended at that time."""
@@ -357,7 +364,7 @@ class Collisions(NoCollisions):
             self._taken[fit.entry.key] = fit.published.ended_at
 
 
-def _others(job: JobRecord, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
+def _others(job: RowRun, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
     return {key: job_id for key, job_id in runs.items() if job_id != job.job_id}
 
 
@@ -369,8 +376,11 @@ class LaterRuns(NoCollisions):
         self._ledger = ledger
         self._others: Mapping[JobKey, Sequence[DeliveredRun]] = {}  # of the page
 
-    def look_up(self, jobs: Sequence[JobRecord]) -> None:
+    def look_up(self, jobs: Sequence[RowRun]) -> None:
         self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
+
+    def concern(self, key: JobKey) -> bool:
+        return bool(self._others.get(key))
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way: perhaps it is not stored."""

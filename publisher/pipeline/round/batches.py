@@ -1,6 +1,6 @@
-"""Jobs on their way as single records: rendered, packed into batches, dispatched as each one fills.
+"""Where jobs to publish go: into batches of single records, each dispatched as it fills, or into the totals of their months.
 
-The packer: rendered records in, batches out that keep both limits, in order, with the progress that each completes.
+`BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress that each completes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
-from publisher.formats.base import JobFormat, lighter
+from publisher.formats import receiver_of
+from publisher.formats.base import JobFormat, SummaryFormat, lighter
+from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import JobKey
+from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
-from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number
-from publisher.pipeline.round.decision import Publish, skipped_job
+from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number, row_of
+from publisher.pipeline.guards import keys
+from publisher.pipeline.round.decision import Decider, Publish, skipped_job
 from publisher.pipeline.round.sender import MessageSender
+from publisher.pipeline.round.totals import MessageLimits, MonthlyTotals
+from publisher.pipeline.site import LiveTarget
+from publisher.sources.base import Page, Source
 
 
 class BatchBuilder:
@@ -118,6 +125,27 @@ class Guard:
     emptied: RowsEmptied
 
 
+class RecordMaker:
+    """Renders the jobs of a format, each with what the ledger keeps of it."""
+
+    def __init__(self, job_format: JobFormat) -> None:
+        self._format = job_format
+        row_keys = job_format.receiver.row_keys
+        self._keys = None if row_keys is None else row_keys()
+
+    def rendered(self, fit: Publish, now: datetime) -> Rendered:
+        """Raises: Unfit."""
+        published = fit.published
+        return Rendered(
+            published.job,
+            self._format.render(published, now),
+            fit.entry,
+            fit.known is None,
+            ascii_key(published.where.receiver_host),
+            None if self._keys is None else self._keys.of(published),
+        )
+
+
 class JobBatches:
     """What a round does with jobs when its format has one record a job."""
 
@@ -132,8 +160,7 @@ class JobBatches:
         self._format = job_format
         self._builder = builder
         self._sender = sender
-        row_keys = job_format.receiver.row_keys
-        self._keys = None if row_keys is None else row_keys()
+        self._maker = RecordMaker(job_format)
         self._guard = guard
         self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals
         self._changed: dict[JobKey, Rendered] = {}
@@ -158,29 +185,37 @@ class JobBatches:
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
         """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
-        if self._totals and (held := self._totals.get(month_number(fit.entry.ended_at))):
-            self._held[held.month] = held
+        if self._is_held_back(fit.entry.ended_at):
             return
         record = self.rendered(fit, now)
-        if self._guard is not None and self._keys is not None and fit.known is not None:
+        if self._guard is not None and fit.known is not None:
             self._changed[fit.entry.key] = record
             if len(self._changed) >= _CHANGED:
                 self._let_go(self._guard, now)
             return
-        for batch in self._packed(record, place):
-            self._send(batch)
+        self._pack_and_send(record, place)
+
+    def take_rendered(self, record: Rendered) -> None:
+        """Pack the record of a job that was never delivered. Raises: Unfit; Stopped."""
+        if not self._is_held_back(record.entry.ended_at):
+            self._pack_and_send(record, None)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
-        published = fit.published
-        return Rendered(
-            published.job,
-            self._format.render(published, now),
-            fit.entry,
-            fit.known is None,
-            ascii_key(published.where.receiver_host),
-            None if self._keys is None else self._keys.of(published),
-        )
+        return self._maker.rendered(fit, now)
+
+    def _is_held_back(self, ended_at: Epoch) -> bool:
+        """Whether the receiver has the job's month as totals."""
+        if not self._totals:
+            return False
+        held = self._totals.get(month_number(ended_at))
+        if held is not None:
+            self._held[held.month] = held
+        return held is not None
+
+    def _pack_and_send(self, record: Rendered, place: Progress | None) -> None:
+        for batch in self._packed(record, place):
+            self._send(batch)
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
         """Pack the changed runs of every month in which none of them was the last of its row at the receiver."""
@@ -196,14 +231,13 @@ class JobBatches:
                 continue
             for record in records:
                 try:
-                    for batch in self._packed(record):
-                        self._send(batch)
+                    self._pack_and_send(record, None)
                 except Unfit as unfit:
                     quarantined = skipped_job(record.job, unfit)
                     self._sender.quarantine(quarantined)
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
-    def _packed(self, record: Rendered, place: Progress | None = None) -> Sequence[Batch]:
+    def _packed(self, record: Rendered, place: Progress | None) -> Sequence[Batch]:
         """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
         try:
             return self._builder.add(record, place)
@@ -238,3 +272,96 @@ class JobBatches:
             self.write_down()
         self._sender.finish()
         self._sender.conclude()
+
+
+RecordSink = JobBatches | MonthlyTotals
+"""Where fit jobs go."""
+
+
+def open_sink(
+    live: LiveTarget,
+    decider: Decider,
+    source: Source,
+    ledger: Ledger,
+    sender: MessageSender,
+    clock: Callable[[], datetime],
+    *,
+    held_before: Collection[int],
+    page_read: Callable[[Page], None],
+) -> RecordSink:
+    """The outlet of the target's format. `held_before`: months that the last round held back.
+
+    `page_read` is told of pages that are read to sum a month up again.
+    """
+    if isinstance(live.format, SummaryFormat):
+        return MonthlyTotals(
+            target=live.name,
+            summary_format=live.format,
+            decider=decider,
+            source=source,
+            ledger=ledger,
+            sender=sender,
+            scales=MessageLimits(most_records=live.batch_records, fill_to=sender.payload_limit),
+            basis=f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}",
+            accept_key_change=live.accept_key_change,
+            clock=clock,
+            page_read=page_read if decider.again else lambda _: None,  # a regular round tells of its own reading only
+        )
+    frame = live.format.frame
+    builder = BatchBuilder(
+        most_records=live.batch_records,
+        most_bytes=live.transport.payload_limit(),
+        around=len(frame.head) + len(frame.tail),
+        between=len(frame.separator),
+        fill_to=sender.payload_limit,
+    )
+    summed = live.format.receiver.row_keys is not None
+    guard = None
+    if summed and not decider.again:  # what a window sends again was looked at when it was planned
+        guard = Guard(
+            totals=_sent_as_totals(live, ledger),
+            held_before=held_before,
+            emptied=partial(_emptied, live, source, ledger, clock),
+        )
+    return JobBatches(live.format, builder, sender, guard=guard)
+
+
+def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
+    """Months that the receiver has as totals, in a format of before: single records would count beside them."""
+    return {
+        state.month: BlockedMonth(
+            month=state.month,
+            orphaned=tuple(
+                row_of(group, by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
+                for group in ledger.accepted(live.name, state.month)
+            ),
+            lost_jobs=0,
+            was=state.accepted_format or "totals",
+        )
+        for state in ledger.months(live.name)
+        if state.accepted_digest or state.on_its_way
+    }
+
+
+def _emptied(
+    live: LiveTarget,
+    source: Source,
+    ledger: Ledger,
+    clock: Callable[[], datetime],
+    month: int,
+    runs: Mapping[bytes, int],
+    now: datetime,
+) -> tuple[KeyTotal, ...]:
+    """Rows that changed runs would leave behind at the receiver, unless that is accepted."""
+    wanted = keys.JobScope(
+        target=live.name,
+        format=live.format.name,
+        selection=live.selection,
+        policy=live.policy,
+        sent_by_jura=live.sent_by_jura,
+    )
+    rows = keys.emptied(wanted, runs, month, source, ledger, now, live.policy_digest)
+    if rows and live.accept_key_change:
+        ledger.accept_change(live.name, month, rows, 0, clock())
+        return ()
+    return rows

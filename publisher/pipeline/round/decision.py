@@ -10,7 +10,7 @@ from publisher.formats.base import OnChange
 from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
 from publisher.model import per_job
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRun, RunValues, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection
@@ -142,7 +142,7 @@ def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 
-def skipped_job(job: JobRecord, unfit: Unfit) -> SkippedJob:
+def skipped_job(job: RowRun, unfit: Unfit) -> SkippedJob:
     """The job as quarantine keeps it, with the rule that it broke."""
     return SkippedJob(
         row=job.row,

@@ -18,10 +18,11 @@ from typing import Final
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import Ledger
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns, SideTable
-from publisher.model.message import CountedRun, OpenRow, Progress, delivered_from
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
+from publisher.model.message import CountedRun, Progress, delivered_from
 from publisher.model.totals import GroupPlace, month_number_of, month_window
 from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
@@ -85,21 +86,14 @@ class GroupedCounter:
     """Counts the runs of pages into a target's months."""
 
     def __init__(
-        self,
-        *,
-        target: str,
-        decider: Decider,
-        source: Source,
-        ledger: Ledger,
-        totals: MonthlyTotals,
-        needs: frozenset[SideTable],
+        self, live: LiveTarget, decider: Decider, source: Source, ledger: Ledger, totals: MonthlyTotals
     ) -> None:
-        self._target = target
+        self._target = live.name
         self._decider = decider
         self._source = source
         self._ledger = ledger
         self._totals = totals
-        self._needs = needs
+        self._needs = live.format.needs
         self._periods = Periods(decider)
         self._groups: dict[tuple[int, int], _RunGroup] = {}
 
@@ -111,11 +105,7 @@ class GroupedCounter:
         if page.runs is None:
             return page, progress, 0
         counted = self.take(page.runs, now)
-        left = [OpenRow(row=row, finished_seen_at=None) for row in counted.left]
-        page = replace(page, runs=None)
-        for whole in self._source.reread(left, self._needs, now) if left else ():
-            page = replace(page, jobs=page.jobs + whole.jobs, skipped=page.skipped + whole.skipped)
-            progress += Progress(opened=whole.open)
+        page, progress = with_rows(page, progress, counted.left, self._source, self._needs, now)
         return page, progress, counted.jobs
 
     def take(self, runs: RunColumns, now: datetime) -> PageCount:
@@ -196,17 +186,6 @@ class GroupedCounter:
             self._groups.clear()
         self._groups[id(example), period] = group
         return group
-
-
-def counter_for(
-    sink: object, live: LiveTarget, decider: Decider, source: Source, ledger: Ledger
-) -> GroupedCounter | None:
-    """None for an outlet of single records."""
-    if not isinstance(sink, MonthlyTotals):
-        return None
-    return GroupedCounter(
-        target=live.name, decider=decider, source=source, ledger=ledger, totals=sink, needs=live.format.needs
-    )
 
 
 def _with_values(example: JobRecord, ended_at: Epoch, most_s: int) -> JobRecord:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob
-from publisher.model.message import OpenRow, Progress, WindowMark
+from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.time import Window
-from publisher.sources.base import Page, Source
+from publisher.sources.base import DoneWith, Page, Source
 
 Read = tuple[Page, Progress]
 _QUARANTINE_PORTION: Final = 1000
@@ -35,6 +35,16 @@ class JobReader(Protocol):
         ...
 
 
+class ReadAhead(NamedTuple):
+    """A second reader for a backlog: of a database, what is behind a cursor, as far as it comes.
+
+    It is asked when so many whole pages did not reach the end.
+    """
+
+    after_pages: int
+    pages: Callable[[str, Cursor | None], Iterator[Page]]
+
+
 @dataclass(slots=True, kw_only=True)
 class IncrementalReader:
     """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every row."""
@@ -48,6 +58,7 @@ class IncrementalReader:
     wants: Callable[[RunValues], bool]
     delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
     columns: bool = False  # jobs are only counted
+    ahead: ReadAhead | None = None
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
@@ -59,10 +70,25 @@ class IncrementalReader:
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
             done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
-            columns = self.columns and done_with is None
-            pages = self.source.since(cursor, database, self.needs, now, done_with, columns=columns)
+            pages = self._since(cursor, database, now, done_with)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+
+    def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
+        """Everything after a cursor; of a backlog, most of it from the second reader."""
+        if self.ahead is None or done_with is not None:
+            columns = self.columns and done_with is None
+            yield from self.source.since(cursor, database, self.needs, now, done_with, columns=columns)
+            return
+        pages = 0
+        for page in islice(self.source.since(cursor, database, self.needs, now), self.ahead.after_pages):
+            pages, cursor = pages + 1, page.cursor
+            yield page
+        if pages == self.ahead.after_pages:
+            for page in self.ahead.pages(database, cursor):
+                cursor = page.cursor
+                yield page
+            yield from self.source.since(cursor, database, self.needs, now)
 
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True)
@@ -195,10 +221,23 @@ def numbered(
             continue
         rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
         rows += page.runs.rows([0]) if page.runs is not None else []
-        if rows:
-            ledger.check_numbering(target, rows[0].database, source.fits, restarted=page.restarted)
+        database = page.cursor.database if page.cursor else rows[0].database if rows else ""
+        if database:
+            ledger.check_numbering(target, database, source.fits, restarted=page.restarted)
             shown = True
         yield page
+
+
+def with_rows(
+    page: Page, progress: Progress, left: Sequence[RowRef], source: Source, needs: frozenset[SideTable], now: datetime
+) -> tuple[Page, Progress]:
+    """A page of which some jobs were taken together, with the rows that are left, read whole. Raises: SourceError."""
+    page = replace(page, runs=None)
+    asked = [OpenRow(row=row, finished_seen_at=None) for row in left]
+    for whole in source.reread(asked, needs, now) if asked else ():
+        page = replace(page, jobs=page.jobs + whole.jobs, skipped=page.skipped + whole.skipped)
+        progress += Progress(opened=whole.open)
+    return page, progress
 
 
 def position_of(

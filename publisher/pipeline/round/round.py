@@ -7,7 +7,7 @@ One `Round` works on one target. What becomes of a job is decided in `decision.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,18 +18,18 @@ from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Later, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
-from publisher.model.message import Batch, Progress, Rendered, WindowMark
+from publisher.model.message import Batch, Cursor, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.pipeline.guards.databases import Missing, look_for_databases
 from publisher.pipeline.guards.keys import NoCollisions, collisions
-from publisher.pipeline.round.batches import JobBatches
+from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
-from publisher.pipeline.round.grouped import counter_for
+from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
-from publisher.pipeline.round.reader import IncrementalReader, JobReader, WindowReader, position_of
+from publisher.pipeline.round.read_ahead import ReadOrder, RenderedTaker, read_ahead
+from publisher.pipeline.round.reader import IncrementalReader, JobReader, ReadAhead, WindowReader, position_of
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
-from publisher.pipeline.round.sinks import RecordSink, open_sink
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
@@ -113,6 +113,7 @@ class Round:
                 wants=decider.selection.wants,
                 delivered_as_it_is=decider.delivered_as_it_is,
                 columns=self._summed and limit is None and decider.policy.depends_on_row_only,
+                ahead=self._read_ahead(state, now) if limit is None else None,
             )
             try:
                 receipt = self._travel(reading, decider, limit, now)
@@ -332,15 +333,31 @@ class Round:
 
     def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:
         """Raises: Stopped."""
-        counter = counter_for(sink, self._live, decider, self._source, self._ledger)
+        together = self._taken_together(decider, sink)
         for page, progress in reading.pages(now):
             self._stop_if_requested()
             self._observer.page_read(self._live.name, page)
-            if counter is not None:
-                page, progress, jobs = counter.take_page(page, progress, now)
-                self._taken += jobs
+            page, progress, jobs = together.take_page(page, progress, now)
+            self._taken += jobs
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
+
+    def _taken_together(self, decider: Decider, sink: RecordSink) -> GroupedCounter | RenderedTaker:
+        """Takes what of a page needs no look at each job: runs in columns, or records that were rendered already."""
+        if isinstance(sink, MonthlyTotals):
+            return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
+        return RenderedTaker(self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions)
+
+    def _read_ahead(self, state: TargetState, now: datetime) -> ReadAhead | None:
+        """A process that reads a backlog; None for sums, which are quick."""
+        command, after_pages = self._live.reader_command, self._live.read_ahead_after
+        if self._summed or not command:
+            return None
+
+        def pages(database: str, cursor: Cursor | None) -> Iterator[Page]:
+            return read_ahead(command, ReadOrder(database=database, cursor=cursor, start=state.start, now=now))
+
+        return ReadAhead(after_pages, pages)
 
     def _stop_if_requested(self) -> None:
         if self._wait(0):
