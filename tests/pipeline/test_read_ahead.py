@@ -72,13 +72,21 @@ class CutSite(LiveSite):
 class Pair:
     """Two sites with one accounting database: of one a second process reads, the other reads itself."""
 
-    def __init__(self, folder: Path, pki: PKI, form: str, rules: dict[str, Any]) -> None:
-        self.ahead = self._site(folder / "ahead", pki, form, rules, None)
-        self.alone = self._site(folder / "alone", pki, form, rules, self.ahead.control)
+    def __init__(self, folder: Path, pki: PKI, form: str, rules: dict[str, Any], **target: object) -> None:
+        self.ahead = self._site(folder / "ahead", pki, form, rules, None, target)
+        self.alone = self._site(folder / "alone", pki, form, rules, self.ahead.control, target)
         self.form = form
         self.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
-    def _site(self, folder: Path, pki: PKI, form: str, rules: dict[str, Any], control: Path | None) -> ConfiguredSite:
+    def _site(
+        self,
+        folder: Path,
+        pki: PKI,
+        form: str,
+        rules: dict[str, Any],
+        control: Path | None,
+        target: dict[str, object],
+    ) -> ConfiguredSite:
         folder.mkdir(parents=True)
         spool = {
             "type": "spool",
@@ -88,7 +96,7 @@ class Pair:
             "start": "all",
             "every": "1s",
         }
-        made = ConfiguredSite(folder, pki, pki.host(), {"here": spool})
+        made = ConfiguredSite(folder, pki, pki.host(), {"here": spool | target})
         made.config["source"] |= {"page_rows": PAGE_ROWS}
         made.config["source"] |= {} if control is None else {"control_dir": str(control)}
         made.config["records"] |= rules
@@ -170,6 +178,15 @@ def test_every_rule(tmp_path: Path, pki: PKI, databases: dict[Schema, Path], rul
     shutil.copy(databases[1], pair.ahead.database(1))
     shutil.copy(databases[2], pair.ahead.database(2))
     assert pair.publish().rendered > (150 if rules == "no benchmark" else 300)
+
+
+@pytest.mark.parametrize("target", [{"start": "2026-10"}, {"vos": ["atlas"]}, {"statuses": ["failed"]}], ids=str)
+def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, Any]) -> None:
+    pair = Pair(tmp_path, pki, "car", {}, **target)
+    pair.ahead.fill(*generate(7, 6 * PAGE_ROWS, START, END))
+    watching = pair.publish()
+    assert 0 < watching.rendered < 5 * PAGE_ROWS
+    assert watching.rendered == pair.records(pair.ahead).total()
 
 
 def test_a_backlog_shows_by_so_many_whole_pages(tmp_path: Path, pki: PKI) -> None:

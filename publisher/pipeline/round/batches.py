@@ -18,7 +18,7 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
-from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number, row_of
+from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number
 from publisher.pipeline.guards import keys
 from publisher.pipeline.round.decision import Decider, Publish, skipped_job
 from publisher.pipeline.round.sender import MessageSender
@@ -332,7 +332,7 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
         state.month: BlockedMonth(
             month=state.month,
             orphaned=tuple(
-                row_of(group, by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
+                group.row(by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
                 for group in ledger.accepted(live.name, state.month)
             ),
             lost_jobs=0,

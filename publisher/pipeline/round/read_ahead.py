@@ -17,14 +17,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import IO, Any, BinaryIO, Final, NamedTuple
 
 from publisher.formats.base import JobFormat
 from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, job_keys
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, RunValues, job_keys
 from publisher.model.message import Cursor, OpenRow, Progress, Rendered, RunKeyValues
+from publisher.model.target import Selection
 from publisher.model.totals import SummaryKey
 from publisher.pipeline.guards.keys import NoCollisions
 from publisher.pipeline.round.batches import JobBatches, RecordMaker
@@ -110,11 +112,16 @@ def order_from(text: str) -> ReadOrder:
 def write_pages(job_format: JobFormat, decider: Decider, source: Source, order: ReadOrder, out: BinaryIO) -> None:
     """Read and render to the end of the database. Raises: SourceError."""
     work = _PageRenderer(job_format, decider, order.now)
-    for page in source.since(order.cursor, order.database, job_format.needs, order.now):
+    passed_over = None if order.start is None else partial(_unwanted, decider.selection)
+    for page in source.since(order.cursor, order.database, job_format.needs, order.now, passed_over):
         packed = marshal.dumps(work.rendered(page))
         out.write(len(packed).to_bytes(_LENGTH_BYTES, "little"))
         out.write(packed)
         out.flush()
+
+
+def _unwanted(selection: Selection, _: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
+    return [not selection.wants(run) for run in runs]
 
 
 class _PageRenderer:

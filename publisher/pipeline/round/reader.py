@@ -76,19 +76,19 @@ class IncrementalReader:
 
     def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""
-        if self.ahead is None or done_with is not None:
+        if self.ahead is None:
             columns = self.columns and done_with is None
             yield from self.source.since(cursor, database, self.needs, now, done_with, columns=columns)
             return
         pages = 0
-        for page in islice(self.source.since(cursor, database, self.needs, now), self.ahead.after_pages):
+        for page in islice(self.source.since(cursor, database, self.needs, now, done_with), self.ahead.after_pages):
             pages, cursor = pages + 1, page.cursor
             yield page
         if pages == self.ahead.after_pages:
             for page in self.ahead.pages(database, cursor):
                 cursor = page.cursor
                 yield page
-            yield from self.source.since(cursor, database, self.needs, now)
+            yield from self.source.since(cursor, database, self.needs, now, done_with)
 
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True)

@@ -113,7 +113,7 @@ class Round:
                 wants=decider.selection.wants,
                 delivered_as_it_is=decider.delivered_as_it_is,
                 columns=self._summed and limit is None and decider.policy.depends_on_row_only,
-                ahead=self._read_ahead(state, now) if limit is None else None,
+                ahead=None if limit is not None or (sweep and state.swept) else self._read_ahead(state, now),
             )
             try:
                 receipt = self._travel(reading, decider, limit, now)
