@@ -275,3 +275,18 @@ def test_a_job_in_two_databases_goes_once(tmp_path: Path, pki: PKI) -> None:
     pair.ahead.fill(*jobs[:100], schema=1)
     pair.ahead.fill(*jobs[50:], schema=2)
     assert pair.publish().rendered == len(jobs)
+
+
+def test_who_was_dropped_stays_out_although_the_row_was_mended(tmp_path: Path, pki: PKI) -> None:
+    pair = Pair(tmp_path, pki, "car", {})
+    jobs = list(generate(7, PAGE_ROWS, START, END))
+    pair.ahead.fill(replace(jobs[0], benchmark="fast"), *jobs[1:])
+    pair.publish()
+    for site in (pair.ahead, pair.alone):
+        with closing(sqlite3.connect(site.state)) as ledger, ledger:
+            assert ledger.execute("UPDATE quarantine SET hold = 'dropped'").rowcount == 1
+    with closing(sqlite3.connect(pair.ahead.database())) as arex, arex:
+        arex.execute("UPDATE AAR SET BenchmarkID = (SELECT max(BenchmarkID) FROM AAR WHERE BenchmarkID > 0)")
+    pair.all_again()
+    assert pair.publish().rendered == PAGE_ROWS
+    assert pair.records(pair.ahead).total() == PAGE_ROWS - 1
