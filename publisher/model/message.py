@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple, NewType
 
 from publisher.model import per_job
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RowRun, SkippedJob
 from publisher.model.text import has_two_spellings
 from publisher.model.totals import SummaryKey
 
@@ -44,7 +44,7 @@ def delivered_from(job_id: JobId, row: RowRef) -> str:
 class Rendered:
     """One record, rendered, with the job it came from."""
 
-    job: RowRun
+    job: JobRecord | RowRun
     content: bytes
     entry: RunKeyValues
     first_time: bool  # never delivered to this target before

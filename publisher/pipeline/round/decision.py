@@ -142,7 +142,7 @@ def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 
-def skipped_job(job: RowRun, unfit: Unfit) -> SkippedJob:
+def skipped_job(job: JobRecord | RowRun, unfit: Unfit) -> SkippedJob:
     """The job as quarantine keeps it, with the rule that it broke."""
     return SkippedJob(
         row=job.row,

@@ -82,8 +82,7 @@ class RenderedPage(Page):
     left: tuple[RowRef, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOrder:
+class ReadOrder(NamedTuple):
     """What to read: everything of a database after a cursor, of jobs that ended at `start` or later."""
 
     database: str
@@ -264,7 +263,7 @@ class RenderedTaker:
         known = self._ledger.known_at(self._target, database, [one.record_id for one in records], keys)
         unwanted = job_keys([one.job_id for one in page.unwanted], [one.local_id for one in page.unwanted])
         held = self._ledger.held(self._target, keys + unwanted)
-        runs = [RowRun(*one[1:10], _row(database, one.record_id)) for one in records]
+        runs = [RowRun(_row(database, one.record_id), *one[1:10]) for one in records]
         self._collisions.look_up(runs)
         taken = 0
         left = list(page.left)
