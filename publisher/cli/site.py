@@ -195,7 +195,7 @@ class LiveSite:
         options = self.settings.importers.get(name)
         if options is None:
             raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
-        return importer_plugin(name).create(options)
+        return importer_plugin(name).create(options, self.environment)
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target, live. Raises: CredentialError."""

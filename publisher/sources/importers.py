@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -168,5 +168,6 @@ class ImporterPlugin(Protocol):
     Options: type
     SUMMARY: str  # of `import NAME`, for its help
     PATHS: str  # what it reads, for its help
+    NEEDS_PATHS: bool  # else it can ask the batch system
 
-    def create(self, options: object) -> Importer: ...
+    def create(self, options: object, environment: Mapping[str, str]) -> Importer: ...

@@ -574,8 +574,8 @@ def test_how_far_it_is_is_told_step_by_step(tmp_path: Path, database: Path) -> N
     log = write(tmp_path / "accounting", [colon(entry) for entry in entries(1, 3_000)])
     told = write(tmp_path / "0+job-slurm.json", list(islice(sonar_files.collections(1, 200), 60)))
     for report, seen in (
-        watched(gridengine.create(gridengine.Options(cluster="c")), log, database),
-        watched(sonar.create(sonar.Options(cluster=sonar_files.CLUSTER)), told, tmp_path / "sonar.db"),
+        watched(gridengine.create(gridengine.Options(cluster="c"), {}), log, database),
+        watched(sonar.create(sonar.Options(cluster=sonar_files.CLUSTER), {}), told, tmp_path / "sonar.db"),
     ):
         assert sum(seen) == report.lines > 0
 

@@ -651,7 +651,7 @@ def test_another_cluster_needs_another_database(tmp_path: Path) -> None:
     path = write(tmp_path / "accounting", [colon(ANY)])
     run_import(tmp_path / "imported.db", path)
     with pytest.raises(UsageError, match=f"holds jobs of the cluster {CLUSTER}"):
-        create(Options(cluster="other.example.org")).run([path], tmp_path / "imported.db", NOW)
+        create(Options(cluster="other.example.org"), {}).run([path], tmp_path / "imported.db", NOW)
 
 
 def test_a_database_of_arex_is_never_written(tmp_path: Path) -> None:

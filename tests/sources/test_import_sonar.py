@@ -91,7 +91,7 @@ def partial(state: str, **more: Any) -> Json:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_a_real_file_gives_its_totals(name: str, tmp_path: Path) -> None:
     database = tmp_path / "imported.db"
-    report = create(Options(cluster=FOX)).run([samples() / name], database, NOW)
+    report = create(Options(cluster=FOX), {}).run([samples() / name], database, NOW)
     assert totals(database) == SAMPLES[name]
     assert (report.bad, report.troubles) == (0, [])
 
@@ -99,7 +99,7 @@ def test_a_real_file_gives_its_totals(name: str, tmp_path: Path) -> None:
 def test_all_real_files_are_known_here_and_add_up(tmp_path: Path) -> None:
     database, folder = tmp_path / "imported.db", samples()
     assert {path.name for path in folder.glob("*.json")} == set(SAMPLES)
-    report = create(Options(cluster=FOX)).run([folder / name for name in SAMPLES], database, NOW)
+    report = create(Options(cluster=FOX), {}).run([folder / name for name in SAMPLES], database, NOW)
     assert totals(database) == (55, 110_617, 652_040)
     assert report.skipped == {"never started (CANCELLED)": 4}
     assert (report.held, report.orphans) == (32 + 31 + 1, 1)
@@ -111,7 +111,7 @@ def test_all_real_files_are_known_here_and_add_up(tmp_path: Path) -> None:
 
 def test_real_jobs_say_what_sacct_said_of_them(tmp_path: Path) -> None:
     database = tmp_path / "imported.db"
-    create(Options(cluster=FOX)).run([samples() / "jobs-fox-v0.18.1.json"], database, NOW)
+    create(Options(cluster=FOX), {}).run([samples() / "jobs-fox-v0.18.1.json"], database, NOW)
     found = {job["LocalJobID"]: job for job in jobs(database).values()}
     seen = 0
     for line in (samples() / "jobs-fox-v0.18.1.sacct.psv").read_text().splitlines():
@@ -694,12 +694,12 @@ def test_other_clusters_are_counted(tmp_path: Path) -> None:
 def test_another_cluster_needs_another_database(tmp_path: Path) -> None:
     all_of(tmp_path, envelope([record()]))
     with pytest.raises(UsageError, match=f"holds jobs of the cluster {CLUSTER}"):
-        create(Options(cluster="bling")).run([tmp_path / "told"], tmp_path / "imported.db", NOW)
+        create(Options(cluster="bling"), {}).run([tmp_path / "told"], tmp_path / "imported.db", NOW)
 
 
 def test_a_map_that_is_wrong_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"importers\.sonar\.account_vo_map"):
-        create(Options(cluster=CLUSTER, account_vo_map=tmp_path / "missing"))
+        create(Options(cluster=CLUSTER, account_vo_map=tmp_path / "missing"), {})
 
 
 # The cluster itself

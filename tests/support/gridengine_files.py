@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -148,7 +149,7 @@ def entries(seed: int, count: int, first: int = 1) -> Iterator[Entry]:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return create(Options(cluster=CLUSTER, **options)).run(paths, database, now)
+    return create(Options(cluster=CLUSTER, **options), os.environ).run(paths, database, now)
 
 
 def jobs(database: Path) -> dict[str, dict[str, Any]]:

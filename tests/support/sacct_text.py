@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,5 +135,5 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    importer = create(Options(cluster=CLUSTER, **options))
+    importer = create(Options(cluster=CLUSTER, **options), os.environ)
     return importer.run(paths, database, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -215,7 +216,7 @@ def _life(rng: Random, number: int, every_s: int) -> Iterator[tuple[datetime, Js
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return create(Options(cluster=CLUSTER, **options)).run(paths, database, now)
+    return create(Options(cluster=CLUSTER, **options), os.environ).run(paths, database, now)
 
 
 def content(database: Path) -> tuple[Any, ...]:

@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in IMPORTERS:
         importer = importer_plugin(name)
         action = add_action(actions, name, importer.SUMMARY)
-        action.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=importer.PATHS)
+        action.add_argument(
+            "paths", nargs="+" if importer.NEEDS_PATHS else "*", type=Path, metavar="PATH", help=importer.PATHS
+        )
         action.add_argument(
             "--database",
             type=Path,

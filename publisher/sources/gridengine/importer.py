@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_type_hints
 
@@ -25,6 +25,7 @@ __all__ = ["GridEngineImporter", "Options", "create"]
 
 SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; reads only what is new"
 PATHS: Final = "accounting file, or the directory that holds it"
+NEEDS_PATHS: Final = True
 
 _SECOND: Final = 1_000_000
 # Start and end come from the clocks of different hosts.
@@ -191,7 +192,7 @@ def _distance(moment: int, run: GridEngineRecord) -> int:
     return max(run.started_us - moment, moment - run.ended_us, 0)
 
 
-def create(options: object) -> GridEngineImporter:
+def create(options: object, environment: Mapping[str, str]) -> GridEngineImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")

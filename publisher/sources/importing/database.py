@@ -228,6 +228,20 @@ class ImportDatabase:
         with self._translated():
             return int(self.connection.execute(_ABORTED).fetchone()[0])
 
+    def setting(self, key: str) -> str:
+        """What DBConfig holds under a key, or ''."""
+        found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
+        return "" if found is None else str(found[0])
+
+    def set(self, key: str, value: str) -> None:
+        """Inside a transaction."""
+        self.connection.execute("INSERT OR REPLACE INTO DBConfig VALUES (?, ?)", (key, value))
+
+    def ended_between(self, importer: str, begin: int, end: int) -> int:
+        """How many jobs of an importer ended in [begin, end), in epoch seconds."""
+        ask = "SELECT count(*) FROM AAR WHERE Source = ? AND EndTime >= ? AND EndTime < ?"
+        return int(self.connection.execute(ask, (importer, begin, end)).fetchone()[0])
+
     def settle(self, key: str, value: str) -> str:
         """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""
         self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))

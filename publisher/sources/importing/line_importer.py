@@ -108,6 +108,10 @@ class LineImporter(ABC, Generic[Record]):
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
 
+    def read_answer(self, run: ImportRun, file: LogFile) -> int:
+        """Read what a program printed, from its beginning. Returns how many pieces it had. Raises: SourceError."""
+        return _Reading(self, run).answer(file)
+
 
 @dataclass(slots=True, kw_only=True)
 class _ParsedPieces(Generic[Record]):
@@ -227,6 +231,17 @@ class _Reading(Generic[Record]):
                 )
                 return
 
+    def answer(self, file: LogFile) -> int:
+        """Raises: SourceError."""
+        run, pieces, count = self._run, self._importer.pieces(file, 0), 0
+        while chunk := list(islice(pieces, _BATCH_PIECES)):
+            batch = self._parsed(file.path, chunk)
+            with run.step(bad=batch.bad, lines=batch.pieces):
+                stored = self._importer.store(run, batch.usage, None)
+            self._report(stored, batch)
+            count += batch.pieces
+        return count
+
     def _parsed(self, path: Path, pieces: Sequence[LogPiece[Record]]) -> _ParsedPieces[Record]:
         batch: _ParsedPieces[Record] = _ParsedPieces(end=pieces[-1].end)
         skips, watching = self._importer.skips, self._run.arc.watching
@@ -257,9 +272,13 @@ class _Reading(Generic[Record]):
         """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is unreadable."""
         run = self._run
         mark = file.mark_before(batch.end) if batch.stopped else file.mark(batch.end)
-        with run.step(cursor, file, mark, bad=batch.bad, lines=batch.pieces) as moved:
+        with run.step(bad=batch.bad, lines=batch.pieces):
+            moved = run.cursors.move(cursor, file, mark)
             stored = self._importer.store(run, batch.usage, moved.number)
-        for each in stored:
-            run.report.count_jobs(each)
-        run.report.skipped.update(batch.skipped)
+        self._report(stored, batch)
         return moved
+
+    def _report(self, stored: Sequence[StoredJobs], batch: _ParsedPieces[Record]) -> None:
+        for each in stored:
+            self._run.report.count_jobs(each)
+        self._run.report.skipped.update(batch.skipped)

@@ -18,7 +18,7 @@ from typing import Final
 from publisher.model.errors import SourceError, UsageError
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import Cursors, FileCursor, FilePosition, LogFile, ReadElsewhere, opened
+from publisher.sources.importing.log_files import Cursors, LogFile, ReadElsewhere, opened
 from publisher.sources.importing.site_mapping import SiteMapping
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
@@ -143,22 +143,10 @@ class ImportRun:
                     again = True
 
     @contextmanager
-    def step(
-        self,
-        cursor: FileCursor,
-        file: LogFile,
-        mark: FilePosition,
-        *,
-        bad: Sequence[BadLine],
-        lines: int,
-        more: bool = False,
-    ) -> Iterator[FileCursor]:
-        """One transaction: how far a file was read, what could not be understood, and what is done inside.
-
-        `more`: the file may continue, whatever its size says. Raises: ReadElsewhere.
-        """
+    def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
+        """One transaction: what is done inside, and what could not be understood. Raises: what is raised inside."""
         with self.accounting.transaction():
-            yield self.cursors.move(cursor, file, mark, more=more)
+            yield
             new = self.accounting.keep_bad_lines(self.report.importer, bad)
         self.report.count_lines(lines)
         self.report.count_bad(new)

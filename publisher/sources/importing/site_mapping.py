@@ -70,6 +70,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 # What decides when something is read or reported, but not what a row contains.
 _NO_RULES: Final = frozenset(
     {
+        *("command", "look_back_s", "timeout_s"),
         *("cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
@@ -173,7 +174,7 @@ class SiteMapping(ABC):
             before = accounting.settle(key, today)
             if before == today:
                 return []
-            accounting.connection.execute("UPDATE DBConfig SET KeyValue = ? WHERE KeyName = ?", (today, key))
+            accounting.set(key, today)
             question = "SELECT count(*) FROM AAR WHERE Source = ?"
             (jobs,) = accounting.connection.execute(question, (self.importer,)).fetchone()
         known: dict[str, str] = json.loads(before)

@@ -1,30 +1,46 @@
-"""`import slurm`: what sacct prints, into a local accounting database."""
+"""`import slurm`: what sacct prints, into a local accounting database.
+
+Without a file sacct is run, for a day at a time. It cannot be asked for what is new: jobs come late to slurmdbd when that was
+away. So each run asks again for the last day before the end of the one before, and once a day for all of `look_back_s`; what
+is there already changes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import ClassVar, Final
 
 from publisher.model.errors import SourceError
+from publisher.model.job import Epoch
 from publisher.model.text import plural
-from publisher.sources.importers import StoredJobs
+from publisher.model.time import iso_epoch
+from publisher.sources.importers import ImportReport, StoredJobs, Watch, unwatched
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
 from publisher.sources.importing.log_files import LogFile
-from publisher.sources.importing.run import ImportRun
+from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.records import Header, NotSacct, SacctReader, SacctRow, SacctRun
-from publisher.sources.slurm.site_mapping import Options, SacctMapping
+from publisher.sources.slurm.sacct import Sacct
+from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
 
 __all__ = ["Options", "SlurmImporter", "create"]
 
 SUMMARY: Final = "import what `sacct --parsable2` printed, plain or compressed; reads only what is new"
-PATHS: Final = "file of sacct's output, the directory that holds such files, or - for standard input"
+PATHS: Final = (
+    "file of sacct's output, the directory that holds such files, or - for standard input; without one, sacct is run"
+)
+NEEDS_PATHS: Final = False
+_DAY_S: Final = 86_400
+# Of DBConfig: up to where all answers were read, and when the last look back was over.
+_READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
 
 
-def create(options: object) -> SlurmImporter:
+def create(options: object, environment: Mapping[str, str]) -> SlurmImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    return SlurmImporter(options)
+    return SlurmImporter(options, environment)
 
 
 class SlurmImporter(LineImporter[SacctRun]):
@@ -33,9 +49,54 @@ class SlurmImporter(LineImporter[SacctRun]):
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
+        self._options = options
         self._mapping = SacctMapping(options)
+        self._sacct = Sacct(
+            command=options.command, cluster=options.cluster, environment=environment, timeout_s=options.timeout_s
+        )
         super().__init__(self._mapping)
+
+    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+        if paths:
+            return super().run(paths, database, now, watch)
+        with import_run(self.site, self.tables, database, now, watch) as run:
+            with run.trouble_reported():
+                self._run_sacct(run)
+            self.finish(run)
+        return run.report
+
+    def _run_sacct(self, run: ImportRun) -> None:
+        """Raises: SourceError. What was read before it is kept."""
+        accounting = run.accounting
+        read_to, looked_back = (int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK))
+        # Jobs that a CE may still claim are for a later run.
+        until = run.now - run.arc.wait_s
+        whole = not 0 <= run.now - looked_back < _DAY_S
+        begin = until - self._options.look_back_s if whole else min(until, read_to - _DAY_S)
+        columns = self._sacct.columns()
+        while begin < until:
+            end = min(begin + _DAY_S, until)
+            self._read_day(run, begin, end, columns)
+            with accounting.transaction():
+                accounting.set(_READ_TO, str(max(end, read_to)))
+            begin = end
+        if whole:
+            with accounting.transaction():
+                accounting.set(_LOOKED_BACK, str(run.now))
+
+    def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> None:
+        """Raises: SourceError, also for an answer that lacks all that was there before: it is never taken for no jobs."""
+        run.report.files += 1
+        with self._sacct.ended(begin, end, columns) as answer:
+            found = self.read_answer(run, answer)
+        known = run.accounting.ended_between(NAME, begin, end)
+        if known and not found:
+            day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
+            raise SourceError(
+                f"{self._sacct.command[0]}: shows no job that ended {day}, where it "
+                f"showed {known:,} before; see whether slurmdbd still has them, and make look_back_s shorter if it was purged"
+            )
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[SacctRun]]:
         try:

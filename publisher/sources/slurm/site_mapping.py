@@ -17,6 +17,21 @@ from publisher.sources.slurm.records import SacctRun
 NAME: Final = "slurm"
 
 
+_DAY_S: Final = 86_400
+
+
+def _check_command(command: tuple[str, ...]) -> str | None:
+    return None if command and command[0] else "name the program, such as [sacct]"
+
+
+def _check_look_back(seconds: int) -> str | None:
+    return None if seconds >= _DAY_S else "must be a day or more"
+
+
+def _check_timeout(seconds: int) -> str | None:
+    return None if seconds > 0 else "must be more than nothing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(SlurmOptions):
     """Keys of `importers.slurm`."""
@@ -34,6 +49,9 @@ class Options(SlurmOptions):
             "check": check_zone,
         },
     )
+    command: tuple[str, ...] = field(default=("sacct",), metadata={"check": _check_command})
+    look_back_s: int = field(default=30 * _DAY_S, metadata={"check": _check_look_back})
+    timeout_s: int = field(default=600, metadata={"check": _check_timeout})
 
 
 class SacctMapping(SlurmMapping):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +50,7 @@ __all__ = ["Options", "SonarImporter", "create"]
 
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
+NEEDS_PATHS: Final = True
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
@@ -66,7 +67,7 @@ _MOST_CLUSTERS: Final = 20
 _MOST_ERRORS: Final = 1000
 
 
-def create(options: object) -> SonarImporter:
+def create(options: object, environment: Mapping[str, str]) -> SonarImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
@@ -303,7 +304,8 @@ class _Import:
         """What was read and how far. Raises: ReadElsewhere."""
         run, connection = self._run, self._run.accounting.connection
         # The size of a compressed file does not tell whether it was read to its end, should this process end here.
-        with run.step(cursor, file, mark, bad=batch.bad, lines=batch.lines, more=file.compressed) as moved:
+        with run.step(bad=batch.bad, lines=batch.lines):
+            moved = run.cursors.move(cursor, file, mark, more=file.compressed)
             duplicates = store_observations(connection, batch.records)
             mark_changed(connection, keep_samples(connection, batch.samples))
             for node in batch.nodes:

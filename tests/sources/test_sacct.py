@@ -1,0 +1,185 @@
+"""sacct is run by the import itself: what it is asked for, what becomes of its answers, and of none."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from publisher.sources.importers import ImportReport
+from publisher.sources.slurm import sacct as sacct_module
+from tests.arex_databases.schema import create as create_arex
+from tests.sources.test_import_slurm import content
+from tests.support import live_slurm
+from tests.support.gridengine_files import jobs
+from tests.support.sacct_text import BEGIN, CLUSTER, NOW, job, jobs_of, run_import, step, text, write
+from tests.support.stand_in_sacct import install
+
+DAY_S = 86_400
+# Behind all jobs of `jobs_of`.
+THEN = datetime.fromtimestamp(BEGIN + 8 * 3600, UTC)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    return tmp_path / "sacct"
+
+
+def ask(tmp_path: Path, command: tuple[str, ...], now: datetime = THEN, **options: object) -> ImportReport:
+    return run_import(tmp_path / "imported.db", now=now, command=command, **options)
+
+
+def windows(stand_in: Path) -> list[tuple[str, str]]:
+    """Begin and end of each call, in order."""
+    return re.findall(r"starttime=(\S+) --endtime=(\S+)", (stand_in / "calls").read_text())
+
+
+def mishap(stand_in: Path, what: str) -> None:
+    (stand_in / "mishap").write_text(what)
+
+
+def test_the_same_jobs_as_from_a_file(tmp_path: Path, stand_in: Path) -> None:
+    lines = jobs_of(1, 300)
+    expected = tmp_path / "expected.db"
+    run_import(expected, write(tmp_path / "sacct.txt", text(lines)))
+    report = ask(tmp_path, install(stand_in, lines))
+    assert (report.troubles, report.bad) == ([], 0)
+    assert content(tmp_path / "imported.db") == content(expected)
+
+
+def test_first_all_of_look_back_then_what_is_new_and_all_again_after_a_day(tmp_path: Path, stand_in: Path) -> None:
+    command = install(stand_in, jobs_of(1, 50))
+    for hours in (0, 1, 2):
+        assert ask(tmp_path, command, THEN + timedelta(hours=hours), look_back_s=3 * DAY_S).troubles == []
+    asked = windows(stand_in)
+    assert len(asked) == 3 + 2 + 2
+    first, last = asked[0][0], asked[2][1]
+    assert datetime.fromisoformat(last) - datetime.fromisoformat(first) == timedelta(days=3)
+    assert [begin for begin, _ in asked[1:3]] == [end for _, end in asked[:2]]
+    # A day before the end of the last run, up to now.
+    assert datetime.fromisoformat(asked[3][0]) == datetime.fromisoformat(last) - timedelta(days=1)
+    assert datetime.fromisoformat(asked[4][1]) == datetime.fromisoformat(last) + timedelta(hours=1)
+    ask(tmp_path, command, THEN + timedelta(hours=25), look_back_s=3 * DAY_S)
+    assert len(windows(stand_in)) == 7 + 3
+
+
+def test_jobs_that_slurmdbd_hears_of_late_are_found_within_look_back(tmp_path: Path, stand_in: Path) -> None:
+    lines = jobs_of(1, 50)
+    late = job(99, Submit=BEGIN + 60)
+    ask(tmp_path, install(stand_in, lines))
+    command = install(stand_in, [*lines, late, step(late)])
+    assert ask(tmp_path, command, THEN + timedelta(days=5)).imported == 1
+
+
+def test_a_name_cannot_forge_a_job(tmp_path: Path, stand_in: Path) -> None:
+    """Whatever delimiter its user thinks of."""
+    forged = text([job(666), step(job(666))], header=False).decode()
+    one = job(1, JobName=f"x\n{forged}{forged.replace('|', chr(0x1F))}")
+    report = ask(tmp_path, install(stand_in, [one, step(one)]))
+    assert (report.imported, report.bad) == (1, 0)
+    assert {found["LocalJobID"] for found in jobs(tmp_path / "imported.db").values()} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("fail", "ended with status 1: sacct: error: slurm_persist_conn_open: Connection refused"),
+        ("nothing", "printed nothing, not even a header"),
+        ("no jobs", "shows no job that ended from"),
+        ("torn", "ended with status -9"),
+    ],
+)
+def test_a_failing_or_empty_answer_is_never_no_jobs(tmp_path: Path, stand_in: Path, what: str, reason: str) -> None:
+    """What was asked for is asked for again, and nothing is lost."""
+    lines = jobs_of(1, 50)
+    command = install(stand_in, lines)
+    ask(tmp_path, command)
+    before = content(tmp_path / "imported.db")
+    mishap(stand_in, what)
+    report = ask(tmp_path, command, THEN + timedelta(hours=1))
+    assert report.exit_status == 66
+    assert [reason in trouble for trouble in report.troubles] == [True]
+    assert content(tmp_path / "imported.db") == before
+    (stand_in / "mishap").unlink()
+    one = job(77, Submit=int(THEN.timestamp()) + 60)
+    again = ask(tmp_path, install(stand_in, [*lines, one, step(one)]), THEN + timedelta(hours=2))
+    assert (again.exit_status, again.imported) == (0, 1)
+
+
+def test_one_that_does_not_answer_is_ended(tmp_path: Path, stand_in: Path) -> None:
+    command = install(stand_in, jobs_of(1, 5))
+    mishap(stand_in, "hang")
+    report = ask(tmp_path, command, timeout_s=1)
+    assert "no answer within 1 s" in report.troubles[0]
+
+
+def test_one_that_prints_without_end_is_ended(tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sacct_module, "_MOST_BYTES", 2**20)
+    command = install(stand_in, jobs_of(1, 5))
+    mishap(stand_in, "flood")
+    report = ask(tmp_path, command)
+    assert "printed more than 1,048,576 bytes" in report.troubles[0]
+
+
+def test_one_that_is_not_installed(tmp_path: Path) -> None:
+    report = ask(tmp_path, ("/nonexistent/sacct",))
+    assert "/nonexistent/sacct: cannot be started: No such file or directory" in report.troubles[0]
+
+
+def test_the_program_gets_little_of_the_environment(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/etc/our-slurm.conf")
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    show = tmp_path / "show"
+    show.write_text(f"#!/bin/sh\nenv > {tmp_path}/env\n")
+    show.chmod(0o755)
+    ask(tmp_path, (str(show),))
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert seen["SLURM_CONF"] == "/etc/our-slurm.conf"
+    assert (seen["TZ"], seen["SLURM_TIME_FORMAT"]) == ("UTC", "%s")
+    assert not {"SECRET_TOKEN", "PYTEST_CURRENT_TEST"} & seen.keys()
+
+
+def test_jobs_that_a_ce_may_still_claim_are_for_a_later_run(tmp_path: Path, stand_in: Path) -> None:
+    create_arex(tmp_path / "accounting_v2.db")
+    now = int(NOW.timestamp())
+    early, fresh = job(1, Submit=now - 3 * DAY_S), job(2, Submit=now - 3600)
+    command = install(stand_in, [early, step(early), fresh, step(fresh)])
+    arc = {"arc_databases": (tmp_path / "accounting_v2.db",), "arc_wait_s": DAY_S}
+    assert ask(tmp_path, command, NOW, **arc).imported == 1
+    assert ask(tmp_path, command, NOW + timedelta(days=1), **arc).imported == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(live_slurm.missing() != "", reason=live_slurm.missing())
+def test_against_a_slurm_of_our_own(tmp_path: Path) -> None:
+    """Jobs of several kinds, as they measured themselves; asked for twice."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    with live_slurm.live_slurm(folder) as slurm:
+        burn = f"i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; times > {tmp_path}/$SLURM_JOB_ID"
+        numbers = [slurm.submit(burn, "--account=bio", f"--job-name=a|b\n{number}|{CLUSTER}") for number in (1, 2)]
+        numbers.append(slurm.submit(burn, "--gres=gpu:a100:1"))
+        failed = slurm.submit("exit 3")
+        slurm.wait_until_idle()
+        time.sleep(2)  # slurmdbd hears of an end from slurmctld, some time later
+        command = ("env", f"SLURM_CONF={slurm.environment['SLURM_CONF']}", "sacct")
+        now = datetime.now(UTC) + timedelta(seconds=5)
+        database = tmp_path / "imported.db"
+        report = run_import(database, now=now, command=command, look_back_s=DAY_S)
+        assert (report.troubles, report.bad, report.imported) == ([], 0, 4)
+        again = run_import(database, now=now + timedelta(seconds=1), command=command, look_back_s=DAY_S)
+        assert (again.troubles, again.imported, again.duplicates) == ([], 0, 4)
+    found = {int(one["LocalJobID"]): one for one in jobs(database).values()}
+    assert set(found) == {*numbers, failed}
+    assert found[failed]["Status"] == "failed"
+    assert [found[number]["GPUCount"] for number in numbers] == [0, 0, 1]
+    for number in numbers:
+        minutes = re.findall(r"(\d+)m([\d.]+)s", (tmp_path / str(number)).read_text())
+        used = sum(int(whole) * 60 + float(rest) for whole, rest in minutes)
+        measured = found[number]["UsedCPUUserTime"] + found[number]["UsedCPUKernelTime"]
+        assert measured == pytest.approx(used, abs=0.6)
