@@ -50,7 +50,7 @@ class Rendered:
     first_time: bool  # never delivered to this target before
     submit_host: str = ""  # as sync counts spell it
     summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does
-    arex_default: bool = False  # with the benchmark that A-REX itself writes where the site configured none
+    formed: bool = False  # its form was looked at already, and is sound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

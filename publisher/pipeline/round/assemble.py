@@ -38,7 +38,8 @@ def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime,
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
     if not check:
-        contents = [content for content in contents if not form.matches(content)] if isinstance(form, Formed) else []
+        unknown = [record.content for record in batch.records if not record.formed]
+        contents = [content for content in unknown if not form.matches(content)] if isinstance(form, Formed) else []
     try:
         for at in range(0, len(contents), _CHECKED_AT_ONCE):
             form.check(form.frame.join(contents[at : at + _CHECKED_AT_ONCE]))

@@ -245,7 +245,7 @@ class JobBatches:
             less = lighter(self._format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
-            batches = self._builder.add(replace(record, content=less), place)
+            batches = self._builder.add(replace(record, content=less, formed=False), place)
             self._sender.shed(record.entry.key, record.job.job_id, unfit.reason)
             return batches
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 from typing import IO, Any, BinaryIO, Final, NamedTuple
 
-from publisher.formats.base import JobFormat
+from publisher.formats.base import Formed, JobFormat
 from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.errors import Unfit
@@ -62,6 +62,7 @@ class RenderedRun(NamedTuple):
     arex_default_wall_s: int
     warnings: tuple[str, ...]
     content: bytes
+    formed: bool
 
 
 class UnwantedRun(NamedTuple):
@@ -126,6 +127,7 @@ def _unwanted(selection: Selection, _: Sequence[int], runs: Sequence[RunValues])
 class _PageRenderer:
     def __init__(self, job_format: JobFormat, decider: Decider, now: datetime) -> None:
         self._maker = RecordMaker(job_format)
+        self._formed = job_format if isinstance(job_format, Formed) else None
         self._decider = decider
         self._now = now
 
@@ -164,6 +166,7 @@ class _PageRenderer:
             job.wall_s if published.benchmark.arex_default else 0,
             warnings_about(published),
             record.content,
+            self._formed is not None and self._formed.matches(record.content),
         )
 
 
@@ -294,4 +297,4 @@ def _rendered(one: RenderedRun, run: RowRun, entry: RunKeyValues) -> Rendered:
     if one.summary_key is not None:
         month, digest, site, text = one.summary_key
         key = SummaryKey(month=month, digest=digest, site=site, text=text)
-    return Rendered(run, one.content, entry, True, one.submit_host, key)
+    return Rendered(run, one.content, entry, True, one.submit_host, key, one.formed)
