@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 from publisher.formats import (
@@ -20,6 +23,7 @@ from publisher.formats import (
     summary_format,
     sync_format,
 )
+from publisher.sources import IMPORTERS, SOURCES
 from publisher.transports import TRANSPORTS
 
 ROOT = Path(__file__).parent.parent
@@ -81,6 +85,30 @@ def test_a_folder_can_be_read_at_a_glance() -> None:
         where = folder.relative_to(PACKAGE).as_posix()
         entries = {path.name for path in folder.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
         assert where in AS_MANY_AS_THERE_ARE or len(entries) <= MOST_ENTRIES, f"{where} has {len(entries)} entries"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = grimp.build_graph("publisher", cache_dir=None)
+    arrows = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(arrows).prepare()  # raises: CycleError
+
+
+def test_the_import_contracts_name_every_plug_in() -> None:
+    """Those that are folders: a plug-in of one module is that file, and its line in a registry."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = {contract["name"]: contract for contract in settings["contracts"]}
+    sources = folders([*SOURCES.values(), *(module.removesuffix(".importer") for module in IMPORTERS.values())])
+    formats, transports = folders(FORMATS.values()), folders(TRANSPORTS.values())
+    assert set(contracts["A source knows no other source"]["modules"]) == sources
+    assert set(contracts["A receiver's formats know no other receiver"]["modules"]) == formats
+    assert set(contracts["A transport knows no other transport"]["modules"]) == transports
+    by_name = contracts["Operations and reports know plug-ins by name only"]["forbidden_modules"]
+    assert sources | formats | transports <= set(by_name)
+    assert not any("ignore_imports" in contract for contract in contracts.values())
+
+
+def folders(names: Iterable[str]) -> set[str]:
+    return {name for name in names if (ROOT / name.replace(".", "/")).is_dir()}
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

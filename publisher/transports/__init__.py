@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from publisher.transports.base import Credentials, Environment, Transport, TransportMaker, TransportPlugin
-
-if TYPE_CHECKING:
-    from publisher.transports.http.session import Session
 
 TRANSPORTS: Final[Mapping[str, str]] = {
     "ams": "publisher.transports.ams",
@@ -37,7 +34,7 @@ def create_transport(name: str, options: object, credentials: Credentials, envir
     return maker.create(options, credentials, environment)
 
 
-def http_sessions() -> type[Session]:
-    """What speaks HTTP takes long to load, so it is loaded for the first request: a round with nothing to send has none."""
-    sessions: type[Session] = import_module("publisher.transports.http.session").Session
+def http_sessions() -> Callable[..., Any]:
+    """The class `Session`, loaded for the first request: that takes long, and a round with nothing to send has none."""
+    sessions: Callable[..., Any] = import_module("publisher.transports.http.session").Session
     return sessions

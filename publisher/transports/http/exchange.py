@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from publisher.transports import http_sessions
 from publisher.transports.base import Endpoint, Environment
@@ -21,8 +21,6 @@ from publisher.transports.http.options import HttpOptions
 
 if TYPE_CHECKING:
     import ssl
-
-    from publisher.transports.http.session import Session
 
 _log: Final = logging.getLogger("publisher.transports")
 
@@ -214,18 +212,28 @@ class Retries:
         return not self._world.wait(wait_s)
 
 
-class LazySession:
-    """A session that is opened with its first request; see `Session`."""
-
-    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
-        self._endpoint, self._context = endpoint, context
-        self._trust, self._clock = trust, clock
-        self._session: Session | None = None
+class HttpSession(Protocol):
+    """What a `Session` does."""
 
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer | RequestFailure:
         """One request and what came of it; never raises for what network or server do."""
+
+    def close(self) -> None: ...
+
+
+class LazySession:
+    """An `HttpSession` that is opened with its first request."""
+
+    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
+        self._endpoint, self._context = endpoint, context
+        self._trust, self._clock = trust, clock
+        self._session: HttpSession | None = None
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer | RequestFailure:
         if self._session is None:
             self._session = http_sessions()(self._endpoint, self._context, trust=self._trust, clock=self._clock)
         return self._session.exchange(method, path, body, headers)
