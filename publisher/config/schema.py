@@ -299,10 +299,12 @@ DeliveredRun = dict[str, Any]
 
 
 def keys_of(shape: type) -> dict[str, Field[Any]]:
-    """The fields of a shape by the key that is in the file."""
+    """The fields of a shape by the key that is in the file: mandatory ones first, what it shares with others last."""
     if not is_dataclass(shape):
         raise TypeError(f"{shape!r} is not a dataclass")
-    return {entry.name.rstrip("_"): entry for entry in fields(shape) if not entry.metadata.get("hidden")}
+    shared = {name for base in shape.__mro__[1:] for name in get_annotations(base)}
+    found = sorted(fields(shape), key=lambda entry: (not mandatory(entry), entry.name in shared))
+    return {entry.name.rstrip("_"): entry for entry in found if not entry.metadata.get("hidden")}
 
 
 def mandatory(entry: Field[Any]) -> bool:

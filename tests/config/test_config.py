@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import publisher.config.settings
 from publisher.config import Settings, load, one_off_target, show
+from publisher.config.schema import keys_of
 from publisher.config.settings import DEFAULT_STATE
 from publisher.config.yaml_file import MAX_BYTES
 from publisher.model.errors import ConfigError
@@ -23,6 +24,8 @@ from publisher.model.identity import IdentityMode
 from publisher.model.policy import KeyStyle, StartTime
 from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, Window
+from publisher.sources import importer_plugin
+from publisher.transports import transport_plugin
 from tests.config.config_plugins import STAND_INS, AmsOptions, ArexOptions, SpoolOptions
 
 SMALL = """\
@@ -547,6 +550,19 @@ def test_what_is_shown_reads_back_to_the_same_settings(read: Write, content: str
     tree = yaml.safe_load(shown)
     assert tree["credentials"]["ca"] == "/etc/grid-security/certificates"
     assert tree["targets"]["egi"]["topic"] == "gLite-APEL"
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "behind"),
+    [
+        (transport_plugin("ams").Options, "batch_bytes", "connect_timeout_s"),
+        (importer_plugin("slurm").Options, "time_zone", "exclude_users"),
+    ],
+)
+def test_keys_that_all_plug_ins_share_come_last(options: type, before: str, behind: str) -> None:
+    keys = list(keys_of(options))
+    assert keys[0] in ("url", "cluster")
+    assert keys.index(before) < keys.index(behind)
 
 
 def test_under_a_target_only_what_differs_from_records_is_shown(read: Write) -> None:

@@ -26,6 +26,7 @@ from tests.fake_ams.service import PROJECT, FakeAMS
 from tests.fake_sgas import FakeSGAS
 from tests.support.pki import PKI, Credential
 
+REPOSITORY: Final = Path(__file__).parents[2]
 USER: Final = "observed"
 # One topic each: the configuration refuses two formats to one topic.
 FORMATS: Final = (
@@ -89,6 +90,7 @@ class World:
         self._places = {
             str(self.folder): "FOLDER",
             str(shared.folder): "SHARED",
+            str(REPOSITORY): "REPOSITORY",
             self.ams.url.removeprefix("https://"): "AMS",
             self.ams.auth_url.removeprefix("https://"): "AUTHN",
             urlsplit(self.sgas.url).netloc: "SGAS",

@@ -33,7 +33,7 @@ AAR_COLUMNS: Final = (
     *("SubmitTime", "StartTime", "EndTime"),  # epoch seconds; the true start of the run
     *("NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
     "GPUCount",  # NULL: unknown
-    "Source",  # gridengine | sonar
+    "Source",  # the importer's name
     "SourceKey",  # what makes the record the same one when it is met again
     "FileID",  # of ImportFile, where it was met last; NULL: many files tell of it
 )
