@@ -25,7 +25,7 @@ from publisher.formats import frame_of
 from publisher.model.target import Target
 from publisher.pipeline import publish as commands
 from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.round.read_ahead import RenderedPage
+from publisher.pipeline.round.read_ahead import ReadOrder, RenderedPage, read_ahead
 from publisher.pipeline.site import LiveTarget, ProcessEnvironment
 from publisher.sources.base import Page
 from tests.arex_databases import Schema, generate
@@ -103,8 +103,8 @@ class Pair:
         made.save()
         return made
 
-    def _round(self, site: ConfiguredSite, kind: type[LiveSite], pages: int | None) -> tuple[Outcome, Watching]:
-        live = kind(
+    def live(self, site: ConfiguredSite, kind: type[LiveSite], pages: int | None) -> LiveSite:
+        return kind(
             settings=config.load(site.path, os.environ, host_name=socket.gethostname()),
             process=ProcessEnvironment(
                 environment=os.environ,
@@ -114,7 +114,10 @@ class Pair:
                 read_ahead_after=pages,
             ),
         )
+
+    def _round(self, site: ConfiguredSite, kind: type[LiveSite], pages: int | None) -> tuple[Outcome, Watching]:
         watching = Watching()
+        live = self.live(site, kind, pages)
         (outcome,) = commands.publish(live, targets=[], observer=watching)
         return outcome, watching
 
@@ -290,3 +293,26 @@ def test_who_was_dropped_stays_out_although_the_row_was_mended(tmp_path: Path, p
     pair.all_again()
     assert pair.publish().rendered == PAGE_ROWS
     assert pair.records(pair.ahead).total() == PAGE_ROWS - 1
+
+
+def test_who_stops_reading_ends_the_other_process(tmp_path: Path, pki: PKI) -> None:
+    pair = Pair(tmp_path, pki, "car", {})
+    pair.ahead.fill(*generate(7, 8 * PAGE_ROWS, START, END))
+    live = pair.live(pair.ahead, LiveSite, 0)
+    (target,) = live.settings.targets
+    order = ReadOrder(database=str(pair.ahead.database()), cursor=None, start=None, now=pair.now)
+    pages = read_ahead(live.live(target).reader_command, order)
+    assert len(next(pages).records) == PAGE_ROWS
+    others = list(read_ahead(live.live(target).reader_command, order))
+    assert not others, "one at a time"
+    assert children()
+    pages.close()
+    assert not children()
+    assert next(read_ahead(live.live(target).reader_command, order)).records
+
+
+def children() -> list[str]:
+    """The processes that this one made and that are still there."""
+    return [
+        number for thread in Path("/proc/self/task").iterdir() for number in (thread / "children").read_text().split()
+    ]

@@ -14,7 +14,7 @@ import json
 import marshal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -173,7 +173,7 @@ class _PageRenderer:
 # In this process
 
 
-def read_ahead(command: Sequence[str], order: ReadOrder) -> Iterator[RenderedPage]:
+def read_ahead(command: Sequence[str], order: ReadOrder) -> Generator[RenderedPage, None, None]:
     """The pages of another process, as far as it comes; none while one reads for another target."""
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         return
@@ -197,17 +197,17 @@ def _pages_of(command: Sequence[str], order: ReadOrder) -> Iterator[RenderedPage
     with process:
         pipe = process.stdout
         try:
-            while pipe is not None and (packed := _whole(pipe)):
-                yield _page_from(order.database, marshal.loads(packed))
+            while pipe is not None and (page := _next_page(pipe, order.database)) is not None:
+                yield page
         finally:
             process.kill()
 
 
-def _whole(pipe: IO[bytes]) -> bytes:
-    """The next page; nothing where the process ended, be it in the middle of one."""
+def _next_page(pipe: IO[bytes], database: str) -> RenderedPage | None:
+    """None where the process ended, be it in the middle of a page."""
     length = int.from_bytes(pipe.read(_LENGTH_BYTES), "little")
     packed = pipe.read(length)
-    return packed if len(packed) == length else b""
+    return _page_from(database, marshal.loads(packed)) if packed and len(packed) == length else None
 
 
 def _page_from(database: str, packed: tuple[Any, ...]) -> RenderedPage:
