@@ -18,7 +18,7 @@ from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.totals import SummaryKey, ascii_key, by_preference, column, month_number
 
-_REMEMBERED: Final = 5_000  # of 1 kB
+_REMEMBERED: Final = 2_000  # of 1 kB
 
 
 class SummaryKeys:

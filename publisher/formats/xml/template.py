@@ -21,7 +21,7 @@ from publisher.model.policy import PublishedJob
 MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
 _VALUE: Final = "\0value\0"  # is in an element until it is taken apart there
 _FEW: Final = 4096
-_MAX_SKELETONS: Final = 1_000  # of some 2 kB
+_MAX_SKELETONS: Final = 500  # of some 2 kB
 
 
 class Scope(Enum):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import marshal
+import os
 import subprocess
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from publisher.sources.base import Page, Source
 
 _PIPE_BYTES: Final = 2**20  # what a user may ask for; a page has as much
 _LENGTH_BYTES: Final = 8
+_SPARING: Final = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc: what held a page goes back to the system at once
 _ONE_AT_A_TIME: Final = threading.Lock()  # of several targets with a backlog: each would take the memory of a process
 
 
@@ -190,6 +192,7 @@ def _pages_of(command: Sequence[str], order: ReadOrder) -> Iterator[RenderedPage
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, **_SPARING},
             pipesize=_PIPE_BYTES,
         )
     except OSError:  # no memory, or no right to make processes
