@@ -27,7 +27,7 @@ from publisher.sources import BY_INTERFACE
 if TYPE_CHECKING:
     from publisher.reporting.charges.rules import Charges
 
-# Finished jobs only: what A-REX writes (arc-database facts, section 1), `aborted` documented and possible.
+# Finished jobs only: what A-REX writes, `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
 _SECRET_BYTES: Final = range(16, 4097)
 

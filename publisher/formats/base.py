@@ -16,7 +16,7 @@ from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount
 class OnChange(StrEnum):
     """What becomes of a delivered run whose values changed: sent again in place of the first, counted again, or kept.
 
-    SGAS discards whatever comes again under a record id that it has, and says so to nobody (sgas facts, section 5).
+    SGAS discards whatever comes again under a record id that it has, and says so to nobody.
     """
 
     REPLACE = "replace"

@@ -19,7 +19,7 @@ Subject = TypeVar("Subject")
 
 # The server allows two days by its own clock; one of them is for clocks that differ.
 AHEAD_S: Final = 86_400
-# What the server keeps of texts that are in no key: longer ones are cut or left out (4.1).
+# What the server keeps of texts that are in no key: longer ones are cut or left out.
 QUEUE_CHARACTERS: Final = 100
 LOCAL_USER_CHARACTERS: Final = 255
 CPU_OVER_WALL: Final = "cpu-over-wall"
@@ -113,7 +113,7 @@ def length_rule(name: str, what: str, limit: int, text: Callable[[Subject], str]
 
 
 WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
-    # 4.1: cpu > wall x processors is not checked by the server
+    # cpu > wall x processors is not checked by the server
     rule(
         CPU_OVER_WALL,
         lambda job: (
@@ -121,22 +121,22 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
         ),
         lambda _: "more CPU time than wall time x cores",
     ),
-    # 4.2: absent counts as 0, a group of its own beside 1
+    # Absent counts as 0, a group of its own beside 1
     rule("cores-zero", lambda job: not job.job.cpu_count, lambda _: "no core count"),
-    # record-format facts, section 2, row 22: an element Queue must be there, its text is any string. A-REX writes an empty
+    # In CAR an element Queue must be there, its text is any string. A-REX writes an empty
     # one for jobs that never reached a queue; APEL stores it as not given. So such a job is published, not set aside.
     rule(
         "queue-missing", lambda job: is_not_given(job.where.queue), lambda _: "the queue is not known", receiver="car"
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
     length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
-    # 4.7: a start after the end would reject the message; model/policy.py takes the end less the wall time
+    # A start after the end would reject the message; model/policy.py takes the end less the wall time
     rule(
         "start-after-end",
         lambda job: job.start_is_derived,
         lambda job: f"start and submission are after the end {job.ended_at}",
     ),
-    # 4.7: start 0 loads
+    # The server loads a start of 0
     rule(
         "start-unknown", lambda job: job.started_at <= 0 and not job.start_is_derived, lambda _: "the start time is 0"
     ),

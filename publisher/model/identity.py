@@ -114,7 +114,7 @@ class VoRule(NamedTuple):
     def _texts(self, job: JobRecord) -> tuple[str, ...]:
         match self.field:
             case "issuer":
-                # Token users are stored as `issuer/subject` (arc-database facts, section 2).
+                # Token users are stored as `issuer/subject`.
                 return (job.user.rpartition("/")[0],) if "://" in job.user and not job.user.startswith("/") else ()
             case "group":
                 return job.fqans + tuple(value for _, value in job.attributes)
@@ -125,7 +125,7 @@ class VoRule(NamedTuple):
 
 
 # Receiver keys as jura-ng spells them in its summaries and sync: APEL keeps the rows under the old keys, so a site that goes
-# on in the middle of a month with another spelling is counted twice (users facts, 0.4 and 0.5). CAR never had them.
+# on in the middle of a month with another spelling is counted twice. CAR never had them.
 _PART: Final = re.compile(r"/[-\w.]+")
 _ROLE: Final = "/Role="
 

@@ -14,7 +14,7 @@ from publisher.model.text import has_two_spellings
 from publisher.model.totals import SummaryKey
 
 MessageId = NewType("MessageId", str)
-# What AMS stores without harm as an attribute value (ams facts, section 5).
+# What AMS stores without harm as an attribute value.
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
@@ -99,7 +99,7 @@ class OpenRow(NamedTuple):
     """A row to look at again: its job is still running, or finished but with side rows still to come.
 
     `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
-    write a row hours after the job's EndTime (arc-database facts, section 3).
+    write a row hours after the job's EndTime.
     """
 
     row: RowRef

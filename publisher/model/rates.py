@@ -15,7 +15,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord
 from publisher.model.time import Window
 
-# APEL knows these three, in any case; everything else rejects the message (apel facts, section 4.1).
+# APEL knows these three, in any case; everything else rejects the message.
 KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"}
 _THREE_PLACES: Final = Decimal("0.001")
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server

@@ -70,7 +70,7 @@ _BLANKS: Final = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029 ]+")
 # does allow, is slow to compile at every start.
 _NOT_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
-# A-REX's writer percent-escapes these, in lower case (arc-database facts, section 4).
+# A-REX's writer percent-escapes these, in lower case.
 _AREX_ESCAPED: Final = re.compile(r"%(27|23|25|0d|0a|08|00)")
 _AREX_SPECIAL: Final = re.compile("['#%\r\n\b\0]")
 
@@ -123,8 +123,8 @@ def receiver_key(text: str) -> str:
 NOT_GIVEN: Final = frozenset(("", "none", "null"))
 
 
-# SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a record of a text message
-# (apel facts, 2.4 and section 3). XML defuses them by character references (formats/xml/text.py), text cannot.
+# SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a record of a text message.
+# XML defuses them by character references (formats/xml/text.py), text cannot.
 FORBIDDEN_IN_TEXT: Final = re.compile(r"application/(?:x-)?pkcs7-mime|%%", re.IGNORECASE)
 
 

@@ -4,7 +4,7 @@ them: their windows, the rows that would be left behind at the receiver, and the
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
 the first. Groups are therefore made by its own keys, after its own normalisation: texts without
 case, accents and trailing blanks, null-like values as null, benchmarks at three decimals, and of
-several benchmarks the one that it keeps (apel facts, 4.5 and 5). Sync counts are the jobs of each
+several benchmarks the one that it keeps. Sync counts are the jobs of each
 month and submit host, which APEL compares with what it stored.
 """
 
@@ -32,7 +32,7 @@ _HOST_CHARACTERS: Final = 255
 
 @lru_cache(maxsize=65_536)
 def ascii_key(text: str) -> str:
-    """A text as it is sent, in ASCII; '' where the server would take it for not given (apel facts, section 3)."""
+    """A text as it is sent, in ASCII; '' where the server would take it for not given."""
     text = ascii_text(text)
     return "" if text.lower() in NOT_GIVEN else text
 
@@ -47,8 +47,7 @@ def column(text: str) -> str:
 def sync_host(text: str) -> str:
     """The submit host under which jobs are counted: one spelling for all that the server takes for one.
 
-    '' where no message may hold it: counts are compared by site and month, and one without a host is as good there (apel
-    facts, section 8).
+    '' where no message may hold it: counts are compared by site and month, and one without a host is as good there.
     """
     host = column(text)
     return "" if len(host) > _HOST_CHARACTERS or FORBIDDEN_IN_TEXT.search(host) else host
@@ -85,7 +84,7 @@ _MICRO: Final = 1_000_000
 _PLACES: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
 _AFTER_ALL_ENDS: Final = Epoch(2**63)
 _NO_END: Final = Epoch(0)
-_PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several (apel facts, 4.5)
+_PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
 # Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make (1, 12) of (11, 2).
 GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
@@ -296,7 +295,7 @@ def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
 def micro_of_a_second(benchmark: Benchmark) -> int:
     """What a second on it is worth in millionths of a normalised one; exact, because values have three decimals.
 
-    Spec: apel facts, section 7: Si2k counts a 250th, every other type as it is.
+    As APEL's server reckons: Si2k counts a 250th, every other type as it is.
     """
     micro = int(benchmark.value * _MICRO)
     return micro // 250 if benchmark.kind == "Si2k" else micro

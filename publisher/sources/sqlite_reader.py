@@ -1,6 +1,6 @@
 """Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written beside it.
 
-Three ways, in this order (tried with SQLite 3.40 as another user; users facts, section 0.6):
+Three ways, in this order (tried with SQLite 3.40 as another user):
 
 - shared: `mode=ro`, with SQLite's own locks. Right whenever it works. In WAL mode it needs `-wal` and `-shm`, and would
   create them where it may: files that A-REX could not write if they were ours. So it is not tried there.

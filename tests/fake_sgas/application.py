@@ -1,6 +1,6 @@
 """SGAS itself, behind nginx: its addresses, and an insert from body to reply, one at a time.
 
-Spec: sgas facts sections 2, 3 and 6, measured. The interfaces to read data back are not here.
+Measured on luts3-service. The interfaces to read data back are not here.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Who may insert what: DNs as nginx hands them on, and the lines of the authz file.
 
-Spec: sgas facts section 6, measured.
+Measured on luts3-service.
 """
 
 import re

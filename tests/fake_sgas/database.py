@@ -1,6 +1,6 @@
 """The table of usage records: its limits, its one key, its duplicates, and a database server that comes and goes.
 
-Spec: sgas facts sections 3, 5 and 7, measured on PostgreSQL 15.
+Measured on PostgreSQL 15.
 """
 
 import zlib

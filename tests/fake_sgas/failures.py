@@ -1,6 +1,6 @@
 """How SGAS says that a batch is lost, and the pages that nginx puts in its place.
 
-Spec: sgas facts sections 3 and 4, measured on luts3-service behind nginx 1.22.1. Where only the kind of an answer was
+Measured on luts3-service behind nginx 1.22.1. Where only the kind of an answer was
 measured, the wording here is ours: a client must not lean on more than that kind.
 """
 

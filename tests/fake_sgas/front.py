@@ -1,6 +1,6 @@
 """nginx in front of SGAS: TLS with a mandatory client certificate, a limit on bodies, connections kept or closed.
 
-A thread accepts, a thread serves each connection, all of them gone after `stop()`. Spec: sgas facts sections 2, 3 and 6.
+A thread accepts, a thread serves each connection, all of them gone after `stop()`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The stand-in has the habits of the servers it stands for. Spec: sgas facts, measured on both generations."""
+"""The stand-in has the habits of the servers it stands for. Measured on both generations."""
 
 import contextlib
 import gzip

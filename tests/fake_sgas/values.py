@@ -1,4 +1,4 @@
-"""Texts to values, with the leniency and the crashes of SGAS. Spec: sgas facts section 8, measured.
+"""Texts to values, with the leniency and the crashes of SGAS, as measured.
 
 An element without text crashes the parser; one with a text that means nothing becomes NULL.
 """

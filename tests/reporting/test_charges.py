@@ -48,7 +48,7 @@ from tests.support.patience import bounded
 ORACLE_JOB = make_job(
     node_count=2, cpu_count=256, wall_s=37_800, gpu_count=8, quantities=(("NumTasks", 16), ("SecsPreSuspend", 0))
 )
-# Spec: other-sources facts, 3.1: measured on the engine of the original.
+# Measured on the engine of the original.
 ORACLE = (
     ("((NumNodes * RunTime) / 60) * 1.2 + 25", "25.42"),
     ("NumNodes * RunTime", "21"),

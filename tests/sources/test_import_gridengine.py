@@ -1,4 +1,4 @@
-"""Records of Grid Engine, format by format: what becomes of each trap that real files hold (other-sources facts, section 1)."""
+"""Records of Grid Engine, format by format: what becomes of each trap that real files hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of sacct, trap by trap, and against what live jobs measured themselves (slurm-live facts)."""
+"""Text of sacct, trap by trap, and against what live jobs measured themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Sonar tells of jobs: what becomes of each trap that real collections hold (other-sources facts, section 2)."""
+"""What Sonar tells of jobs: what becomes of each trap that real collections hold."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def read_unprivileged(path: Path, *, most_bytes: int = 0, directory_mode: int = 
     return answer
 
 
-# --- the states of users facts, section 0.6
+# --- states that a database of A-REX may be in
 
 
 def test_a_live_writer(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A site and its receiver over months, at a clock of their own: what happens to jobs and settings, and what APEL makes of it.
 
 The receiver keeps rows by its keys (tests/fake_ams/tables.py) and, as the real one does, sums single records up after every
-message into rows that nothing ever deletes (apel facts, section 7). Deleting is done by its team, after a ticket.
+message into rows that nothing ever deletes. Deleting is done by its team, after a ticket.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def world(fake_ams: FakeAMS, pki: PKI, host: Credential) -> Iterator[AmsWorld]:
     made.transport.close()
 
 
-# The token: every refusal of authn, in its own words (ams facts, section 2): status, message, exit status, a word of advice
+# The token: every refusal of authn, in its own words: status, message, exit status, a word of advice
 
 REFUSALS = [
     (400, "No certificate provided", 77, "did not arrive"),

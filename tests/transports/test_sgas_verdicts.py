@@ -1,4 +1,4 @@
-"""A test a row: what an answer of SGAS, or of what stands before it, means. Spec: sgas facts sections 3 and 4."""
+"""A test a row: what an answer of SGAS, or of what stands before it, means."""
 
 import json
 import re

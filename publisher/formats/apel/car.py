@@ -137,7 +137,7 @@ _GIVEN: Final = f"(?! *(?:[Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll])? *<){TEXT}"
 _LEVEL: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
-# Spec: EMI CAR 1.2; `row` is the number in its sequence of elements (record-format facts, section 2).
+# Spec: EMI CAR 1.2; `row` is the number in its sequence of elements.
 FIELDS: Final[tuple[Field, ...]] = (
     Field(row="1", name="RecordIdentity", value=lambda job: job.record_id, write=escape_ascii, value_in="recordId",
           attributes=(("createTime", MADE_AT),), mandatory=True),

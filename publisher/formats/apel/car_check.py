@@ -53,10 +53,7 @@ def _schema() -> etree.XMLSchema:
 
 
 def _check_records(root: etree._Element) -> None:
-    """What the schema cannot say, in one pass over elements in the schema's order (hot path).
-
-    Spec: apel facts, 4.1, 4.2 and 4.7.
-    """
+    """What the schema cannot say, in one pass over elements in the schema's order (hot path)."""
     number, totals, ended = 0, 0, ""
     for element in root.iter(_LOCAL_ID, _CPU, _LEVEL, _END, _START, _SITE):
         tag = element.tag

@@ -49,7 +49,7 @@ def _submit_host_type(where: Placement) -> str:
     return "LRMS" if where.infrastructure == "local" else ""
 
 
-# Spec: apel facts, 4.1. Consecutive lines of one shared object are rendered together, once.
+# Spec: APEL's individual job record. Consecutive lines of one shared object are rendered together, once.
 LINES: Final = (
     TextLine("Site", lambda where: where.site, of=Scope.WHERE, mandatory=True),
     # The batch server of a local job

@@ -1,4 +1,4 @@
-"""What APEL's server does with each kind of record. Spec: apel facts, sections 3, 5 and 7.
+"""What APEL's server does with each kind of record, read in its source and measured.
 
 Job records replace each other there, but the summaries that it makes of them do not: a job sent again with another
 benchmark, user, VO, submit host or number of cores makes a second row, and the first one stays.

@@ -90,19 +90,19 @@ def _cpu(job: PublishedJob) -> str:
 
 
 RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
-    # apel facts, 4.1 and 4.2: LocalJobId
+    # LocalJobId is part of the server's key
     rule(
         "local-id-missing",
         lambda run: is_not_given(run.job.local_id),
         lambda run: f"local job id {run.job.local_id!r} means none to APEL",
     ),
     length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
-    # 4.1: durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
+    # Durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     Rule(name="cpu-out-of-range", receiver="apel", check=lambda run: _cpu(run.job)),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
     _range("nodes-out-of-range", "node count", lambda run: run.job.job.node_count),
-    # 4.7: times; section 6: what a failed check of a CAR record leaves behind
+    # Times; of a CAR message with a record that fails here, those before it may still be stored
     rule(
         "end-out-of-range",
         lambda run: not 0 < run.job.ended_at <= YEAR_9999,
@@ -128,23 +128,23 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
 )
 
 WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
-    # 4.1: Site
+    # The width of the server's column Site
     rule(
         "site-missing",
         lambda where: is_not_given(where.site),
         lambda where: f"site {where.site!r} means none to APEL",
     ),
     length_rule("site-too-long", "site", 255, lambda where: where.site),
-    # 4.1: SubmitHost 255, InfrastructureDescription 100
+    # The server's columns: SubmitHost 255, InfrastructureDescription 100
     length_rule("submit-host-too-long", "submit host", 255, lambda where: where.submit_host),
     length_rule("description-too-long", "infrastructure description", 100, lambda where: where.description),
-    # record-format facts, section 2, row 8; anything else is neither grid nor local at the server
+    # CAR's Infrastructure; anything else is neither grid nor local at the server
     rule(
         "infrastructure",
         lambda where: where.infrastructure not in ("grid", "local"),
         lambda where: f"infrastructure {where.infrastructure!r} is unknown",
     ),
-    # record-format facts, section 1: domainNameType, at most 255 characters
+    # CAR's domainNameType, at most 255 characters
     rule(
         "machine-name",
         lambda where: not is_domain_name(where.machine_name),
@@ -154,7 +154,7 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
 )
 
 WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
-    # 4.1: GlobalUserName, VO, VOGroup, VORole, FQAN
+    # The server's columns GlobalUserName, VO, VOGroup, VORole, FQAN
     length_rule("user-too-long", "user", 255, lambda who: who.user),
     length_rule("vo-too-long", "VO", 255, lambda who: who.vo),
     length_rule("group-too-long", "VO group", 255, lambda who: who.group),
@@ -175,11 +175,11 @@ def _unreadable(name: str) -> Rule[AppliedBenchmark]:
 
 
 BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
-    # 4.1 ServiceLevelType and ServiceLevel: another type, or a value that is not a positive decimal
+    # ServiceLevelType and ServiceLevel: another type, or a value that is not a positive decimal
     _unreadable("benchmark-unreadable"),
     _unreadable("benchmark-unknown-type"),
     _unreadable("benchmark-range"),
-    # 4.1 ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as `custom`, 1
+    # ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as `custom`, 1
     rule(
         "benchmark-missing",
         lambda applied: not applied.benchmarks,

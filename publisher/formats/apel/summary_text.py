@@ -42,7 +42,7 @@ from publisher.model.rates import AppliedBenchmark
 from publisher.model.time import Month, epoch
 from publisher.model.totals import Grouping, GroupKey, SummaryGroup, ascii_key, group_key
 
-# Spec: apel facts, 4.3 and 4.4
+# Spec: APEL's summary record and normalised summary record
 _WHO_AND_WHERE: Final = (
     TextLine("Site", lambda group: group.site, mandatory=True),
     whole("Month", lambda group: group.month, limit=12),
@@ -132,7 +132,7 @@ class ApelSummary:
         if not group.has_begun(made_at):
             raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
         for seconds in (group.normalised_wall_s, group.normalised_cpu_s):
-            # Such a product stops the server's summariser for all sites, even where it is not said (apel facts, 7)
+            # Such a product stops the server's summariser for all sites, even where it is not said
             if seconds > BIGINT_MAX:
                 raise Unfit("number-out-of-range", f"{seconds} normalised seconds are more than {BIGINT_MAX}")
         return written(self.lines, group).encode("ascii")
@@ -164,7 +164,7 @@ class ApelSummary04(ApelSummary):
     name = "apel-summary-0.4"
     frame = text_message.frame("APEL-summary-job-message: v0.4")
     grouping = Grouping(by_level=True, several=True)
-    takes_zeros = True  # Spec: apel facts, found later
+    takes_zeros = True
     lines = (
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,

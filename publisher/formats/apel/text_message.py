@@ -3,8 +3,6 @@
 A format is a table of lines, from which it is rendered and against which `check` holds a whole payload. What would break
 the layout (line ends, other alphabets) is transliterated, what the loader would cut a record at or the receiver would take
 for another kind of message is refused by name. The sync message, which has no rules of its own, is here too.
-
-Spec: apel facts, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -192,7 +190,7 @@ def _is_whole(text: str, limit: int) -> bool:
     return _WHOLE.fullmatch(text) is not None and int(text) <= limit
 
 
-# Spec: apel facts, 4.8. The server checks nothing of it.
+# Spec: APEL's sync record. The server checks nothing of it.
 SYNC_LINES: Final = (
     TextLine("Site", lambda count: count.site, mandatory=True),
     TextLine("SubmitHost", lambda count: count.submit_host),

@@ -148,7 +148,7 @@ _ADDRESS: Final = f"(?:(?:{_BYTE})[.]){{3}}(?:{_BYTE})|[0-9A-Fa-f:]{{2,39}}"
 _COUNT: Final = "[1-9][0-9]{0,8}"
 _SMALL: Final = "[1-9][0-9]{0,3}"
 
-# Spec: GFD.98 as record-format facts, section 4, number its parts; SGAS's extensions by their namespaces.
+# Spec: GFD.98, its parts numbered from the head on; SGAS's extensions by their namespaces.
 FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 1", name="RecordIdentity", value=values.record_id, write=escape_unicode, value_in="recordId",
           attributes=(("createTime", MADE_AT),), mandatory=True),

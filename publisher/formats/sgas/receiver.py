@@ -1,4 +1,4 @@
-"""What SGAS does with usage records. Spec: sgas facts, sections 5 and 7."""
+"""What SGAS does with usage records."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ that it does not.
 
 One refused record loses the whole batch, and a stored record is never corrected by a later copy. So
 a job with a bad value that identifies or counts it is set aside (`*_RULES`), and optional values
-that are too long are left out (`OMISSIONS`). Spec: sgas facts, sections 5, 7, 8 and 13, measured on
-luts3-service 3.8.1 and HEAD.
+that are too long are left out (`OMISSIONS`). Measured on luts3-service 3.8.1 and
+HEAD.
 """
 
 from __future__ import annotations
@@ -103,29 +103,29 @@ def _record_id(run: RunUnderTest) -> str:
 
 
 SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
-    # section 7: recordId is unique and not null; '' would be accepted, once
+    # In its database recordId is unique and not null; '' would be accepted, once
     Rule(
         name="job-id-missing",
         receiver="sgas",
         check=lambda run: "" if xml_text(run.job.job.job_id) else "the job has no id",
     ),
-    # 13.8: another character in its place, and two jobs may share the id: the second is discarded
+    # Another character in its place, and two jobs may share the id: the second is discarded
     Rule(name="record-id-characters", receiver="sgas",
          check=_record_id),
     _length("record-id-too-long", "record id", RECORD_ID_CHARACTERS, lambda run: values.record_id(run.job)),
-    # section 7: Status; record-format facts, section 4: mandatory
+    # Status is mandatory in GFD.98
     Rule(
         name="status-missing",
         receiver="ogf-ur",
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
-    # section 7: WallDuration, UserTime, KernelTime and Processors are int4; their sum, CpuDuration, is int8
+    # In its database WallDuration, UserTime, KernelTime and Processors are int4; their sum, CpuDuration, is int8
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
     _range("cpu-out-of-range", "system CPU time", lambda run: run.job.job.cpu_kernel_s),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
-    # section 8: times; the server takes 1970 and 2099, and keeps them
+    # Times; the server takes 1970 and 2099, and keeps them
     Rule(
         name="end-out-of-range",
         receiver="sgas",
@@ -147,7 +147,7 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
 )  # fmt: skip
 
 SGAS_WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
-    # section 7: absent or empty loses the batch; section 6: it must be one that the certificate may speak for
+    # Absent or empty loses the batch; it must be one that the certificate may speak for
     Rule(
         name="machine-name",
         receiver="sgas",
@@ -161,7 +161,7 @@ SGAS_WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
 )
 
 SGAS_WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
-    # section 7: GlobalUserName, vo:Name, vo:Issuer; cut, they would be somebody else
+    # GlobalUserName, vo:Name, vo:Issuer; cut, they would be somebody else
     _length("user-too-long", "user", NAME_CHARACTERS, lambda who: who.user),
     _length("vo-too-long", "VO", NAME_CHARACTERS, lambda who: who.vo),
     _length("vo-issuer-too-long", "VO issuer", NAME_CHARACTERS, lambda who: who.vo_issuer),
@@ -191,9 +191,7 @@ def _urls_stripped(job: PublishedJob) -> str:
 
 
 OMISSIONS: Final[tuple[OmittedValue, ...]] = (
-    # section 5 and 13.7
     OmittedValue(name="local-id-left-out", check=_local_id),
-    # section 7
     OmittedValue(name="job-name-cut",
          check=lambda job: "" if len(xml_text(job.job_name)) <= values.JOB_NAME_CHARACTERS
          else f"cut to {values.JOB_NAME_CHARACTERS} characters"),
@@ -222,14 +220,13 @@ OMISSIONS: Final[tuple[OmittedValue, ...]] = (
     OmittedValue(name="start-left-out", check=_start),
     OmittedValue(name="submission-left-out",
          check=lambda job: "" if values.known_time(job.job.submitted_at) else f"{job.job.submitted_at} is not a time"),
-    # record-format facts, section 1: domainNameType
+    # GFD.98's domainNameType
     OmittedValue(name="host-left-out",
          check=lambda job: f"{job.job.hosts[0]!r} is not a domain name"
          if job.job.hosts and not values.host(job.job.hosts[0]) else ""),
     OmittedValue(name="submit-host-left-out",
          check=lambda job: f"{job.client_host!r} is neither a domain name nor an address"
          if job.client_host and not values.submit_host(job.client_host) else ""),
-    # 13.3
     OmittedValue(name="vo-attribute-left-out",
          check=lambda job: f"{left_out} with a group or role of over {values.VO_ATTRIBUTE_CHARACTERS} characters"
          if (left_out := values.vo_attributes_left_out(job.who)) else ""),
@@ -240,6 +237,6 @@ OMISSIONS: Final[tuple[OmittedValue, ...]] = (
                                   len(values.runtime_environments(job.job.runtime_environments)))),
     OmittedValue(name="transfer-left-out",
          check=lambda job: _fewer("transfers", len(job.transfers), sum(1 for _ in values.transfers(job.transfers)))),
-    # arc-publisher facts, defect 31
+    # They may hold passwords
     OmittedValue(name="transfer-url-stripped", check=_urls_stripped),
 )  # fmt: skip

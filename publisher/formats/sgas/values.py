@@ -1,7 +1,7 @@
 """Values as SGAS accepts them: rewritten, shortened or left out.
 
 One value that the server's database refuses loses the whole batch, and a stored record cannot be
-corrected by sending it again (sgas facts, sections 1 and 5). What identifies a job, a user or a
+corrected by sending it again. What identifies a job, a user or a
 place is never shortened: the rules in `rules.py` set such a job aside. Everything optional is left
 out here, and listed in `rules.OMISSIONS`.
 """
@@ -68,7 +68,7 @@ def local_id(job: PublishedJob) -> str:
     """The batch system's id with the configured prefix; '' where the server would rewrite the record's id for its sake.
 
     It puts GlobalJobId in the place of recordId when LocalJobId begins with a slash or has more than 40 (release 3.8.1) or
-    120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise (sgas facts, section 5).
+    120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise.
     """
     text = xml_text(job.local_id)
     # Where nothing is put before it, both are one text.

@@ -1,7 +1,7 @@
 """Keys of the receiver: rows that would be left behind there, and jobs of which one would replace the other.
 
-Job records replace each other, but no row of the sums is ever deleted: one that no job makes any more stays and counts
-(apel facts, section 7). So the rows that a month would have are worked out before anything of it changes its key.
+Job records replace each other, but no row of the sums is ever deleted: one that no job makes any more stays and counts.
+So the rows that a month would have are worked out before anything of it changes its key.
 
 APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data is asked once a page for runs with the same
 LocalJobID and end, and the ledger which of those were delivered; the later job is set aside.

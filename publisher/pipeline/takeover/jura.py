@@ -1,8 +1,7 @@
 """What jura-ng publishes about a site's jobs, as far as receivers use it for keys, and which jobs it has passed over.
 
 jura-ng keeps nothing of what it sent but one time per target, so what it left at a receiver is computed again from the same
-accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's server code (arc-publisher facts, 5, 6 and 9.4; apel
-facts, at the end).
+accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's server code.
 
 A run of it took the jobs with EndTime > LastEndTime and stored the latest end it saw. A job is lost when its row was written
 after a run had seen a later end. When rows were written is not stored, but their order is

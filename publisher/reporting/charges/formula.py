@@ -5,7 +5,7 @@
     share    =  factor { ("*" | "/") factor }
     factor   =  ("+" | "-") factor | number | name | "(" formula ")"
 
-So `*` and `/` bind closer than `%`, as in the formulas of HEAppE: 10%4*3 is 10%12. Spec: other-sources facts, 3.1 and 3.2.
+So `*` and `/` bind closer than `%`, as in the formulas of HEAppE: 10%4*3 is 10%12.
 
 `bind` puts a tree and an arithmetic together once, so that a job costs the operations and nothing else (hot path). Ours
 is decimal, with 34 digits; `heappe.py` has another.

@@ -3,7 +3,7 @@
 HEAppE puts the text of each value into the formula and hands it to a data table of .NET. So a whole number stays whole, a
 literal with a point is decimal, and a division of whole numbers is binary: 1/0 is infinite there, 1.0/0 an error, and
 100000*100000 too. A whole literal without room in 32 bits has 64 or else is binary, as is one that begins with a point.
-Spec: other-sources facts, 3.1, whose oracle values are in the tests.
+The tests have what HEAppE's own engine makes of formulas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which formula is a job's, and what comes of it: rules by queue, group and start of the job, rounding, and no result.
 
 The names in a formula are those of `scontrol show job` and of Slurm's TRES, as in the formulas of HEAppE.
-Spec: other-sources facts, 3.2.
 """
 
 from __future__ import annotations

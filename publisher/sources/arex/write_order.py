@@ -1,7 +1,7 @@
 """Finished jobs in the order in which A-REX wrote their end.
 
 RecordID is the order of submission and EndTime is the state file's; neither tells when a row was written. The FINISHED event
-does: it is the last thing that is written of a job (arc-database facts, section 3), and rowids of JobEvents grow with each row.
+does: it is the last thing that is written of a job, and rowids of JobEvents grow with each row.
 Of a job that passed FINISHED twice the last event counts, because EndTime is of that.
 """
 

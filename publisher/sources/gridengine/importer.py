@@ -1,8 +1,7 @@
 """`import gridengine`: accounting files of every generation of Grid Engine into a local accounting database.
 
 A tightly integrated parallel job has a record for each task on each host. Every record of a parallel job is kept, so that a run
-is always rebuilt from all its records, in whatever order they came. A task belongs to the run during which it started. Spec:
-other-sources facts, section 1.6.
+is always rebuilt from all its records, in whatever order they came. A task belongs to the run during which it started.
 """
 
 from __future__ import annotations

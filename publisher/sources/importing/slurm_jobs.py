@@ -2,7 +2,7 @@
 
 Node lists (`c1-[9-10,12],gpu-2`) and trackable resources
 (`billing=128,cpu=128,gres/gpu:a100=1,mem=472.50G,node=1`) are as Slurm writes them; lists are
-expanded in bounded time and memory. Spec: other-sources facts, section 2.2.
+expanded in bounded time and memory.
 """
 
 from __future__ import annotations

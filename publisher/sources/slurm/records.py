@@ -10,7 +10,7 @@ with a time of submission of its own.
     7.batch|COMPLETED|1795360210|1795360210|1795360281|71||cpu=2,node=1|2|00:30.500|00:01.250|8420K
     ->  SacctRun(raw_id="7", wall_s=71, user_ms=30500, system_ms=1250, memory_kib=8420, ...)
 
-Spec: slurm-live facts.
+Spec: sacct(1); tried on Slurm itself.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 use.
 
 Jobs are checked against partitions and nodes; samples give the GPU time of batch jobs. CPU time,
-wall time and memory of a job never come from them. Spec: other-sources facts, section 2.5.
+wall time and memory of a job never come from them.
 """
 
 from __future__ import annotations

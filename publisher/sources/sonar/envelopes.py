@@ -2,8 +2,7 @@
 complete or truncated.
 
 Where an object ends depends only on the bytes before, so that a file read in parts yields the same
-as a file read at once. Unknown keys are ignored, and the token in `meta` is never read. Spec:
-other-sources facts, sections 2.1 and 2.2.
+as a file read at once. Unknown keys are ignored, and the token in `meta` is never read.
 """
 
 from __future__ import annotations

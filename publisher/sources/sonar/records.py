@@ -5,8 +5,6 @@ Records are partial and repeated. Those of one run are merged field by field: an
 win over a running one's, then later values over earlier ones. Times are local, with the offset that
 was valid at collection, so one moment has two offsets when the clocks change between two
 collections.
-
-Spec: other-sources facts, sections 2.2 to 2.4.
 """
 
 from __future__ import annotations

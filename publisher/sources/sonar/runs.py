@@ -2,7 +2,7 @@
 order they came.
 
 A row holds what was reported about a job or step with one start time; records without a start are kept under their submission
-time. A run is identified by its start time; a job that was requeued has several. Spec: other-sources facts, section 2.4.
+time. A run is identified by its start time; a job that was requeued has several.
 """
 
 from __future__ import annotations

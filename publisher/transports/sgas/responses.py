@@ -4,7 +4,7 @@ One POST is one transaction, so nothing succeeds by half, and status 500 covers 
 bad record to a database that restarts: who answered, and in which words, decides. Only SGAS's own
 words may condemn a record or this host's rights; nginx and balancers in front of it may not.
 
-Spec: sgas facts sections 2 to 4, measured on luts3-service 3.8.1 and its head of development, with
+Measured on luts3-service 3.8.1 and its head of development, with
 Twisted 18.9 and 25.5.
 """
 
