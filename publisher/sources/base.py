@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
 from publisher.model.message import Cursor, OpenRow
@@ -199,6 +199,10 @@ class WritingOrder(Protocol):
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
         """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
         ...
+
+
+# The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096 TimeLimit=3600`.
+QUANTITIES: Final = "quantities"
 
 
 class ImportedFrom(NamedTuple):

@@ -167,7 +167,7 @@ def test_a_job_says_the_same_in_every_format(tmp_path: Path) -> None:
     )
     assert job["extra"] == [
         *(("jobname", "analysis"), ("localuser", "ada:theory"), ("lrms", "sge")),
-        *(("nodenames", "node1.example.org"), ("quantity.TimeLimit", "3600")),
+        *(("nodenames", "node1.example.org"), ("quantities", "TimeLimit=3600")),
     ]
 
 
@@ -424,7 +424,7 @@ def test_gpus_are_those_of_the_request(category: str, options: Any, gpus: int | 
 )
 def test_a_requested_run_time_is_a_quantity_for_charges(category: str, limit: str | None, tmp_path: Path) -> None:
     extra = dict(imported(tmp_path, jsonl(replace(ANY, category=category)))["extra"])
-    assert extra.get("quantity.TimeLimit") == limit
+    assert extra.get("quantities") == (None if limit is None else f"TimeLimit={limit}")
 
 
 # Runs and identities

@@ -41,7 +41,7 @@ from publisher.sources.arex.values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import DoneWith, OpenRow
+from publisher.sources.base import QUANTITIES, DoneWith, OpenRow
 
 _REMEMBERED_NAMES: Final = 200_000
 
@@ -186,7 +186,6 @@ def _listed(record_ids: Iterable[int]) -> dict[str, str]:
     return {"rows": json.dumps(list(record_ids))}
 
 
-_QUANTITY: Final = "quantity."
 _QUANTITY_DIGITS: Final = 18
 
 Fqans = tuple[str, ...]
@@ -464,9 +463,9 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
 
 
 def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
-    """What an importer tells for formulas of charges: whole numbers under `quantity.NAME`; anything else is unknown."""
-    pairs = [(str(key)[len(_QUANTITY) :], str(value)) for key, value in extra.items() if str(key).startswith(_QUANTITY)]
-    return tuple((name, int(text)) for name, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
+    """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
+    pairs = [pair.partition("=") for pair in str(extra.get(QUANTITIES, "")).split(" ")]
+    return tuple((name, int(text)) for name, _, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
 
 
 def _check_identity(job: JobRecord) -> None:

@@ -182,9 +182,8 @@ class GridEngineMapping(SiteMapping):
             job_name=record.name,
             project=next((name for name in names if name not in _DEFAULT_NAMES), ""),
             hosts=hosts,
+            quantities=[("TimeLimit", self._limit(record.category))],
         )
-        if limit := self._limit(record.category):
-            extra.append(("quantity.TimeLimit", limit))
         return tuple(extra)
 
     def _nodes(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int) -> int:
@@ -241,15 +240,15 @@ def _requested(category: str) -> Iterator[tuple[str, str, str]]:
                 yield scope, name, value
 
 
-def _requested_limit(category: str) -> str:
-    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, '' without a limit; of several requests the shortest."""
+def _requested_limit(category: str) -> int | None:
+    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, None without a limit; of several requests the shortest."""
     found = []
     for _, name, value in _requested(category):
         match = _LIMIT.fullmatch(value) if name == "h_rt" and value else None
         if match:
             hours, minutes, seconds = (int(part or 0) for part in match.groups())
             found.append(3600 * hours + 60 * minutes + seconds)
-    return str(min(found)) if found else ""
+    return min(found, default=None)
 
 
 def _hosts(record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> list[str]:

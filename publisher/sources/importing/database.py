@@ -23,7 +23,7 @@ from publisher.sources.base import ImportedFrom
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
-IMPORTER_VERSION: Final = "1"
+IMPORTER_VERSION: Final = "2"
 
 _PLACE: Final = ("EndpointID", "QueueID", "UserID", "VOID", "StatusID", "FQANID", "BenchmarkID")
 # In the order of an `ImportedJob`.
@@ -311,7 +311,10 @@ class ImportDatabase:
             return False
         found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'").fetchone()
         if found is not None and found[0] != IMPORTER_VERSION:
-            raise LedgerError(f"{self.path}: was made by another version of publisher ({found[0]}); update this one")
+            raise LedgerError(
+                f"{self.path}: was made by another version of publisher ({found[0]}); use that one, or remove the file and "
+                "import again: what was delivered is not sent twice"
+            )
         return found is not None
 
     @contextmanager

@@ -23,6 +23,7 @@ from typing import Final
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
+from publisher.sources.base import QUANTITIES
 from publisher.sources.importers import ImportRule
 from publisher.sources.importing.database import ImportDatabase
 
@@ -238,15 +239,23 @@ class SiteMapping(ABC):
 
 
 def extra_info(
-    lrms: str, *, user: str, group: str, job_name: str, project: str, hosts: Sequence[str]
+    lrms: str,
+    *,
+    user: str,
+    group: str,
+    job_name: str,
+    project: str,
+    hosts: Sequence[str],
+    quantities: Sequence[tuple[str, int | None]],
 ) -> list[tuple[str, str]]:
-    """The extra information that A-REX too has of a job."""
+    """The extra information that A-REX too has of a job, and what formulas of charges may ask for, where it is known."""
     extra = [
         ("lrms", lrms),
         ("localuser", f"{user}:{group}" if group else user),
         ("jobname", job_name),
         ("projectname", project),
         ("nodenames", ":".join(hosts)),
+        (QUANTITIES, " ".join([f"{name}={value}" for name, value in quantities if value is not None])),
     ]
     return [(key, value) for key, value in extra if value]
 

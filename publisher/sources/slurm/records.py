@@ -435,8 +435,11 @@ def _kib(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
     if found is None:
         return None
-    whole, fraction, unit = found.groups("0")
-    return int(float(f"{whole}.{fraction}") * _UNITS[unit if unit != "0" else ""]) // 1024
+    whole, fraction, unit = found.groups()
+    size = int(whole) * _UNITS[unit]
+    if fraction:
+        size += int(int(fraction) * _UNITS[unit] / 10 ** len(fraction))
+    return size // 1024
 
 
 def _exit_code(text: str) -> int | None:

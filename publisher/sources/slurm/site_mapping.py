@@ -115,7 +115,7 @@ class SacctMapping(SlurmMapping):
         ]
 
     def _extra(self, run: SacctRun, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        account = run.account
+        account, resources = run.account, self._tres(run.tres)
         extra = extra_info(
             self.lrms,
             user=run.user,
@@ -123,23 +123,21 @@ class SacctMapping(SlurmMapping):
             job_name=run.name,
             project=self._projects.get(account, account),
             hosts=hosts,
+            quantities=(
+                ("NumTasks", run.tasks),
+                ("TimeLimit", None if run.limit_min is None else run.limit_min * 60),
+                ("EligibleTime", run.eligible_at),
+                ("mem", resources.memory_kib),
+                ("billing", resources.billing),
+                ("SecsPreSuspend", run.suspended_s),
+            ),
         )
-        resources = self._tres(run.tres)
         if run.user_ms is None:
             extra.append(("cputime", "unknown"))
         if resources.gpu_models:
             extra.append(("gpumodels", ",".join(f"{model}={count}" for model, count in resources.gpu_models)))
         if run.energy_j:
             extra.append(("energy_j", str(run.energy_j)))
-        quantities = (
-            ("NumTasks", run.tasks),
-            ("TimeLimit", None if run.limit_min is None else run.limit_min * 60),
-            ("EligibleTime", run.eligible_at),
-            ("mem", resources.memory_kib),
-            ("billing", resources.billing),
-            ("SecsPreSuspend", run.suspended_s),
-        )
-        extra += [(f"quantity.{name}", str(value)) for name, value in quantities if value is not None]
         return tuple(extra)
 
 

@@ -138,14 +138,21 @@ class SonarMapping(SlurmMapping):
         user: str = get("user", "")
         account: str = get("account", "")
         project = self._projects.get(account, account)
-        extra = extra_info(self.lrms, user=user, group=account, job_name=get("name", ""), project=project, hosts=hosts)
+        quantities = [(name, get(field)) for name, field in _QUANTITIES.items()]
+        extra = extra_info(
+            self.lrms,
+            user=user,
+            group=account,
+            job_name=get("name", ""),
+            project=project,
+            hosts=hosts,
+            # Zeros are not written: a job of which nothing is said was never suspended.
+            quantities=[*quantities, ("SecsPreSuspend", get("suspended", 0))],
+        )
         if gpus is not None:
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
-        extra += [(f"quantity.{name}", str(get(field, ""))) for name, field in _QUANTITIES.items()]
-        # Zeros are not written: a job of which nothing is said was never suspended.
-        extra.append(("quantity.SecsPreSuspend", str(get("suspended", 0))))
-        return tuple((key, value) for key, value in extra if value)
+        return tuple(extra)
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:
