@@ -188,7 +188,7 @@ class MonthMessage(NamedTuple):
 class HostCounts(NamedTuple):
     """Jobs by (month, submit host): carried by the target's records, delivered by another before us, reported to the receiver.
 
-    `before_basis` is of what `before` was counted from; '' when it has to be counted anew.
+    `before_basis` is of what `before` was counted from; '' when it has to be counted again.
     """
 
     delivered: Mapping[tuple[int, str], int]
@@ -420,7 +420,7 @@ class Months(Protocol):
     ) -> None:
         """Jobs counted, the months they made, and how far was read.
 
-        `dirty` months must be summed up anew: so many of the runs in their totals were found elsewhere, less those that were
+        `dirty` months must be summed up again: so many of the runs in their totals were found elsewhere, less those that were
         found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
         than a change of the accounting data may have moved jobs.
         """

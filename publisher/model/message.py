@@ -119,7 +119,7 @@ class Cursor(NamedTuple):
 
 
 class WindowMark(NamedTuple):
-    """How far an errand (a window to republish) has come: everything up to this end time and row is written down."""
+    """How far a republish of a window has come: everything up to this end time and row is written down."""
 
     window_progress: str
     ended_at: Epoch

@@ -35,7 +35,7 @@ _NAME = "copy.db"
 class PrivateCopy:
     """An open copy whose files are gone from the directory already: nothing is left behind, whatever ends the process.
 
-    Counted: the connection closes when the shelf and all readers have released it.
+    Counted: the connection closes when the directory of copies and all readers have released it.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -34,6 +34,15 @@ def commands() -> dict[str, Command]:
     return {command.path: command for command in _below(parser(), ())}
 
 
+def plain_runs(job: str) -> dict[str, tuple[str, ...]]:
+    """How to run each command that prints JSON, with no argument but the job where it takes one."""
+    return {
+        path: (*path.split(), *([job] if "JOB" in command.arguments else []))
+        for path, command in commands().items()
+        if "--json" in command.options
+    }
+
+
 def publisher_words(line: str) -> list[str] | None:
     """The arguments of `publisher` in a shell line, whatever program starts it; None when it is not run there."""
     words = shlex.split(line.removesuffix("\\"), comments=True)  # which goes on in the next line

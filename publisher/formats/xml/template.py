@@ -54,7 +54,7 @@ class Field:
     each: bool = False  # the value is a tuple: one element for each
     depends_on: tuple[str, ...] = ()  # such as `job.status`
     varied: bool = (
-        False  # what it depends on has too many values to go into a mould with others: users, projects, hosts
+        False  # what it depends on has too many values to be part of a cached skeleton: users, projects, hosts
     )
     whole: bool = False  # `write` yields the element itself, attributes and all
     rare: bool = False  # few jobs have it: `TemplateCompiler.plans` makes a plan without it

@@ -374,7 +374,7 @@ def _go_on_from(database: Database, target: int, mark: WindowMark) -> None:
 
 
 def go_back(database: Database, target: int, behind: Mapping[str, WindowMark | None]) -> None:
-    """Errands go on from these places, None for the beginning."""
+    """Republishes go on from these places, None for the beginning."""
     for name, mark in behind.items():
         if mark is None:
             database.execute(FINISH_WINDOW, {"target": target, "name": name})

@@ -103,7 +103,7 @@ SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accept
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
-# What was only added to is of the basis of before: it has to be summed up anew under the one of now.
+# What was only added to is of the basis of before: it has to be summed up again under the one of now.
 _COUNT = """
 INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
 VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, FALSE, :by_settings)
@@ -197,7 +197,7 @@ def count(
     by_settings: Collection[int],
     basis: str,
 ) -> None:
-    """Write the counted groups of months, and which of them were summed up anew, or must be."""
+    """Write the counted groups of months, and which of them were summed up again, or must be."""
     for month, groups in contents.items():
         text = encode(groups)
         database.execute(

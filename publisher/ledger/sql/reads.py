@@ -1,4 +1,4 @@
-"""What the ledger tells: statements that only read."""
+"""The ledger's questions: statements that only read."""
 
 from __future__ import annotations
 

@@ -289,9 +289,9 @@ def open_sink(
     held_before: Collection[int],
     page_read: Callable[[Page], None],
 ) -> RecordSink:
-    """The outlet of the target's format. `held_before`: months that the last round held back.
+    """The record sink of the target's format. `held_before`: months that the last round held back.
 
-    `page_read` is told of pages that are read to sum a month up again.
+    `page_read` is called for pages that are read to sum a month up again.
     """
     if isinstance(live.format, SummaryFormat):
         return MonthlyTotals(

@@ -126,7 +126,7 @@ class Decider:
         return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
-        """A quarantined job is tried again when it was released, its row changed, or another policy judges it now."""
+        """A quarantined job is tried again when it was released, its row changed, or it is under another policy now."""
         if held.hold is Hold.DROPPED:
             return True
         return (

@@ -51,7 +51,7 @@ class _RunGroup:
     until: int  # the last second for which this holds; -1: each run needs a look of its own
     fit: Publish | None = None
     warnings: tuple[str, ...] = ()
-    place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up anew
+    place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
     written: int = -1  # how often totals had been written down when `place` was looked up
 
 

@@ -151,7 +151,7 @@ _GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
 
 
 def added(one: Outcome, other: Outcome) -> Outcome:
-    """Two parts of one errand as one outcome; the later reason and the graver outcome stay."""
+    """Two parts of one republish as one outcome; the later reason and the graver outcome stay."""
     return Outcome(
         target=one.target,
         outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),

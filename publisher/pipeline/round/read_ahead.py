@@ -232,7 +232,7 @@ def _row(database: str, record_id: int) -> RowRef:
     return RowRef(database=database, record_id=record_id)
 
 
-class RenderedTaker:
+class RenderedRecords:
     """Takes the records of a page that were never delivered; whoever is known, held or shares a key is left."""
 
     def __init__(

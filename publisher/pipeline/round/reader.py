@@ -132,7 +132,7 @@ class IncrementalReader:
 
 @dataclass(slots=True, kw_only=True)
 class WindowReader:
-    """The finished jobs of a window, from where the last run of the same errand stopped; at most `most_pages` of them.
+    """The finished jobs of a window, from where the last run of the same republish stopped; at most `most_pages` of them.
 
     `finished` tells, after the pages were used up, whether the window is.
     """

@@ -27,7 +27,7 @@ from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
-from publisher.pipeline.round.read_ahead import ReadOrder, RenderedTaker, read_ahead
+from publisher.pipeline.round.read_ahead import ReadOrder, RenderedRecords, read_ahead
 from publisher.pipeline.round.reader import IncrementalReader, JobReader, ReadAhead, WindowReader, position_of
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -57,7 +57,7 @@ _ACCEPT_AGAIN: Final = (
 
 
 class Observer(MessageObserver, Protocol):
-    """Told of every step: for progress bars, for logs, and for tests that end the process between two of them."""
+    """Notified of every step: for progress bars, for logs, and for tests that end the process between two of them."""
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def page_read(self, target: str, page: Page) -> None: ...
@@ -157,7 +157,7 @@ class Round:
         return self._outcome(receipt), reading.finished or receipt is not None
 
     def republish_month(self, month: int, window_progress: str = "") -> Outcome:
-        """Sum a month (12 x year + month - 1) up anew and send it whole; an errand that is broken off goes on behind it.
+        """Sum a month (12 x year + month - 1) up again and send it whole; a republish that is broken off goes on behind it.
 
         Raises: PublisherError for whatever ends it before it has begun.
         """
@@ -342,11 +342,11 @@ class Round:
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
 
-    def _taken_together(self, decider: Decider, sink: RecordSink) -> GroupedCounter | RenderedTaker:
+    def _taken_together(self, decider: Decider, sink: RecordSink) -> GroupedCounter | RenderedRecords:
         """Takes what of a page needs no look at each job: runs in columns, or records that were rendered already."""
         if isinstance(sink, MonthlyTotals):
             return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
-        return RenderedTaker(self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions)
+        return RenderedRecords(self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions)
 
     def _read_ahead(self, state: TargetState, now: datetime) -> ReadAhead | None:
         """A process that reads a backlog; None for sums, which are quick."""
@@ -484,6 +484,6 @@ class Round:
         )
 
     def _accepted_in_vain(self, receipt: Receipt) -> bool:
-        """Whether months that were sent because an administrator accepted it did not arrive: they are judged anew."""
+        """Whether months that were sent because an administrator accepted it did not arrive: they are decided on again."""
         totals = isinstance(self._live.format, SummaryFormat)
         return totals and self._live.accept_key_change and not receipt.doubt

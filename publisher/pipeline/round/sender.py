@@ -2,7 +2,7 @@
 
 A message that may have been stored is sent again by the next round, the same bytes under the same id: one whose answer was
 lost, and one of a process that ended on the way. Whatever was certainly not stored is given up at the end of the round, so
-that the next one reads, judges and renders its jobs anew, under the configuration that holds then.
+that the next one reads, decides on and renders its jobs again, under the configuration that holds then.
 
 While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
 written down only when the one before is settled, so there is one outstanding at most.
@@ -56,7 +56,7 @@ class RoundStopped(Exception):  # not an error: the round ends here, for the rec
 
 
 class MessageObserver(Protocol):
-    """Told of every step of a message."""
+    """Notified of every step of a message."""
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None: ...
@@ -131,7 +131,7 @@ class MessageSender:
         self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
         self._in_flight: tuple[Message, Sequence[Rendered], BackgroundTask[Receipt]] | None = None
         self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
-        self._behind: dict[str, WindowMark | None] = {}  # an errand, and where it stood before what is not settled
+        self._behind: dict[str, WindowMark | None] = {}  # a republish, and where it stood before what is not settled
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
         self._lighter: set[JobKey] = set()  # made lighter, and not delivered yet
         self._remarks: dict[JobKey, _Remark] = {}  # on jobs that are not delivered or counted yet
@@ -155,7 +155,7 @@ class MessageSender:
     def payload_limit(self) -> int:
         """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
 
-        Asked for every record, worked out anew after every message.
+        Asked for every record, worked out again after every message.
         """
         if self._limit is None:
             self._limit = self._transport.payload_limit()
@@ -226,7 +226,7 @@ class MessageSender:
         self._watcher.record_shed(self._target, job_id, reason)
 
     def quarantine(self, job: SkippedJob) -> None:
-        """A job is set aside anew; it counts when the progress that says so is written down."""
+        """A job is set aside again; it counts when the progress that says so is written down."""
         self._news[job.key] = job
 
     def written_down(self, progress: Progress) -> None:

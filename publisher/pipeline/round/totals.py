@@ -71,7 +71,7 @@ class MessageLimits(NamedTuple):
 
 
 class _MonthRows:
-    """What a month that is summed up anew has in the accounting data."""
+    """What a month that is summed up again has in the accounting data."""
 
     def __init__(self, month: int, grouping: Grouping) -> None:
         self._month = month
@@ -156,8 +156,8 @@ class MonthlyTotals:
         self._added_to: set[int] = set()  # of these months, since totals were written down
         self.times_written = 0
         self._runs: dict[JobKey, CountedRun] = {}  # counted, and not written down yet
-        self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up anew
-        # Months to sum up anew, with the runs that left them, less those that came.
+        self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up again
+        # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
         self.remark = sender.remark_together  # what is odd about jobs that are counted at once
@@ -178,7 +178,7 @@ class MonthlyTotals:
         return True
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Count a job into its month; one that was counted before with other values has its months summed up anew.
+        """Count a job into its month; one that was counted before with other values has its months summed up again.
 
         Raises: Unfit.
         """
@@ -211,13 +211,13 @@ class MonthlyTotals:
     def place(self, like: PublishedJob) -> GroupPlace | None:
         """Where new runs of its month are added that are like this one, until totals are written down (`times_written`).
 
-        None in a month that will be summed up anew: `count_later`.
+        None in a month that will be summed up again: `count_later`.
         """
         totals = self._accumulator(month_number(like.ended_at))
         return None if totals is None else totals.place(like)
 
     def count_later(self, ended_at: Epoch) -> None:
-        """A new run comes to a month that will be summed up anew."""
+        """A new run comes to a month that will be summed up again."""
         self._dirty[month_number(ended_at)] -= 1
 
     def counted(self, runs: Mapping[JobKey, CountedRun]) -> None:
@@ -249,7 +249,7 @@ class MonthlyTotals:
         self._progress = Progress()
 
     def conclude(self, now: datetime) -> None:
-        """Sum up anew what must be, and send the months that changed. Raises: Stopped, SourceError."""
+        """Sum up again what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
         self._months.clear()
         for month, state in self._states().items():
@@ -261,7 +261,7 @@ class MonthlyTotals:
         self._send([state for state in self._states().values() if state.digest != state.accepted_digest], now)
 
     def resend(self, month: int, now: datetime) -> None:
-        """Sum a month up anew and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
+        """Sum a month up again and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
         self._recount_month(self._states().get(month, MonthState(month)), now)
         self._send([state for state in self._states().values() if state.month == month], now)
 
@@ -272,7 +272,7 @@ class MonthlyTotals:
         return any(held.month == month for held in self._held)
 
     def _accumulator(self, month: int) -> Accumulator | None:
-        """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up anew."""
+        """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up again."""
         self._added_to.add(month)
         if month not in self._months:
             groups = self._ledger.counted(self._target, month)
@@ -357,7 +357,7 @@ class MonthlyTotals:
     def _looked_at(
         self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, decider: Decider, now: datetime
     ) -> Publish | SkippedJob | None:
-        """What a month that is summed up anew makes of a job, whatever was made of it before; None: it is not wanted."""
+        """What a month that is summed up again makes of a job, whatever was made of it before; None: it is not wanted."""
         if held is not None and held.hold is Hold.DROPPED:
             return None
         if isinstance(job, SkippedJob):

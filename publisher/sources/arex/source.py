@@ -107,7 +107,7 @@ def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[li
 
 
 class ArexSource:
-    """A `Source`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+    """A `Source`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
     def __init__(
         self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None

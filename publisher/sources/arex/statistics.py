@@ -39,7 +39,7 @@ def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
 
 
 class ArexAccounts:
-    """An `Accounts`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+    """An `Accounts`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
     def __init__(
         self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None

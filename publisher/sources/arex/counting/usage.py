@@ -107,7 +107,7 @@ def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
 
 
 class ArexUsage:
-    """A `UsageReader`. Each call opens the files anew, because `rotate` and `migrate` replace them."""
+    """A `UsageReader`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
     def __init__(self, options: Options, clock: LocalTime, *, copies_below: Path, page_rows: int = _PAGE_ROWS) -> None:
         self._options = options
