@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 
 IMPORTERS: Final[Mapping[str, str]] = {
     "gridengine": "publisher.sources.gridengine.importer",
+    "htcondor": "publisher.sources.htcondor.importer",
     "slurm": "publisher.sources.slurm.importer",
     "sonar": "publisher.sources.sonar.importer",
 }
 
 IMPORTED_DATABASE: Final = "imported.db"  # the database that they write by default
 # What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
-BY_INTERFACE: Final[Mapping[str, str]] = {"gridengine": "gridengine", "sacct": "slurm", "slurm": "sonar"}
+BY_INTERFACE: Final[Mapping[str, str]] = {
+    "gridengine": "gridengine",
+    "htcondor": "htcondor",
+    "sacct": "slurm",
+    "slurm": "sonar",
+}
 
 
 def importer_plugin(name: str) -> ImporterPlugin:

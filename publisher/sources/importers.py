@@ -42,6 +42,9 @@ class ImportedJob(NamedTuple):
     source: str
     source_key: str  # what makes the record the same one when it is met again
     extra: tuple[tuple[str, str], ...]  # keys and values of JobExtraInfo
+    fqan: str = ""  # the main one
+    benchmark: str = ""  # `TYPE:value` of the job itself
+    attributes: tuple[tuple[str, str], ...] = ()  # keys and values of AuthTokenAttributes
 
 
 KEPT_BYTES: Final = 4096  # of a line that is set aside

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
-from tests.support import sacct_text, sonar_files
+from tests.support import condor_history, sacct_text, sonar_files
 from tests.support.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
 from tests.support.pki import PKI
 from tests.support.sites import Row, SiteUnderTest
@@ -77,6 +77,17 @@ def fill_slurm(site: SiteUnderTest) -> int:
     return bring_in(site, "slurm", importer, [first, second])
 
 
+def fill_htcondor(site: SiteUnderTest) -> int:
+    """Some days of an HTCondor pool: a directory of one file a job, and before that a rolling history, rotated."""
+    ads = condor_history.ads_of(1, JOBS)
+    rotated = site.folder / "history.20260922T120000"
+    rotated.write_bytes(condor_history.rolling(ads[: JOBS // 2]))
+    directory = condor_history.spool(site.folder / "history-per-job", ads[JOBS // 2 :])
+    (site.folder / "groups.map").write_text("group_theory atlas\ngroup_bio icecube\n")
+    importer: dict[str, object] = {"cluster": condor_history.CLUSTER, "group_vo_map": "groups.map"}
+    return bring_in(site, "htcondor", importer, [rotated, directory])
+
+
 def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths: list[Path]) -> int:
     """Another system's accounting into a database of its own, from which the site publishes; returns the number of its jobs."""
     database = site.state.with_name("imported.db")
@@ -96,6 +107,7 @@ def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths:
 SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {
     "arex": fill_arex,
     "gridengine": fill_gridengine,
+    "htcondor": fill_htcondor,
     "slurm": fill_slurm,
     "sonar": fill_sonar,
 }

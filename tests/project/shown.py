@@ -21,7 +21,7 @@ from typing import Final
 from tests.arex_databases import generate
 from tests.demo.__main__ import fill_arex
 from tests.fake_ams.service import FakeAMS
-from tests.support import sacct_text
+from tests.support import condor_history, sacct_text
 from tests.support.gridengine_files import CLUSTER, colon, entries
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -110,6 +110,14 @@ def slurm(site: SiteUnderTest) -> None:
     imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "account_vo_map": "accounts.map"})
 
 
+def htcondor(site: SiteUnderTest) -> None:
+    """A pool of HTCondor that writes a file for each job."""
+    (site.folder / "condor").mkdir()
+    condor_history.spool(site.folder / "condor" / "history-per-job", condor_history.ads_of(1, 300))
+    (site.folder / "groups.map").write_text("group_theory atlas\ngroup_bio icecube\n")
+    imported(site, "htcondor", {"cluster": condor_history.CLUSTER, "group_vo_map": "groups.map"})
+
+
 def imported(site: SiteUnderTest, name: str, importer: Mapping[str, object]) -> None:
     site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
     site.config["importers"] = {name: dict(importer)}
@@ -122,7 +130,7 @@ def mistaken(site: SiteUnderTest) -> None:
 
 
 SITES: Final[dict[str, Callable[[SiteUnderTest], None]]] = {
-    each.__name__: each for each in (demo, small, rescaled, gridengine, slurm, sonar, mistaken)
+    each.__name__: each for each in (demo, small, rescaled, gridengine, slurm, htcondor, sonar, mistaken)
 }
 
 
@@ -167,6 +175,7 @@ def paths(site: SiteUnderTest) -> list[tuple[Path, str]]:
         (site.host.certificate, "/etc/grid-security/hostcert.pem"),
         (site.host.key, "/etc/grid-security/hostkey.pem"),
         (site.pki.ca_directory, "/etc/grid-security/certificates"),
+        (site.folder / "condor", "/var/lib/condor"),
         (site.folder / "sge", "/opt/sge/default"),
         (site.folder / "sonar", "/var/lib/sonar"),
         (site.folder, "/etc/publisher"),

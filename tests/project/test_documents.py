@@ -30,7 +30,7 @@ from publisher.sources import SOURCES
 from publisher.transports import TRANSPORTS
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
-from tests.support import sacct_text
+from tests.support import condor_history, sacct_text
 from tests.support.command_line import commands, plain_runs, publisher_words
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
@@ -89,6 +89,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
     "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),
+    "import htcondor": ("import", "htcondor", "--json", "HISTORY", "/nonexistent"),
     "import slurm": ("import", "slurm", "--json", "SACCT", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
 }
@@ -239,11 +240,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     envelopes = write(folder / "0+job-slurm.json", told)
     waiting = sacct_text.job(State="PENDING", End="Unknown")
     sacct = write(folder / "sacct", [sacct_text.text([waiting, sacct_text.job(End="torn")])])
+    routed, torn = condor_history.ad(1, RoutedToJobId="2.0"), condor_history.ad(2, GlobalJobId=None)
+    history = write(folder / "history", [condor_history.rolling([routed, torn])])
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(folder, pki, fake)
         site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
         site.config["importers"] = {
             "gridengine": {"cluster": "sge.example.org"},
+            "htcondor": {"cluster": condor_history.CLUSTER},
             "slurm": {"cluster": sacct_text.CLUSTER},
             "sonar": {"cluster": "fox.example.org"},
         }
@@ -264,6 +268,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             files = {
                 "ACCOUNTING": str(accounting),
                 "ENVELOPES": str(envelopes),
+                "HISTORY": str(history),
                 "SACCT": str(sacct),
                 "GONE": str(site.database(1)),
             }

@@ -118,7 +118,12 @@ _UPDATE: Final = (
     f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
 )
 _STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID = ?"
+_SIDE: Final = ImportedJob._fields.index("extra")  # from here on it is no column of AAR
 _EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
+_ATTRIBUTE: Final = "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
+_CLEAR_SIDE: Final = tuple(
+    f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
+)
 _SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
 _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
@@ -180,12 +185,12 @@ class ImportDatabase:
         self.connection.executemany(_INSERT, rows)
         inserted = self.connection.total_changes - before
         if inserted == len(rows):
-            self._put_extra(zip(rows, jobs, strict=True))
+            self._put_side(list(zip(rows, jobs, strict=True)))
             return StoredJobs(inserted=inserted, updated=0)
         new.update(
             number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))
         )
-        self._put_extra((row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new)
+        self._put_side([(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new])
         known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
         return StoredJobs(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
 
@@ -195,7 +200,7 @@ class ImportDatabase:
             for (record_id,) in self.connection.execute(
                 "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
             ).fetchall():
-                self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
+                self._clear_side(record_id)
                 self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
                 self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
 
@@ -249,11 +254,11 @@ class ImportDatabase:
         return str(held)
 
     def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
-        names = job[2:7]
+        names = (*job[2:7], job.fqan, job.benchmark)
         place = self._names.get(names)
         if place is None:
             place = self._names[names] = self._place(job)
-        return (record_id, *job[:2], *place, *job[7:-1], file)
+        return (record_id, *job[:2], *place, *job[7:_SIDE], file)
 
     def _place(self, job: ImportedJob) -> tuple[int, ...]:
         """The numbers of a job's names, of which there are few different sets."""
@@ -264,16 +269,23 @@ class ImportDatabase:
             "Users": job.user,
             "WLCGVOs": job.vo,
             "Status": job.status,
-            "FQANs": "",
-            "Benchmarks": "",
+            "FQANs": job.fqan,
+            "Benchmarks": job.benchmark,
         }
         return (
             self._number("Endpoints", ("Interface", "URL"), job.endpoint),
             *(self._number(table, ("Name",), (text,)) for table, text in texts.items()),
         )
 
-    def _put_extra(self, pairs: Iterator[tuple[Row, ImportedJob]]) -> None:
+    def _put_side(self, pairs: Sequence[tuple[Row, ImportedJob]]) -> None:
         self.connection.executemany(_EXTRA, [(row[0], key, value) for row, job in pairs for key, value in job.extra])
+        attributes = [(row[0], key, value) for row, job in pairs for key, value in job.attributes]
+        if attributes:
+            self.connection.executemany(_ATTRIBUTE, attributes)
+
+    def _clear_side(self, record_id: int) -> None:
+        for statement in _CLEAR_SIDE:
+            self.connection.execute(statement, (record_id,))
 
     def _change(self, row: Row, job: ImportedJob, replace: bool) -> bool:
         """Let the new row of a job that is there already win, where it does."""
@@ -285,8 +297,8 @@ class ImportDatabase:
         elif _weight(row) <= _weight(stored):
             return False
         self.connection.execute(_UPDATE, (*row[2:], stored[0], job.job_id))
-        self.connection.execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (stored[0],))
-        self._put_extra(iter([((stored[0],), job)]))
+        self._clear_side(stored[0])
+        self._put_side([((stored[0],), job)])
         return True
 
     def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ A batch system brings how lines become records and records become jobs.
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -71,6 +72,7 @@ class LineImporter(ABC, Generic[Record]):
     files: ClassVar[Sequence[str]]  # names of the files in a directory
     kind: ClassVar[str]  # what such a file is, for people
     tables: ClassVar[str] = ""  # statements for what is kept beside the jobs
+    single: ClassVar[re.Pattern[str] | None] = None  # names of files that hold one piece each, which `singles` reads
 
     def __init__(self, site: SiteMapping) -> None:
         self.site = site
@@ -91,6 +93,10 @@ class LineImporter(ABC, Generic[Record]):
     def store(self, run: ImportRun, records: Sequence[Record], file: int | None) -> Sequence[StoredJobs]:
         """Make jobs of records and write them, inside a transaction."""
 
+    def singles(self, run: ImportRun, path: Path) -> bool:
+        """Read what a path has of files called `single`. Returns whether that is all. Raises: SourceError."""
+        return False
+
     @abstractmethod
     def finish(self, run: ImportRun) -> None:
         """Report what waits, and what an administrator must know."""
@@ -100,13 +106,20 @@ class LineImporter(ABC, Generic[Record]):
             reading = _Reading(self, run)
             for path in paths:
                 with run.trouble_reported():
-                    reading.path(path)
+                    if not self.singles(run, path):
+                        reading.path(path)
             reading.report_missing()
             self.finish(run)
         return run.report
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
+
+    def write_singles(
+        self, run: ImportRun, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
+    ) -> int:
+        """Write what such files hold, each whole, and have remembered which. Returns how many are for a later import."""
+        return _Reading(self, run).singles(read, remember)
 
     def read_answer(self, run: ImportRun, file: LogFile) -> int:
         """Read what a program printed, from its beginning. Returns how many pieces it had. Raises: SourceError."""
@@ -123,6 +136,12 @@ class _ParsedPieces(Generic[Record]):
     bad: list[BadLine] = field(default_factory=list)
     pieces: int = 0
     stopped: bool = False  # what follows is for a later import
+
+    def add(self, other: _ParsedPieces[Record]) -> None:
+        self.usage += other.usage
+        self.skipped += other.skipped
+        self.bad += other.bad
+        self.pieces += other.pieces
 
 
 class _Reading(Generic[Record]):
@@ -164,12 +183,12 @@ class _Reading(Generic[Record]):
         run, names = self._run, self._importer.files
         troubles = len(run.report.troubles)
         done: set[tuple[int, int]] = set()
-        listing = in_directory(path, names)
+        listing = in_directory(path, names, self._importer.single)
         while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
             done.update(new.values())
             for each in new:
                 run.read(each, self._content)
-            listing = in_directory(path, names)
+            listing = in_directory(path, names, self._importer.single)
         self._report_others(listing.others)
         if len(run.report.troubles) > troubles:
             return  # what is in trouble is looked for again the next time
@@ -202,7 +221,7 @@ class _Reading(Generic[Record]):
         """What rotation made of a file whose contents are no longer under its name."""
         troubles = self._run.report.troubles
         before = len(troubles)
-        for sibling in rotated_siblings(path, since):
+        for sibling in rotated_siblings(path, since, self._importer.single):
             self._run.read(sibling, self._content)
         if len(troubles) == before:
             self._missing.extend((path, cursor) for cursor in gone)
@@ -241,6 +260,20 @@ class _Reading(Generic[Record]):
             self._report(stored, batch)
             count += batch.pieces
         return count
+
+    def singles(self, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]) -> int:
+        """Raises: SourceError when a CE's database is unreadable."""
+        run, whole, done = self._run, _ParsedPieces[Record](end=0), []
+        for path, piece in read:
+            batch = self._parsed(path, [piece])
+            if not batch.stopped:
+                whole.add(batch)
+                done.append(path)
+        with run.step(bad=whole.bad, lines=whole.pieces):
+            remember(done)
+            stored = self._importer.store(run, whole.usage, None)
+        self._report(stored, whole)
+        return len(read) - len(done)
 
     def _parsed(self, path: Path, pieces: Sequence[LogPiece[Record]]) -> _ParsedPieces[Record]:
         batch: _ParsedPieces[Record] = _ParsedPieces(end=pieces[-1].end)

@@ -286,10 +286,13 @@ def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
         raise SourceError(f"{name}: cannot be read into a temporary file: {error.strerror or error}") from error
 
 
-def rotated_siblings(path: Path, since: float) -> list[Path]:
-    """Files beside this one that rotation made of it, last written at that time or later, the oldest first."""
+def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = None) -> list[Path]:
+    """Files beside this one that rotation made of it, last written at that time or later, the oldest first.
+
+    Names that match `apart` as a whole are others.
+    """
     try:
-        siblings = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name)]
+        siblings = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name, apart)]
         dated = [(each.stat().st_mtime, str(each), each) for each in siblings if each.is_file()]
     except OSError as error:
         raise SourceError(f"{path.parent}: {error.strerror or error}; let this user search it") from error
@@ -307,12 +310,17 @@ class FileListing:
     others: Sequence[Path]
 
 
-def in_directory(path: Path, names: Sequence[str]) -> FileListing:
-    """The files of these names in a directory, and what rotation made of them. Raises: SourceError when there is none."""
+def in_directory(path: Path, names: Sequence[str], apart: re.Pattern[str] | None = None) -> FileListing:
+    """The files of these names in a directory, and what rotation made of them; names that match `apart` are left out.
+
+    Raises: SourceError when there is none.
+    """
     found: list[tuple[float, str, Path, tuple[int, int]]] = []
     others: list[Path] = []
     try:
         for each in path.iterdir():
+            if apart is not None and apart.fullmatch(each.name):
+                continue
             dangling = each.is_symlink() and not each.exists()
             if not each.name.startswith(tuple(names)) or not (dangling or each.is_file()):
                 continue
@@ -328,7 +336,9 @@ def in_directory(path: Path, names: Sequence[str]) -> FileListing:
     return FileListing(files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others))
 
 
-def _is_rotated(name: str, other: str) -> bool:
+def _is_rotated(name: str, other: str, apart: re.Pattern[str] | None = None) -> bool:
+    if apart is not None and apart.fullmatch(other):
+        return False
     return other.startswith(name) and _ROTATED.fullmatch(other, len(name)) is not None
 
 

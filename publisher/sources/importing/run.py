@@ -111,6 +111,10 @@ def _overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
     return submitted - _APART_S <= started_at and (not ended or ended_at <= ended + _APART_S)
 
 
+def _own_id(job: ImportedJob) -> Sequence[str]:
+    return (job.local_id,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRun:
     """One run of an importer."""
@@ -151,12 +155,25 @@ class ImportRun:
         self.report.count_lines(lines)
         self.report.count_bad(new)
 
-    def store(self, jobs: Sequence[ImportedJob], *, file: int | None, replace: bool = False) -> StoredJobs:
-        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked."""
+    def store(
+        self,
+        jobs: Sequence[ImportedJob],
+        *,
+        file: int | None,
+        replace: bool = False,
+        arc_ids: Callable[[ImportedJob], Sequence[str]] = _own_id,
+    ) -> StoredJobs:
+        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked.
+
+        `arc_ids` are the numbers of the batch system that a CE may know a job by.
+        """
         own = jobs
         if self.arc.watching:
-            claimed = self.arc.published([(job.local_id, job.started_at, job.ended_at) for job in jobs])
-            own = [job for job, theirs in zip(jobs, claimed, strict=True) if not theirs]
+            runs = [(name, job.started_at, job.ended_at) for job in jobs for name in arc_ids(job)]
+            theirs = {run for run, claimed in zip(runs, self.arc.published(runs), strict=True) if claimed}
+            own = [
+                job for job in jobs if not any((name, job.started_at, job.ended_at) in theirs for name in arc_ids(job))
+            ]
         stored = self.accounting.put(own, file=file, replace=replace)
         unchanged = len(own) - stored.inserted - stored.updated
         return stored._replace(unchanged=unchanged, claimed=len(jobs) - len(own))

@@ -1,0 +1,90 @@
+"""ClassAds as HTCondor writes them into histories: `Name = value` on each line.
+
+Numbers, texts, booleans and records of these are read; lists, expressions and `undefined` are
+unknown. In this older syntax of ClassAds a backslash stands for itself, except before a quotation
+mark.
+
+    'JobStatus = 4', 'Owner = "ann"', 'Requirements = TARGET.Cpus > 2'
+    ->  {"jobstatus": "4", "owner": '"ann"', "requirements": "TARGET.Cpus > 2"}
+
+A text that goes over several lines, which HTCondor does not escape, hides what is in these lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Final
+
+Value = str | int | float | bool | None
+Ad = Mapping[str, str]  # expressions by names in small letters: HTCondor does not tell them apart
+
+MOST_ATTRIBUTES: Final = 10_000
+_MOST_VALUE: Final = 262_144  # characters; a longer one is unknown
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_REAL: Final = re.compile(r"-?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_ONLY_ONCE: Final = "globaljobid"
+
+
+class BadAd(Exception):
+    """Lines that are no ClassAd, and why."""
+
+
+def read_ad(lines: Iterable[str]) -> Ad:
+    """The attributes of one ad; of one that is there twice, the last. Raises: BadAd."""
+    found: dict[str, str] = {}
+    open_text = False
+    for line in lines:
+        if open_text:
+            open_text = not _ends_text(line)
+            continue
+        name, equals, value = line.partition("=")
+        name, value = name.strip().lower(), value.strip()
+        if not equals or not name or value.startswith("="):
+            raise BadAd(f"{line[:64]!r} is not `Name = value`")
+        if name == _ONLY_ONCE and found.get(name, value) != value:
+            raise BadAd("holds more than one job, as after a crash in the midst of writing")
+        found[name] = value
+        open_text = value.startswith('"') and not _is_text(value)
+        if len(found) > MOST_ATTRIBUTES:
+            raise BadAd(f"has more than {MOST_ATTRIBUTES:,} attributes")
+    if open_text:
+        raise BadAd("has a text without an end")
+    return found
+
+
+def read_value(expression: str) -> Value:
+    """A number, text or boolean; None for what is undefined, or none of these."""
+    if len(expression) > _MOST_VALUE:
+        return None
+    if expression.startswith('"'):
+        return expression[1:-1].replace('\\"', '"') if _is_text(expression) else None
+    if _INTEGER.fullmatch(expression):
+        return int(expression)
+    if _REAL.fullmatch(expression):
+        number = float(expression)
+        return number if isfinite(number) else None
+    return _WORDS.get(expression.lower())
+
+
+def read_record(expression: str) -> Mapping[str, Value]:
+    """The values of a nested ad, `[ HEPSPEC = 12.5; SI2K = 3125 ]`, by names in small letters; empty for what is none."""
+    if len(expression) > _MOST_VALUE or not (expression.startswith("[") and expression.endswith("]")):
+        return {}
+    parts = (part.partition("=") for part in expression[1:-1].split(";"))
+    return {name.strip().lower(): read_value(value.strip()) for name, _, value in parts}
+
+
+def _is_text(value: str) -> bool:
+    return len(value) > 1 and value.endswith('"') and '"' not in value[1:-1].replace('\\"', "")
+
+
+def _ends_text(line: str) -> bool:
+    """Whether a text that began on a line before ends with this one. Raises: BadAd when it ends within."""
+    line = line.rstrip()
+    quoted = line.endswith('"') and not line.endswith('\\"')
+    if '"' in (line[:-1] if quoted else line).replace('\\"', ""):
+        raise BadAd("has a text without an end")
+    return quoted

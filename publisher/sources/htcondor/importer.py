@@ -1,0 +1,219 @@
+"""`import htcondor`: histories of HTCondor and HTCondor-CE, into a local accounting database.
+
+Directories of one file a job may have 100,000 of them. Their names are kept with size and time, so that a file is read
+once; what is no longer there is forgotten without a word, because sites remove them. Nothing of HTCondor's is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
+
+from publisher.model.errors import SourceError
+from publisher.model.text import plural
+from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads
+from publisher.sources.htcondor.site_mapping import CondorMapping, Options
+from publisher.sources.importers import StoredJobs
+from publisher.sources.importing.line_importer import LineImporter, LogPiece
+from publisher.sources.importing.log_files import ROTATION, LogFile, opened
+from publisher.sources.importing.run import ImportRun
+
+__all__ = ["HTCondorImporter", "Options", "create"]
+
+SUMMARY: Final = "import histories of HTCondor or HTCondor-CE, of one file a job or rolling; reads only what is new"
+PATHS: Final = "history file, or directory of history files (history.CLUSTER.PROC, or history and its rotations)"
+NEEDS_PATHS: Final = True
+_SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
+_ROLLING: Final = re.compile(f"history{ROTATION}")
+_BATCH_FILES: Final = 500  # in one transaction
+_SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
+_MOST_PIECES: Final = 1_000  # of a file that should have one
+_SHOWN_TROUBLES: Final = 5
+# Whose history has the other ads of routed jobs, and the value of the key by which those here would count.
+_OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
+_KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
+_REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
+_FORGET: Final = "DELETE FROM CondorJobFile WHERE Directory = ? AND Name = ?"
+
+
+def create(options: object, environment: Mapping[str, str]) -> HTCondorImporter:
+    """Raises: ConfigError for a map file that cannot be read."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    return HTCondorImporter(options)
+
+
+class _FileState(NamedTuple):
+    """What a file looked like."""
+
+    size: int
+    modified: int  # nanoseconds
+
+
+class HTCondorImporter(LineImporter[CondorRun]):
+    """An `Importer`."""
+
+    files: ClassVar[Sequence[str]] = ("history",)
+    kind: ClassVar[str] = "a history of HTCondor"
+    single: ClassVar[re.Pattern[str] | None] = _SINGLE
+    # A row with an empty name is there for a directory that had files.
+    tables: ClassVar[str] = """
+        CREATE TABLE IF NOT EXISTS CondorJobFile (
+            Directory TEXT NOT NULL,
+            Name TEXT NOT NULL,
+            Bytes INTEGER NOT NULL,
+            Modified INTEGER NOT NULL,
+            PRIMARY KEY (Directory, Name)
+        ) WITHOUT ROWID;
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._routed = options.routed
+        self._mapping = CondorMapping(options)
+        super().__init__(self._mapping)
+
+    def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[CondorRun]]:
+        # Nobody writes into a compressed file any more, but only the archive of one job ends without the line of asterisks.
+        alone = file.compressed and _is_single(file.path.stem)
+        return read_ads(file.lines(start), self._routed, alone=alone)
+
+    def singles(self, run: ImportRun, path: Path) -> bool:
+        if not path.is_dir():
+            if not _is_single(path.name):
+                return False
+            self._read_singles(run, path.parent, {path.name: _look(path)})
+            return True
+        there, others = _listing(path)
+        known = _known(run, path)
+        new = {name: seen for name, seen in there.items() if known.get(name) != seen}
+        run.report.files += len(there) - len(new)
+        self._read_singles(run, path, new)
+        gone = [(str(path), name) for name in known.keys() - there.keys() if name]
+        with run.accounting.transaction():
+            if there:
+                run.accounting.connection.execute(_REMEMBER, (str(path), "", 0, 0))
+            run.accounting.connection.executemany(_FORGET, gone)
+        return not others and bool(there or known)
+
+    def _read_singles(self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]) -> None:
+        """The files of one job each, in the order in which they were written."""
+        names = iter(sorted(files, key=lambda name: (files[name].modified, name)))
+        later = 0
+        troubles: list[str] = []
+        while batch := list(islice(names, _BATCH_FILES)):
+            read: list[tuple[Path, LogPiece[CondorRun]]] = []
+            for name in batch:
+                path = directory / name
+                try:
+                    piece = self._single(run, path, files[name])
+                except SourceError as error:
+                    if path.exists():  # else it was removed meanwhile
+                        troubles.append(str(error))
+                    continue
+                if piece is None:
+                    run.report.held += 1
+                else:
+                    read.append((path, piece))
+
+            later += self.write_singles(run, read, lambda done: _remember(run, files, done))
+        run.report.troubles += troubles[:_SHOWN_TROUBLES]
+        if len(troubles) > _SHOWN_TROUBLES:
+            more = plural(len(troubles) - _SHOWN_TROUBLES, "other file", "other files")
+            run.report.troubles.append(f"{directory}: {more} cannot be read either")
+        if later:
+            run.report.notes.append(
+                f"{directory}: {plural(later, 'file is', 'files are')} for a later import: the job ended not long ago, and an "
+                "ARC CE may still claim it (arc_wait_s)"
+            )
+
+    def _single(self, run: ImportRun, path: Path, seen: _FileState) -> LogPiece[CondorRun] | None:
+        """What a file says; None while it is being written. Raises: SourceError."""
+        run.report.files += 1
+        with opened(path) as file:
+            pieces = list(islice(read_ads(file.lines(0), self._routed, alone=True), _MOST_PIECES))
+        ads = [piece for piece in pieces if piece.content]
+        whole = bool(pieces) and pieces[-1].end == seen.size
+        if whole and len(ads) == 1 and not ads[0].wrong:
+            return ads[0]
+        if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
+            return None
+        wrong = "holds several ads" if len(ads) > 1 else "does not end with the end of a line"
+        first = ads[0] if ads else LogPiece(0, seen.size, path.name.encode(), (), "holds no ad")
+        return first if first.wrong else first._replace(records=(), skipped="", wrong=wrong)
+
+    def ended_at(self, record: CondorRun) -> int:
+        return record.ended_at
+
+    def skips(self, record: CondorRun) -> str:
+        return self._mapping.skips(record)
+
+    def store(self, run: ImportRun, records: Sequence[CondorRun], file: int | None) -> Sequence[StoredJobs]:
+        jobs = [self._mapping.job(record) for record in records]
+        stored = run.store(jobs, file=file, arc_ids=self._mapping.arc_ids)
+        return [stored._replace(incomplete=sum(record.user_s is None for record in records))]
+
+    def finish(self, run: ImportRun) -> None:
+        report = run.report
+        if report.incomplete:
+            report.notes.append(f"{plural(report.incomplete, 'job')} without CPU time in the ad: published with none")
+        counted = report.imported + report.updated + report.duplicates + report.bad
+        if report.skipped[ROUTED] and not counted and len(+report.skipped) == 1:
+            theirs, key = _OTHER_ADS[self._routed]
+            report.notes.append(
+                f"all {report.skipped[ROUTED]:,} jobs were routed, and none is counted here: import {theirs} history, or set "
+                f"importers.htcondor.routed: {key}"
+            )
+
+
+def _is_single(name: str) -> bool:
+    return _SINGLE.fullmatch(name) is not None
+
+
+def _look(path: Path) -> _FileState:
+    """Raises: SourceError."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
+    return _FileState(found.st_size, found.st_mtime_ns)
+
+
+def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:
+    """The files of one job each, and whether there are others that hold many. Raises: SourceError."""
+    found: dict[str, _FileState] = {}
+    rolling = False
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _is_single(entry.name):
+                    _add(found, entry)
+                else:
+                    rolling = rolling or _ROLLING.fullmatch(entry.name) is not None
+    except OSError as error:
+        raise SourceError(
+            f"{directory}: {error.strerror or error}; let this user search it, and import again"
+        ) from error
+    return found, rolling
+
+
+def _add(found: dict[str, _FileState], entry: os.DirEntry[str]) -> None:
+    """Raises: OSError."""
+    with suppress(FileNotFoundError):  # removed meanwhile
+        if entry.is_file():
+            stat = entry.stat()
+            found[entry.name] = _FileState(stat.st_size, stat.st_mtime_ns)
+
+
+def _known(run: ImportRun, directory: Path) -> dict[str, _FileState]:
+    rows = run.accounting.connection.execute(_KNOWN, (str(directory),))
+    return {name: _FileState(size, modified) for name, size, modified in rows}
+
+
+def _remember(run: ImportRun, files: Mapping[str, _FileState], done: Sequence[Path]) -> None:
+    rows = [(str(path.parent), path.name, *files[path.name]) for path in done]
+    run.accounting.connection.executemany(_REMEMBER, rows)

@@ -1,0 +1,146 @@
+"""What a site configures for an HTCondor pool or an HTCondor-CE, and runs of jobs as rows of AAR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import Unfit
+from publisher.model.job import JobRecord
+from publisher.model.rates import parse_benchmark
+from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
+from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
+
+NAME: Final = "htcondor"
+_LRMS: Final = "condor"
+
+
+def _check_benchmark(text: str) -> str | None:
+    try:
+        parse_benchmark(text)
+    except Unfit as unfit:
+        return f"{unfit.reason}; write one such as HEPscore23:15.2"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ImporterOptions):
+    """Keys of `importers.htcondor`."""
+
+    cluster: str = field(
+        metadata=cluster_key(
+            "write a name for the pool, such as the host of its central manager, which becomes part of every job's id",
+            "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
+        )
+    )
+    routed: Routed = Routed.BATCH
+    group_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"})
+    average_benchmark: str = field(
+        default="",
+        metadata={"help": "benchmark of a machine whose ApelScaling is 1", "check": _check_benchmark},
+    )
+    exclude_groups: tuple[str, ...] = ()
+
+
+class CondorMapping(SiteMapping):
+    """Makes rows of runs. Reads the map files once."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises: ConfigError when a map file cannot be read or is wrong."""
+        super().__init__(
+            NAME,
+            options,
+            interface=NAME,
+            vo_maps=("user_vo_map", "group_vo_map"),
+            excludes=("exclude_users", "exclude_groups"),
+        )
+        self._average = parse_benchmark(options.average_benchmark) if options.average_benchmark else None
+
+    def skips(self, run: CondorRun) -> str:
+        """Why a run is not this site's usage, or ''."""
+        return self._left_out(run.owner, run.group)
+
+    def job(self, run: CondorRun) -> ImportedJob:
+        """A run as a row."""
+        total_s = round((run.user_s or 0) + (run.system_s or 0))
+        kernel_s = min(total_s, round(run.system_s or 0))
+        names = (run.owner, run.group)
+        vo = self._vo(names, "") or run.vo or self._vo(names, run.group)
+        return ImportedJob(
+            f"{self.options.cluster}:{run.global_id}",
+            run.local_id,
+            self._endpoint,
+            run.queue,
+            self._users.get(run.owner) or run.subject,
+            vo,
+            "aborted" if run.removed else "completed" if run.completed else "failed",
+            run.exit_code,
+            run.submitted_at,
+            run.started_at,
+            run.ended_at,
+            run.nodes,
+            run.cpus,
+            run.memory_kib or 0,
+            run.image_kib or 0,
+            run.wall_s,
+            total_s - kernel_s,
+            kernel_s,
+            run.gpus,
+            NAME,
+            run.global_id,
+            self._extra(run),
+            run.fqans[0] if run.fqans else "",
+            self._benchmark(run),
+            tuple(("vomsfqan", fqan) for fqan in run.fqans),
+        )
+
+    def explain(self, job: JobRecord) -> Sequence[ImportRule]:
+        """How the fields of a job came about."""
+        names = (job.local_user, job.local_group)
+        user, vo = self._identity_rules(job, names)
+        if job.user and job.local_user not in self._users:
+            user = ImportRule("user", "the ad: x509userproxysubject, else issuer and subject of the token")
+        if job.vo and not self._vo(names, "") and job.vo != f"local-{job.local_group}":
+            vo = ImportRule("vo", "the ad: x509UserProxyVOName, else the first FQAN or group of the token")
+        return [
+            user,
+            vo,
+            ImportRule("wall_s", "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime"),
+            ImportRule("cpu_user_s", "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither"),
+            ImportRule("cpu_kernel_s", "CumulativeRemoteSysCpu, else RemoteSysCpu"),
+            ImportRule("cpu_count", "CpusProvisioned, else RequestCpus"),
+            ImportRule("gpu_count", "GPUsProvisioned, else RequestGPUs"),
+            ImportRule("memory_kib", "ResidentSetSize_RAW, else ResidentSetSize"),
+            ImportRule("benchmark", "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0"),
+            self._endpoint_rule(),
+        ]
+
+    @staticmethod
+    def arc_ids(job: ImportedJob) -> Sequence[str]:
+        """How A-REX may call a job: the number of the cluster, which has one job then, and a word or the schedd's host."""
+        cluster, _, proc = job.local_id.partition(".")
+        schedd = job.source_key.partition("#")[0].rpartition("@")[2]
+        return (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor") if proc == "0" else (job.local_id,)
+
+    def _benchmark(self, run: CondorRun) -> str:
+        """Of the machine; '' where the ad does not tell."""
+        if run.benchmark or self._average is None or not run.scaling:
+            return run.benchmark
+        return benchmark_text(self._average.kind, float(self._average.value) * run.scaling)
+
+    def _extra(self, run: CondorRun) -> tuple[tuple[str, str], ...]:
+        extra = extra_info(
+            _LRMS,
+            user=run.owner,
+            group=run.group,
+            job_name=run.name,
+            project=run.group,
+            hosts=[run.host] if run.host else [],
+            quantities=(("SecsPreSuspend", run.suspended_s or None),),
+        )
+        if run.user_s is None and run.system_s is None:
+            extra.append(("cputime", "unknown"))
+        return tuple(extra)
