@@ -61,7 +61,7 @@ class _TargetProgress:
 class ProgressReport:
     """Reports on rounds: a log line a message, and progress: a line rewritten on a terminal, one line per minute elsewhere.
 
-    Several targets tell at once, each from a thread of its own.
+    Several targets report at once, each from a thread of its own.
     """
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:

@@ -146,7 +146,7 @@ class DaemonCommand(Enum):
 class Daemon:
     """Publishes a site's targets on their timetables.
 
-    `load` reads the configuration again and raises ConfigError; `wish(seconds)` waits that long at most for what is asked;
+    `load` reads the configuration again and raises ConfigError; `next_command(seconds)` waits that long at most for one;
     `stop` is what rounds look at between two messages; `report` is called with each round's outcome.
     """
 

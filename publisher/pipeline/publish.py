@@ -114,7 +114,7 @@ def publish(
 def sync(
     site: Site, targets: Sequence[Target], observer: Observer, *, months: int | None, dry_run: bool
 ) -> list[Outcome]:
-    """Tell the counts of the last months (None: of all). One target's trouble never stops another.
+    """Send the counts of the last months (None: of all). One target's trouble never stops another.
 
     Raises: LedgerError, SourceError.
     """

@@ -48,7 +48,7 @@ RECEIVERS: Final[Mapping[str, Receiver]] = {
 
 
 def create(name: str) -> Any:
-    return Counts() if name == "terse-counts" else Terse(name)
+    return TerseCounts() if name == "terse-counts" else Terse(name)
 
 
 class Terse:
@@ -73,7 +73,7 @@ class Terse:
             raise Unfit("unlucky", "13 seconds bring bad luck")
 
 
-class Counts:
+class TerseCounts:
     """A line a month and submit host."""
 
     name: ClassVar[str] = "terse-counts"

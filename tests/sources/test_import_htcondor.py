@@ -1,4 +1,4 @@
-"""Histories of HTCondor, trap by trap; whole, in pieces, beside a writer (slurm-htcondor facts, section 2)."""
+"""Histories of HTCondor, trap by trap; whole, in pieces, beside a writer."""
 
 from __future__ import annotations
 

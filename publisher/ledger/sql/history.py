@@ -1,7 +1,4 @@
-"""What was delivered when, from the publishing database: messages day by day, and how long jobs waited for theirs.
-
-What was measured of targets, in the publishing database.
-"""
+"""The past of targets, from the publishing database: messages day by day, how long jobs waited for theirs, and metrics."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""The records of an outstanding message as text: the column `outbox.records`.
+"""Messages in the publishing database: their rows, the records of an outstanding one, and the receiver's ids of its records.
 
-The receiver's own ids of a message's rows, packed, and found again by the run's key. Pure functions over bytes.
+The records are text, in the column `outbox.records`; whatever writes rows runs inside the caller's transaction.
 
-Entries do not keep a job's place in its message, so each id has a tag: as few leading bytes of the run's key as tell
-the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in order, so that the ids beside the tags
-are a few ranges: some 2 bytes a job, where the reply itself has 85.
-
-Rows of the publishing database, written inside a move's transaction.
+The receiver's ids are packed, and found again by the run's key. Entries do not keep a job's place in its message, so each id
+has a tag: as few leading bytes of the run's key as tell the runs of this message apart, for 50 nearly always two. SGAS numbers
+its rows in order, so that the ids beside the tags are a few ranges: some 2 bytes a job, where the reply itself has 85.
 """
 
 from __future__ import annotations

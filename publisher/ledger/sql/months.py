@@ -1,6 +1,6 @@
-"""The groups of a month as the ledger keeps them: JSON, compressed, the same bytes for the same groups.
+"""Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`.
 
-Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`.
+Groups are kept as JSON, compressed: the same bytes for the same groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which runs of charges are alive, and which one is at work: by locks that die with their process.
+"""Locks that die with their process: one publisher at a time on a target, and which runs of charges are alive.
 
-One file, a byte for each run and one for who is at work. Locks of the POSIX kind, because one process holds several of
-them; it lets go of all when it closes the file once, so it must open it once.
-
-One publisher at a time on a target, by a lock that dies with its process.
+Charges have one file, with a byte for each run and one for the run at work. These are POSIX locks, because one process holds
+several of them; it loses all of them when it closes the file, so it must open it only once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""The tables of charges in the publishing database. A job takes about 200 bytes of them, for ever.
-
-The table of what was measured, in the publishing database: some thirty rows a target.
-
-Schema of the publishing database, and its history.
-
-version 1: the first.
+"""Schema of the publishing database. This is its first version.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
-until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each.
+until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each. A job
+with a charge takes about 200 bytes for ever, metrics some thirty rows a target.
 """
 
 from __future__ import annotations

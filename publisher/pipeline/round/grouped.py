@@ -1,4 +1,4 @@
-"""Runs counted into their months a page at a time: of those that share all but times and usage, one is judged (hot path).
+"""Runs counted into their months a page at a time: of those that share all but times and usage, one is decided on (hot path).
 
 What comes out is what one by one would: whoever is known with other values, is held in quarantine, or breaks a rule, is left
 for a look of its own.

@@ -1,8 +1,7 @@
-"""The name tables of one open database (users, queues, VOs, ...), read as rows need them.
+"""Rows of an A-REX accounting database to job records: which are done, which are not yet, which cannot be read.
 
-Side rows of a page of jobs, by RecordID: tokens, extra information, events, and what a format asks for beyond.
-
-Rows of an A-REX accounting database to job records: which are done, which are not yet, which cannot be read.
+Names (users, queues, VOs, ...) are read as rows need them; side rows (tokens, extra information, events, and what a format
+asks for beyond) for a page of jobs at a time, by RecordID.
 """
 
 from __future__ import annotations

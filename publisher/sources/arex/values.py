@@ -1,6 +1,6 @@
 """Values as A-REX stores them: numbers that went through 32 bits, text that may be no text, lists in one string.
 
-The CE's local time, as A-REX writes it into JobEvents: text without a zone, ambiguous in the autumn hour.
+Events are in the CE's local time: text without a zone, ambiguous in the autumn hour.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ time.
     *** Offset = 0 ClusterId = 12 ProcId = 0 Owner = "ann" CompletionDate = 1790000910
     ->  CondorRun(global_id="schedd#12.0#1790000000", local_id="12.0", ...)
 
-Spec: slurm-htcondor facts, section 2; HTCondor's manual, Job ClassAd Attributes.
+Spec: HTCondor's manual, Job ClassAd Attributes.
 """
 
 from __future__ import annotations
