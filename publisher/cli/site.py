@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from publisher import __version__, config
 from publisher.cli.logs import error_line, notice
@@ -28,7 +28,7 @@ from publisher.formats import frame_of, is_summary_format, job_format, receiver_
 from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
-from publisher.model.errors import ConfigError, LedgerError, SourceError
+from publisher.model.errors import LedgerError, SourceError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.target import Target
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import ImportedFrom
-    from publisher.sources.importers import Importer
+    from publisher.sources.base import BatchEntry, ImportedFrom, LastReading
+    from publisher.sources.importers import BadLine, Importer, ImportReport
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
@@ -97,8 +97,8 @@ class LiveSite:
         return self.settings.metrics
 
     @property
-    def importers(self) -> Mapping[str, object]:
-        return self.settings.importers
+    def batch_entries(self) -> Sequence[BatchEntry]:
+        return self.settings.batch_entries
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -190,12 +190,33 @@ class LiveSite:
 
         return SqlMeasureBook(open_database_to_read(self.settings.state))
 
-    def importer(self, name: str) -> Importer:
-        """Raises: ConfigError when the configuration has no block for it, or names a map file that cannot be read."""
-        options = self.settings.importers.get(name)
-        if options is None:
-            raise ConfigError(f"{self.settings.path}: importers.{name}: missing; publisher.yaml(5) explains its keys")
-        return importer_plugin(name).create(options, self.environment)
+    def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
+        """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""
+        options: Any = entry.options
+        written = self.settings.written
+        if reading and entry.in_rounds and written is not None and options.arc_databases is None:
+            paths: Sequence[str] = offered(written.type, "database_paths", "jobs of its CE")(
+                written.options, self.environment
+            )
+            options = replace(options, arc_databases=tuple(map(Path, paths)))
+        return importer_plugin(entry.type).create(options, self.environment)
+
+    def read_entry(self, entry: BatchEntry) -> ImportReport | None:
+        from publisher.sources.importing.reading import read_entry
+
+        return read_entry(entry, lambda: self.importer(entry, reading=True), self.clock, self.wait)
+
+    def last_reading(self, entry: BatchEntry) -> LastReading:
+        from publisher.sources.importing.reading import last_reading
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return last_reading(entry.database, copies_directory(self.environment))
+
+    def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
+        from publisher.sources.importing.reading import bad_lines
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return bad_lines(entry.database, limit, copies_directory(self.environment))
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
@@ -232,7 +253,7 @@ class LiveSite:
         return _digest(self.selection_digest(target), self.policy_digest(target), self._source_digest())
 
     def _source_digest(self) -> str:
-        return _digest(self.settings.source, sorted(self.settings.importers.items()))
+        return _digest(self.settings.source, self.settings.batch_entries)
 
     def selection_digest(self, target: Target) -> str:
         """Of what decides which jobs a target wants."""

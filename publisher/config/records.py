@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -23,6 +23,7 @@ from publisher.model.rates import Benchmark, BenchmarkPolicy, BenchmarkRule, mak
 from publisher.model.text import is_domain_name
 from publisher.model.time import fixed_period, window
 from publisher.sources import BY_INTERFACE
+from publisher.sources.base import BatchEntry
 
 if TYPE_CHECKING:
     from publisher.reporting.charges.rules import Charges
@@ -217,9 +218,9 @@ class RecordSettings:
     charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
 
     def policy(
-        self, site: str, host_name: str, importers: Mapping[str, object] | None = None, *, charged: bool = False
+        self, site: str, host_name: str, batch_entries: Sequence[BatchEntry] = (), *, charged: bool = False
     ) -> RecordPolicy:
-        """What becomes of job records under these settings. `importers` are their options by name.
+        """What becomes of job records under these settings, and those of `batch_entries`.
 
         `charged`: jobs get the charges of the price lists.
         """
@@ -239,29 +240,36 @@ class RecordSettings:
             machine_name=self.machine_name,
             batch_server=self.batch_server,
             infrastructure_description=self.infrastructure_description,
-            imported={
-                interface: self._imported(name, (importers or {}).get(name)) for interface, name in BY_INTERFACE.items()
-            },
+            imported=self._imported_places(batch_entries),
             charging=self.charges if charged else None,
         )
 
-    def _imported(self, name: str, options: Any) -> ImportedPlace:
-        """Of jobs that an importer brought in: what is in its own block comes before `records`."""
+    def _imported_places(self, batch_entries: Sequence[BatchEntry]) -> Mapping[tuple[str, str], ImportedPlace]:
+        places: dict[tuple[str, str], ImportedPlace] = {}
+        for interface, kind in BY_INTERFACE.items():
+            found: list[Any] = [each.options for each in batch_entries if each.type == kind]
+            places[interface, ""] = self._imported(found[0] if found else None)
+            for options in found[1:]:
+                places[interface, endpoint_url(interface, options)] = self._imported(options)
+        return places
+
+    def _imported(self, options: Any) -> ImportedPlace:
+        """Of jobs of a batch system: what is in its own block comes before `records`."""
         infrastructure, server, description = (
             next((candidate for candidate in candidates if candidate[0]), ("", ""))
             for candidates in (
                 (
-                    *_own(name, options, "infrastructure"),
+                    *_own(options, "infrastructure"),
                     (_unless_auto(self.infrastructure), "records.infrastructure"),
                     (str(Infrastructure.LOCAL), "an imported job"),
                 ),
                 (
-                    *_own(name, options, "batch_server"),
+                    *_own(options, "batch_server"),
                     (self.batch_server, "records.batch_server"),
-                    *_own(name, options, "cluster"),
+                    *_own(options, "cluster"),
                 ),
                 (
-                    *_own(name, options, "infrastructure_description"),
+                    *_own(options, "infrastructure_description"),
                     (self.infrastructure_description, "records.infrastructure_description"),
                 ),
             )
@@ -269,11 +277,16 @@ class RecordSettings:
         return ImportedPlace(infrastructure=infrastructure, batch_server=server, description=description)
 
 
-def _own(name: str, options: Any, key: str) -> tuple[tuple[str, str], ...]:
-    """The value of a key in an importer's block, if there is such a block."""
+def endpoint_url(interface: str, options: Any) -> str:
+    """The URL of the endpoint that a batch system's jobs get."""
+    return options.submit_host or f"{interface}://{options.cluster}"
+
+
+def _own(options: Any, key: str) -> tuple[tuple[str, str], ...]:
+    """The value of a key in a batch system's block, if there is such a block."""
     if options is None:
         return ()
-    return ((_unless_auto(getattr(options, key, "")), f"importers.{name}.{key}"),)
+    return ((_unless_auto(getattr(options, key, "")), f"{options.place}.{key}"),)
 
 
 def _unless_auto(text: str) -> str:

@@ -5,16 +5,17 @@ blocks, and the settings they become.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
 from publisher.config.schema import Listing, Node, Place, Problems, ReadContext, Text, Wrong, YamlBlock
 from publisher.config.targets import (
+    NAME,
     REGISTERED,
     Common,
     ConfiguredTarget,
@@ -27,6 +28,8 @@ from publisher.config.targets import (
 from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
+from publisher.sources import READS_IMPORTED, imported_database
+from publisher.sources.base import BatchEntry
 
 _LIBRARY: Final = "prometheus_client"
 _LOOPBACK: Final = "127.0.0.1"
@@ -106,18 +109,26 @@ class CredentialSettings:
     ca: Path | None = field(default=_GRID_SECURITY / "certificates", metadata={"read": _read_ca})
 
 
+_check_source_name: Final = schema.check(
+    lambda name: NAME.fullmatch(name) is not None,
+    "{} is no name: letters, digits, '.', '_' and '-', and begins with a letter or digit",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKeys:
     """The keys of every source; the rest are those of its type."""
 
-    type: str = field(metadata={"help": "write the kind of accounting database, such as arex"})
+    type: str = field(metadata={"help": "write the kind of accounting database, arex, or the batch system"})
+    name: str = field(default="", metadata={"check": _check_source_name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Where jobs come from; `options` are of the source's `Options`."""
+    """Databases that jobs come from; `options` are of the source's `Options`."""
 
     type: str
+    name: str = ""
     options: object
 
 
@@ -126,7 +137,7 @@ class TopKeys:
     """The keys of the file. The blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
-    source: object = field(metadata={"read": lambda node, _: schema.as_block(node), "help": "say where jobs come from"})
+    source: object = field(metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"})
     state: Path = field(default_factory=lambda: DEFAULT_STATE)
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
@@ -137,23 +148,27 @@ class TopKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it."""
+    """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it.
+
+    `source` reads all databases: those of `written`, the entry of ARC's databases, and of the entries of batch systems.
+    """
 
     path: Path
     site: str
     source: SourceSettings
+    written: SourceSettings | None
     state: Path
     credentials: CredentialSettings
     records: RecordSettings
     targets: tuple[ConfiguredTarget, ...]
-    importers: Mapping[str, object] = field(default_factory=dict)  # by name, the importer's `Options`
+    batch_entries: tuple[BatchEntry, ...] = ()
     metrics: MetricsSettings | None = None
     host_name: str = ""
 
     @property
     def policy(self) -> RecordPolicy:
         """What the block `records` makes of a job, whatever a target overrides: for who looks at the site as a whole."""
-        return self.records.policy(self.site, self.host_name, self.importers, charged=True)
+        return self.records.policy(self.site, self.host_name, self.batch_entries, charged=True)
 
 
 def load(
@@ -209,7 +224,7 @@ def one_off_target(
         host_name=host_name,
         records=settings.records,
         registered=registered,
-        importers=settings.importers,
+        batch_entries=settings.batch_entries,
     )
     target = read_target(name, block, common, reading)
     problems.stop()
@@ -241,45 +256,120 @@ def _settings(
     site = known.get("site", "")
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
-    source = _source(known["source"], registered, reading) if "source" in known else None
-    importers = _importers(known.get("importers"), registered, reading)
-    common = Common(site=site, host_name=host_name, records=records, registered=registered, importers=importers)
+    state = known.get("state", DEFAULT_STATE)
+    sources = _Sources(registered, state, reading)
+    sources.read(known.get("source", ()), known.get("importers"))
+    batch_entries = tuple(sources.batch_entries)
+    common = Common(site=site, host_name=host_name, records=records, registered=registered, batch_entries=batch_entries)
     targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
+    source = sources.effective()
     if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
         return None
     return Settings(
         path=path,
         site=site,
         source=source,
-        state=known.get("state", DEFAULT_STATE),
+        written=sources.written,
+        state=state,
         credentials=known.get("credentials", CredentialSettings()),
         records=records,
         targets=targets,
-        importers=importers,
+        batch_entries=batch_entries,
         metrics=known.get("metrics"),
         host_name=host_name,
     )
 
 
-def _importers(block: YamlBlock | None, registered: Registered, reading: ReadContext) -> Mapping[str, object]:
-    """The blocks of importers; where one is wrong, the problems say it."""
-    if block is None:
-        return {}
-    schema.check_names(block, registered.importers, reading)
-    found: dict[str, object] = {}
-    for name, node in block.keys.items():
-        if name not in registered.importers:
-            continue
-        with reading.reporting(node.place):
-            found[name] = schema.read_block(node, registered.importers[name](), reading)
-    return found
+def _source_blocks(node: Node) -> Sequence[YamlBlock]:
+    """One mapping, or a list of them. Raises: Wrong."""
+    if not isinstance(node, Listing):
+        return (schema.as_block(node),)
+    if not node.entries:
+        raise Wrong("is empty; name at least one source")
+    return [schema.as_block(each) for each in node.entries]
 
 
-def _source(block: YamlBlock, registered: Registered, reading: ReadContext) -> SourceSettings | None:
-    schema.missing_keys(block, SourceKeys, reading)
-    name, shape = plugin_options(block, registered.sources, reading)
-    if shape is None:
-        return None
-    schema.check_names(block, [*schema.keys_of(SourceKeys), *schema.keys_of(shape)], reading)
-    options = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
-    return None if name is None or options is None else SourceSettings(type=name, options=options)
+class _Sources:
+    """Reads `source` and `importers`; what is wrong goes to the problems."""
+
+    def __init__(self, registered: Registered, state: Path, reading: ReadContext) -> None:
+        self._registered = registered
+        self._state = state
+        self._reading = reading
+        self._names: set[str] = set()
+        self._clusters: set[str] = set()
+        self.written: SourceSettings | None = None
+        self.batch_entries: list[BatchEntry] = []
+
+    def read(self, blocks: Sequence[YamlBlock], importers: YamlBlock | None) -> None:
+        for block in blocks:
+            self._entry(block)
+        if importers is not None:
+            self._importers(importers)
+
+    def effective(self) -> SourceSettings | None:
+        """What all databases are read by; None where nothing names one."""
+        databases = tuple(str(each.database) for each in self.batch_entries if each.in_rounds)
+        if self.written is not None:
+            options: Any = self.written.options
+            return replace(self.written, options=replace(options, imported=databases)) if databases else self.written
+        shape = self._registered.sources[READS_IMPORTED]()
+        return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases)) if databases else None
+
+    def _entry(self, block: YamlBlock) -> None:
+        registered, reading = self._registered, self._reading
+        schema.missing_keys(block, SourceKeys, reading)
+        kind, shape = plugin_options(block, {**registered.sources, **registered.importers}, reading)
+        if shape is None:
+            return
+        schema.check_names(block, [*schema.keys_of(SourceKeys), *schema.keys_of(shape)], reading)
+        name = schema.read_keys(block, SourceKeys, reading).get("name") or kind
+        options: Any = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
+        if name in self._names:
+            reading.wrong(block.place, f"another source is called {name} too; give each a name of its own")
+        elif kind is not None and name is not None and options is not None:
+            self._names.add(name)
+            self._add(block, kind, name, options)
+
+    def _add(self, block: YamlBlock, kind: str, name: str, options: object) -> None:
+        if kind in self._registered.importers:
+            self._add_batch_system(block, kind, name, options)
+        elif self.written is None:
+            self.written = SourceSettings(type=kind, name=name, options=options)
+        else:
+            self._reading.wrong(
+                block.place, f"another entry has the type {self.written.type}; name all its files in one, as databases"
+            )
+
+    def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any) -> None:
+        reading = self._reading
+        if getattr(options, "paths", None) == ():
+            reading.wrong(
+                block.place.under("paths", block.place.line), "missing; name the files or directories to read"
+            )
+        if options.cluster in self._clusters:
+            reading.wrong(block.place, f"the cluster {options.cluster} is in another source, and would count twice")
+        self._clusters.add(options.cluster)
+        others: list[Any] = [each.options for each in self.batch_entries if each.type == kind]
+        if options.submit_host and options.submit_host in [each.submit_host for each in others]:
+            reading.wrong(block.place, f"another {kind} has the submit_host {options.submit_host}; give each its own")
+        place = f"source.{name}"
+        database = imported_database(self._state, name)
+        options = replace(options, place=place)
+        self.batch_entries.append(BatchEntry(name=name, type=kind, options=options, database=database, in_rounds=True))
+
+    def _importers(self, block: YamlBlock) -> None:
+        known, reading = self._registered.importers, self._reading
+        schema.check_names(block, known, reading)
+        in_rounds = {each.type for each in self.batch_entries}
+        database = imported_database(self._state, "")
+        for name, node in block.keys.items():
+            if name not in known:
+                continue
+            with reading.reporting(node.place):
+                options: object = schema.read_block(node, known[name](), reading)
+                if name in in_rounds:
+                    raise Wrong(f"`source` has an entry of the type {name}; write these keys there")
+                self.batch_entries.append(
+                    BatchEntry(name=name, type=name, options=options, database=database, in_rounds=False)
+                )

@@ -26,22 +26,31 @@ _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 
 def show(settings: Settings) -> str:
     """YAML that `load` reads back to the same settings; under a target only the `records` keys that differ there."""
+    importers = {each.name: _set_keys(each.options) for each in settings.batch_entries if not each.in_rounds}
     tree = {
         "site": settings.site,
-        "source": {"type": settings.source.type, **_keys(settings.source.options)},
+        "source": _sources(settings),
         "state": str(settings.state),
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
         **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),
-        **(
-            {"importers": {name: _set_keys(one) for name, one in settings.importers.items()}}
-            if settings.importers
-            else {}
-        ),
+        **({"importers": importers} if importers else {}),
         "targets": {target.name: _target(target, settings.records) for target in settings.targets},
     }
     text: str = schema.load_module("yaml_file").write_tree(tree)
     return text
+
+
+def _sources(settings: Settings) -> Any:
+    """One mapping where there is one ARC entry and no other."""
+    written = settings.written
+    entries = [] if written is None else [{"type": written.type, "name": written.name, **_keys(written.options)}]
+    entries += [
+        {"type": each.type, "name": each.name, **_set_keys(each.options)}
+        for each in settings.batch_entries
+        if each.in_rounds
+    ]
+    return entries[0] if len(entries) == 1 else entries
 
 
 def _set_keys(options: object) -> dict[str, Any]:

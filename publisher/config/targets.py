@@ -30,6 +30,7 @@ from publisher.model.policy import Infrastructure, RecordPolicy
 from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
 from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
+from publisher.sources.base import BatchEntry
 from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import Destination, TransportOptions
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from publisher.config.cron import Cron
 
 # A lock file is named after it: file names end at 255 bytes.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
 _JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
@@ -169,13 +170,13 @@ class ConfiguredTarget(Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What targets share: the site, this machine's name, the `records` block, importers, and the plug-ins there are."""
+    """What targets share: the site, this machine's name, the `records` block, batch systems, and the plug-ins there are."""
 
     site: str
     host_name: str
     records: RecordSettings
     registered: Registered
-    importers: Mapping[str, object] = field(default_factory=dict)  # their options by name
+    batch_entries: Sequence[BatchEntry] = ()
 
 
 def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tuple[ConfiguredTarget, ...]:
@@ -184,7 +185,7 @@ def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tupl
         reading.wrong(block.place, "holds no target; add one, or nothing is ever published")
     made = []
     for name, node in block.keys.items():
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             reading.wrong(
                 node.place, "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit"
             )
@@ -210,7 +211,7 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
         options = schema.build(block, options_shape, schema.read_keys(block, options_shape, reading), reading)
     keys = schema.build(block, TargetKeys, known, reading)
     _check_keys(known, format_name, block, reading)
-    if not common.importers:  # the batch server of imported jobs is known
+    if not common.batch_entries:  # the batch server of imported jobs is known
         _check_records(records, overrides, block, reading)
     if keys is None or options is None or kind is None or format_name is None:
         return None
@@ -225,7 +226,7 @@ def _settings(
 
     def policy_for(format_name: str) -> RecordPolicy:
         receiver = receiver_of(format_name)
-        policy = records.policy(common.site, common.host_name, common.importers, charged=receiver.takes_charges)
+        policy = records.policy(common.site, common.host_name, common.batch_entries, charged=receiver.takes_charges)
         if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))

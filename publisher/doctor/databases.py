@@ -20,9 +20,8 @@ from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
-from publisher.sources import IMPORTED_DATABASE
 from publisher.sources.arex.values import zone_of_host
-from publisher.sources.base import Source, SourceFacts
+from publisher.sources.base import BatchEntry, Source, SourceFacts
 from publisher.sources.importing.run import check_arc_database
 from publisher.transports.credentials.checks import foreign_machines
 
@@ -58,7 +57,7 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
     options: Any = settings.source.options
-    imported = {str(site.state.with_name(IMPORTED_DATABASE))} if site.importers else set()
+    imported = {str(each.database) for each in site.batch_entries}
     if not hasattr(options, "time_zone") or (options.control_dir is None and set(options.databases) <= imported):
         return
     question = Question("time zone", "source", "A-REX writes local times, and another zone moves every start by hours")
@@ -281,29 +280,29 @@ def _outcomes_of(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _J
 
 
 def check_importers(site: Site) -> Iterator[Finding]:
-    for name in site.importers:
-        yield _maps(site, name)
-        yield from _arc_databases(site, name)
+    for entry in site.batch_entries:
+        yield _maps(site, entry)
+        yield from _arc_databases(entry)
 
 
-def _maps(site: Site, name: str) -> Finding:
-    question = Question("map files", name, "without them nothing is imported")
+def _maps(site: Site, entry: BatchEntry) -> Finding:
+    question = Question("map files", entry.name, "without them nothing is imported")
     try:
-        site.importer(name)
+        site.importer(entry)
     except ConfigError as error:
-        return question.error(error, f"see importers.{name} in publisher.yaml(5)")
+        return question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
     return question.ok("all that are named can be read")
 
 
-def _arc_databases(site: Site, name: str) -> Iterator[Finding]:
-    options: Any = site.importers[name]
+def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:
+    options: Any = entry.options
     question = Question(
-        "arc_databases", name, "without them nothing is imported, because jobs of the CEs would count twice"
+        "arc_databases", entry.name, "without them nothing is imported, because jobs of the CEs would count twice"
     )
-    for path in options.arc_databases:
+    for path in options.arc_databases or ():
         try:
             check_arc_database(path)
         except SourceError as error:
-            yield question.error(error, f"see importers.{name}.arc_databases in publisher.yaml(5)")
+            yield question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
         else:
             yield question.ok(str(path))

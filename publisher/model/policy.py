@@ -212,7 +212,8 @@ class RecordPolicy:
     machine_name: str = ""  # overrides the endpoint's host
     batch_server: str = ""  # SubmitHost of local jobs
     infrastructure_description: str = ""  # '' for JURA-ARC- and the batch system's name
-    imported: Mapping[str, ImportedPlace] = field(default_factory=dict)  # by the interface of the job's endpoint
+    # By the interface and the URL of the job's endpoint; with the URL '' for all others of that interface.
+    imported: Mapping[tuple[str, str], ImportedPlace] = field(default_factory=dict)
     charging: Charging | None = None  # of formats that have a place for a charge
     _who: dict[tuple[object, ...], UserIdentity] = field(default_factory=dict, repr=False, compare=False)
     _where: dict[tuple[str, str, str, str], Placement] = field(default_factory=dict, repr=False, compare=False)
@@ -397,7 +398,7 @@ class RecordPolicy:
     def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:
         """Infrastructure type, batch server and infrastructure description, each with the rule that decided."""
         lrms = (job.lrms or "fork").upper()
-        imported = self.imported.get(job.interface)
+        imported = self.imported.get((job.interface, job.endpoint)) or self.imported.get((job.interface, ""))
         if imported is None:
             description = (self.infrastructure_description, "records.infrastructure_description")
             return (

@@ -23,7 +23,8 @@ from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
 from publisher.model.target import Target
-from publisher.pipeline.round.outcome import Outcome, added, broken_off, with_missing_databases
+from publisher.pipeline.reading import read_sources
+from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose
 from publisher.pipeline.sync import counts
@@ -74,6 +75,8 @@ def publish(
 ) -> list[Outcome]:
     """One regular round of every target that is due. One target's trouble never stops another, nor delays it.
 
+    Before it, but not in a dry run, the batch systems of `source` are read.
+
     `force`: also of targets that are not due, and with a look at every row.
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
@@ -81,11 +84,12 @@ def publish(
     chosen = choose(site.targets, targets)
     refuse_limit_for_summaries(chosen, limit)
     monotonic = site.monotonic
+    unread = () if dry_run else BackgroundTask(partial(read_sources, site)).result()
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         waiting = None if force else _not_due(ledger.target(target.name), target, site.clock())
         if waiting:
-            return Outcome(target=target.name, outcome="nothing", reason=waiting)
+            return incomplete(Outcome(target=target.name, outcome="nothing", reason=waiting), unread)
         began = monotonic()
         outcome = _attempt(
             site,
@@ -98,6 +102,7 @@ def publish(
             accept_key_change=accept_key_change,
             every_row=force,
         )
+        outcome = incomplete(outcome, unread)
         if not dry_run:
             after_round(site, replace(outcome, seconds=monotonic() - began))
         return outcome
@@ -167,7 +172,7 @@ def _attempt(
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 counts_outcome = _send_counts(site, target, live, source, ledger, observer)
                 outcome = added(outcome, counts_outcome) if counts_outcome else outcome
-            return with_missing_databases(replace(outcome, shadow=target.shadow, lost=lost))
+            return incomplete(replace(outcome, shadow=target.shadow, lost=lost), outcome.missing)
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from publisher.ledger.contract import Ledger
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import ImportedFrom, Source, WritingOrder
-    from publisher.sources.importers import Importer
+    from publisher.sources.base import BatchEntry, ImportedFrom, LastReading, Source, WritingOrder
+    from publisher.sources.importers import BadLine, Importer, ImportReport
     from publisher.sources.statistics import Accounts, UsageReader
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
@@ -100,7 +100,7 @@ class Site(Protocol):
     """A configured site. What it opens, the caller closes. Whatever opens the ledger or a book raises LedgerError.
 
     `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy` and `charging` are the site's own, whatever a
-    target overrides. `importers` are options by name. `after_round` is called with what came of each round, in its thread.
+    target overrides. `after_round` is called with what came of each round, in its thread.
     """
 
     @property
@@ -120,7 +120,7 @@ class Site(Protocol):
     @property
     def metrics(self) -> MetricsOutput | None: ...
     @property
-    def importers(self) -> Mapping[str, object]: ...
+    def batch_entries(self) -> Sequence[BatchEntry]: ...
     @property
     def environment(self) -> Mapping[str, str]: ...
     @property
@@ -160,8 +160,20 @@ class Site(Protocol):
         """Which record of another system's accounting a job was made of; None for a job of A-REX. Raises: SourceError."""
         ...
 
-    def importer(self, name: str) -> Importer:
-        """Raises: ConfigError."""
+    def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
+        """`reading`: it will read, and leaves A-REX's jobs to the entry of that. Raises: ConfigError, SourceError."""
+        ...
+
+    def read_entry(self, entry: BatchEntry) -> ImportReport | None:
+        """Read what is new; None when another process has just done so. Raises: PublisherError."""
+        ...
+
+    def last_reading(self, entry: BatchEntry) -> LastReading:
+        """Raises: SourceError."""
+        ...
+
+    def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
+        """Raises: SourceError."""
         ...
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:

@@ -221,8 +221,9 @@ def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
     """Empty for a job of A-REX, and where the importer of another is no longer configured."""
-    importer = BY_INTERFACE.get(job.interface)
-    return site.importer(importer).explain(job) if importer is not None and importer in site.importers else ()
+    entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
+    entries.sort(key=lambda entry: str(entry.database) != job.row.database)
+    return site.importer(entries[0]).explain(job) if entries else ()
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:

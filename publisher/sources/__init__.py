@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,8 @@ IMPORTERS: Final[Mapping[str, str]] = {
     "sonar": "publisher.sources.sonar.importer",
 }
 
-IMPORTED_DATABASE: Final = "imported.db"  # the database that they write by default
+_IMPORTED_DATABASE: Final = "imported.db"
+READS_IMPORTED: Final = "arex"  # the source that reads what they write
 # What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
 BY_INTERFACE: Final[Mapping[str, str]] = {
     "gridengine": "gridengine",
@@ -34,6 +36,11 @@ BY_INTERFACE: Final[Mapping[str, str]] = {
     "sacct": "slurm",
     "slurm": "sonar",
 }
+
+
+def imported_database(state: Path, name: str) -> Path:
+    """The database, beside the ledger, of an entry of `source`; '' for the one of all blocks of `importers`."""
+    return state.parent / "sources" / f"{name}.db" if name else state.with_name(_IMPORTED_DATABASE)
 
 
 def importer_plugin(name: str) -> ImporterPlugin:

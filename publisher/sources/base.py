@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
@@ -14,10 +15,12 @@ from publisher.model.time import Window
 
 __all__ = [
     "Absent",
+    "BatchEntry",
     "Cursor",
     "DoneWith",
     "EndedIn",
     "EndedRun",
+    "LastReading",
     "OpenRow",
     "Page",
     "Source",
@@ -213,10 +216,33 @@ class ImportedFrom(NamedTuple):
     file: str
 
 
+class BatchEntry(NamedTuple):
+    """A batch system of the configuration: an entry of `source`, which every round reads, or a block of `importers`."""
+
+    name: str
+    type: str  # a name of IMPORTERS
+    options: object  # the importer's `Options`
+    database: Path  # that it is read into
+    in_rounds: bool
+
+
+class LastReading(NamedTuple):
+    """What became of reading an entry of `source` before rounds, and what its database holds now."""
+
+    ended: datetime | None  # None: never read
+    succeeded: datetime | None  # the last time that all of it could be read
+    failing_since: datetime | None
+    trouble: str = ""  # of the last reading
+    damaged: tuple[str, ...] = ()  # archives that the last reading passed over
+    newest_end: Epoch | None = None
+    bad_lines: int = 0
+
+
 class SourcePlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live.
 
     It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py,
+    `database_paths(options, environment)`, which names its files,
     `create_usage(options, environment)`, which makes a `UsageReader` (of both a name will do, `module:function`), and
     `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs are known in the order
     in which their ends were written.

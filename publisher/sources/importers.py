@@ -113,6 +113,7 @@ class ImportReport:
     bad_kept: int = 0  # lines set aside, in the table ImportBadLine
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why
+    damaged: list[str] = field(default_factory=list)  # those of them that are of a damaged archive
     watch: Watch = unwatched
 
     def count_lines(self, more: int) -> None:
@@ -136,6 +137,11 @@ class ImportReport:
         self.bad_lines += lines[: _SHOWN_BAD - len(self.bad_lines)]
 
     @property
+    def failures(self) -> list[str]:
+        """The troubles without damaged archives, which a later round may never find whole."""
+        return [trouble for trouble in self.troubles if trouble not in self.damaged]
+
+    @property
     def exit_status(self) -> int:
         return gravest(
             [SourceError.exit_status if self.troubles else 0, RecordError.exit_status if self.bad else 0],
@@ -153,9 +159,9 @@ class Importer(Protocol):
     """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is one transaction."""
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        """Read what is new in these files. One file's trouble never stops another.
+        """Read what is new in these files, or without any where the options say. One file's trouble never stops another.
 
-        Raises: ConfigError for maps of the site, UsageError for a database that is not ours, LedgerError when it cannot be
+        Raises: UsageError without anything to read, or for a database that is not ours, LedgerError when it cannot be
         written, Busy when another process keeps it locked.
         """
         ...
@@ -171,6 +177,5 @@ class ImporterPlugin(Protocol):
     Options: type
     SUMMARY: str  # of `import NAME`, for its help
     PATHS: str  # what it reads, for its help
-    NEEDS_PATHS: bool  # else it can ask the batch system
 
     def create(self, options: object, environment: Mapping[str, str]) -> Importer: ...

@@ -74,9 +74,9 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
 def _check_importers(site: LiveSite) -> None:
     """That importers could start: their map files can be read. Raises: ConfigError with all that is wrong."""
     problems: list[str] = []
-    for name in site.importers:
+    for entry in site.batch_entries:
         try:
-            site.importer(name)
+            site.importer(entry)
         except ConfigError as error:
             problems += error.problems
     if problems:

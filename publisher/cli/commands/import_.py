@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from publisher.cli import progress
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.site import Site
-from publisher.sources import IMPORTED_DATABASE, IMPORTERS, importer_plugin
+from publisher.sources import IMPORTERS, importer_plugin
+from publisher.sources.base import BatchEntry
 from publisher.sources.importers import ImportReport, Watch
 
 _ABORTED = "aborted"
@@ -26,14 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in IMPORTERS:
         importer = importer_plugin(name)
         action = add_action(actions, name, importer.SUMMARY)
+        action.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=importer.PATHS)
         action.add_argument(
-            "paths", nargs="+" if importer.NEEDS_PATHS else "*", type=Path, metavar="PATH", help=importer.PATHS
+            "--source", metavar="NAME", help=f"which entry of `source`, where several are of type {name}"
         )
         action.add_argument(
             "--database",
             type=Path,
             metavar="FILE",
-            help="the database to write (default: imported.db next to the ledger)",
+            help="the database to write (default: that of the entry of `source`, else imported.db next to the ledger)",
         )
         add_json(action)
 
@@ -49,13 +53,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportReport:
-    """What is new in these files, into the database, by default one next to the state.
+    """What is new in these files, into the database, by default that of the configuration.
 
-    Raises: ConfigError, UsageError, LedgerError, Busy. Trouble with single files is in the report.
+    Raises: ConfigError, UsageError, SourceError, LedgerError, Busy. Trouble with single files is in the report.
     """
-    importer = site.importer(arguments.action)
-    into = arguments.database or site.state.with_name(IMPORTED_DATABASE)
-    report = importer.run(arguments.paths, into, site.clock(), watch)
+    entry = _entry(site, arguments.action, arguments.source)
+    importer = site.importer(entry, reading=True)
+    into = arguments.database or entry.database
+    with ExitStack() as opened:
+        if entry.in_rounds and into == entry.database:
+            opened.enter_context(load_part("sources.importing.reading").alone(into, site.wait))
+        report = importer.run(arguments.paths, into, site.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
     if report.imported and report.aborted and without:
         report.notes.append(
@@ -63,6 +71,17 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
             f"{_ABORTED} to records.statuses if their usage counts"
         )
     return report
+
+
+def _entry(site: Site, kind: str, name: str | None) -> BatchEntry:
+    """Raises: ConfigError, UsageError."""
+    found = [entry for entry in site.batch_entries if entry.type == kind and name in (None, entry.name)]
+    if not found and name is None:
+        raise ConfigError(f"{site.configuration}: importers.{kind}: missing; publisher.yaml(5) explains its keys")
+    if len(found) != 1:
+        names = ", ".join(entry.name for entry in site.batch_entries if entry.type == kind)
+        raise UsageError(f"--source must name one of the sources of type {kind}: {names or 'there is none'}")
+    return found[0]
 
 
 def _as_json(report: ImportReport) -> Json:

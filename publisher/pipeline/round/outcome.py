@@ -104,14 +104,14 @@ def broken_off(target: str, error: PublisherError, tally: RoundCounters | None =
     )
 
 
-def with_missing_databases(outcome: Outcome) -> Outcome:
-    """The outcome of a round that published what is there: without all databases it is no success."""
-    if not outcome.missing:
+def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
+    """The outcome of a round that published what is there: without all of the accounting data it is no success."""
+    if not reasons:
         return outcome
     return replace(
         outcome,
         outcome="error",
-        reason="; ".join(filter(None, (outcome.reason, *outcome.missing))),
+        reason="; ".join(filter(None, (outcome.reason, *reasons))),
         exit_status=gravest([outcome.exit_status, SourceError.exit_status]),
     )
 

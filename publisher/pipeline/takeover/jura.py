@@ -110,7 +110,7 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
     )
 
     def as_sent(job: JobRecord) -> PublishedJob | None:
-        if job.ended_at > until or job.interface in policy.imported:
+        if job.ended_at > until or (job.interface, "") in policy.imported:
             return None
         try:
             published = policy.describe(as_read_by_jura(job, policy, summary=False))

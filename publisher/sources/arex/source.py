@@ -79,8 +79,11 @@ class Options:
         metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
     )
 
+    # Databases that batch systems are read into; one that is not there was not read yet.
+    imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
+
     def __post_init__(self) -> None:
-        if self.control_dir is None and not self.databases:
+        if self.control_dir is None and not self.databases and not self.imported:
             raise ValueError("give control_dir, or name the files as databases")
 
 
@@ -348,8 +351,10 @@ def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield numbers[start : start + size]
 
 
-def database_paths(options: Options) -> list[str]:
+def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
     """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
     found, absent = _look_for(options)
     if absent:
         raise SourceError(absent[0].reason)
@@ -366,8 +371,11 @@ def _present(options: Options) -> list[str]:
 
 def _look_for(options: Options) -> tuple[list[str], tuple[Absent, ...]]:
     """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
-    looked = [] if options.control_dir is None else [_below(options.control_dir)]
+    looked: list[Sequence[str] | Absent] = [] if options.control_dir is None else [_below(options.control_dir)]
     looked += [_matching(name) for name in options.databases]
+    looked += [[name] for name in options.imported if _is_there(name)]
+    if not looked:
+        looked.append(_not_read_yet(options.imported))
     distinct: dict[str, str] = {}
     for found in looked:
         if not isinstance(found, Absent):
@@ -407,6 +415,13 @@ def _matching(name: str) -> Sequence[str] | Absent:
             f"{name}: no accounting database matches this pattern; correct source.databases, "
             f"or let user {os.geteuid()} search the directory"
         ),
+    )
+
+
+def _not_read_yet(imported: Sequence[str]) -> Absent:
+    return Absent(
+        patterns=tuple(imported),
+        reason=f"{imported[0]}: is not there yet; `publisher publish` reads the batch system into it",
     )
 
 

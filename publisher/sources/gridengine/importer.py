@@ -24,7 +24,6 @@ __all__ = ["GridEngineImporter", "Options", "create"]
 
 SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; reads only what is new"
 PATHS: Final = "accounting file, or the directory that holds it"
-NEEDS_PATHS: Final = True
 
 _SECOND: Final = 1_000_000
 # Start and end come from the clocks of different hosts.

@@ -70,6 +70,8 @@ class Options(ImporterOptions):
             "is not a host name; write that of the qmaster, such as sge.example.org",
         )
     )
+    place: str = field(default="importers.gridengine", metadata={"hidden": True})
+    paths: tuple[Path, ...] = field(default=(), metadata={"help": "accounting files, their directories, or patterns"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
     project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
@@ -81,6 +83,10 @@ class Options(ImporterOptions):
     exclude_groups: tuple[str, ...] = ()
     exclude_queues: tuple[str, ...] = ()
     orphans_after_s: int = 30 * 86_400
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return self.paths
 
 
 class GridEngineMapping(SiteMapping):
@@ -164,8 +170,8 @@ class GridEngineMapping(SiteMapping):
         columns = ", ".join(options.project_from)
         return [
             *self._identity_rules(job, (project, job.local_group, job.local_user)),
-            ImportRule("projects", f"importers.gridengine.project_from: the first of {columns} that somebody chose"),
-            ImportRule("wall_s", f"importers.gridengine.wall_from: {_WALL_RULES[options.wall_from]}"),
+            ImportRule("projects", f"{self.place}.project_from: the first of {columns} that somebody chose"),
+            ImportRule("wall_s", f"{self.place}.wall_from: {_WALL_RULES[options.wall_from]}"),
             ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
             ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
             ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),

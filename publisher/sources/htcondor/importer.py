@@ -27,7 +27,6 @@ __all__ = ["HTCondorImporter", "Options", "create"]
 
 SUMMARY: Final = "import histories of HTCondor or HTCondor-CE, of one file a job or rolling; reads only what is new"
 PATHS: Final = "history file, or directory of history files (history.CLUSTER.PROC, or history and its rotations)"
-NEEDS_PATHS: Final = True
 _SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
 _ROLLING: Final = re.compile(f"history{ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
@@ -166,7 +165,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
                 f"all {report.skipped[ROUTED]:,} jobs were routed, and none is counted here: import {theirs} history, or set "
-                f"importers.htcondor.routed: {key}"
+                f"{self.site.place}.routed: {key}"
             )
 
 

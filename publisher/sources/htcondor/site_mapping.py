@@ -36,6 +36,8 @@ class Options(ImporterOptions):
             "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
         )
     )
+    place: str = field(default="importers.htcondor", metadata={"hidden": True})
+    paths: tuple[Path, ...] = field(default=(), metadata={"help": "history files, their directories, or patterns"})
     routed: Routed = Routed.BATCH
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"})
     average_benchmark: str = field(
@@ -43,6 +45,10 @@ class Options(ImporterOptions):
         metadata={"help": "benchmark of a machine whose ApelScaling is 1", "check": _check_benchmark},
     )
     exclude_groups: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return self.paths
 
 
 class CondorMapping(SiteMapping):

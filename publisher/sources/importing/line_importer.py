@@ -27,7 +27,7 @@ from publisher.sources.importing.log_files import (
     rotated_siblings,
     spooled,
 )
-from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign
+from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.importing.site_mapping import SiteMapping
 
 # In one transaction; more at once are slower (docs/performance.md).
@@ -104,7 +104,7 @@ class LineImporter(ABC, Generic[Record]):
     def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
         with import_run(self.site, self.tables, database, now, watch) as run:
             reading = _Reading(self, run)
-            for path in paths:
+            for path in to_read(paths, self.site):
                 with run.trouble_reported():
                     if not self.singles(run, path):
                         reading.path(path)

@@ -39,6 +39,10 @@ class Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class DamagedArchive(SourceError):
+    """A compressed file that cannot be read to its end, and that no later round may find whole."""
+
+
 class Damaged(Exception):
     """The archive is not whole."""
 
@@ -261,7 +265,7 @@ def opened(path: Path) -> Iterator[LogFile]:
             with decompressed(raw) as (stream, compressed):
                 yield LogFile(path, stream, compressed=compressed, modified=modified)
     except Damaged as error:
-        raise SourceError(
+        raise DamagedArchive(
             f"{path}: is damaged, or still being compressed: {error}; import it again when it is whole"
         ) from error
     except Unreadable as error:

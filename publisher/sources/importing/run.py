@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from glob import glob
 from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import Cursors, LogFile, ReadElsewhere, opened
+from publisher.sources.importing.log_files import Cursors, DamagedArchive, LogFile, ReadElsewhere, opened
 from publisher.sources.importing.site_mapping import SiteMapping
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
@@ -132,6 +133,8 @@ class ImportRun:
             yield
         except SourceError as error:
             self.report.troubles.append(str(error))
+            if isinstance(error, DamagedArchive):
+                self.report.damaged.append(str(error))
 
     def read(self, path: Path, content: Callable[[LogFile], None]) -> None:
         """Have a file read, again from where it is when another importer read on in it meanwhile."""
@@ -186,13 +189,26 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
     report = ImportReport(importer=name, database=database, watch=watch)
     with (
         closing(ImportDatabase(database, tables)) as accounting,
-        closing(ArcJobs(options.arc_databases, options.arc_wait_s, database)) as arc,
+        closing(ArcJobs(options.arc_databases or (), options.arc_wait_s, database)) as arc,
     ):
         report.notes += site.begin_import(accounting)
         cursors = Cursors(accounting, name)
         yield ImportRun(accounting=accounting, cursors=cursors, report=report, arc=arc, now=int(now.timestamp()))
         report.bad_kept = accounting.bad_lines(name)
         report.aborted = accounting.aborted()
+
+
+def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:
+    """The paths, or what the configuration names. A pattern that matches nothing stays, and is reported when it is opened.
+
+    Raises: UsageError when neither names anything.
+    """
+    if paths:
+        return list(paths)
+    if not site.options.reads:
+        raise UsageError(f"name what to read: PATH here, or the key paths of {site.place} in the configuration")
+    matching = [(pattern, sorted(glob(str(pattern)))) for pattern in site.options.reads]
+    return [path for pattern, found in matching for path in (map(Path, found) if found else [pattern])]
 
 
 def refuse_foreign(path: Path, kind: str, bad: Sequence[BadLine], pieces: int) -> None:

@@ -71,7 +71,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 # What decides when something is read or reported, but not what a row contains.
 _NO_RULES: Final = frozenset(
     {
-        *("command", "look_back_s", "timeout_s"),
+        *("place", "paths", "files", "command", "look_back_s", "timeout_s"),
         *("cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
@@ -115,6 +115,7 @@ class ImporterOptions:
     """Keys that the block of every importer has."""
 
     cluster: str  # becomes part of every job's id
+    place: str = field(metadata={"hidden": True})  # of these keys in the configuration
     submit_host: str = field(
         default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
     )
@@ -124,9 +125,14 @@ class ImporterOptions:
     user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
-    arc_databases: tuple[Path, ...] = ()
+    arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
     arc_wait_s: int = 86_400
     exclude_users: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """Files, directories and patterns that are read where no other are named."""
+        return ()
 
 
 class SiteMapping(ABC):
@@ -149,6 +155,7 @@ class SiteMapping(ABC):
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self.importer = importer
         self.options = options
+        self.place = options.place
         self._endpoint = (interface, options.submit_host or f"{interface}://{options.cluster}")
         self._maps = {key: self._read_map(key) for key in ("user_map", *vo_maps, *maps)}
         self._users = self._maps["user_map"]
@@ -168,7 +175,7 @@ class SiteMapping(ABC):
             if stored != cluster:
                 raise UsageError(
                     f"{accounting.path}: holds jobs of the cluster {stored}; under the name {cluster} they would count twice: "
-                    f"correct importers.{self.importer}.cluster, or name another file with --database"
+                    f"correct {self.place}.cluster, or name another file with --database"
                 )
             key, rules = f"{self.importer.upper()}_RULES", self._rules()
             today = json.dumps(rules, sort_keys=True)
@@ -183,7 +190,7 @@ class SiteMapping(ABC):
         if not (jobs and changed):
             return []
         return [
-            f"{', '.join(changed)} of importers.{self.importer} changed since the last import, and what was imported or "
+            f"{', '.join(changed)} of {self.place} changed since the last import, and what was imported or "
             f"left out until then ({jobs:,} jobs are here) stays as it is; to have it by the new rules, remove "
             f"{accounting.path} and import again from all files: what was delivered is known by the ids of jobs, and not sent "
             "twice"
@@ -201,7 +208,7 @@ class SiteMapping(ABC):
     def _read_map(self, key: str) -> Mapping[str, str]:
         """A map file of the site, empty where none is named. Raises: ConfigError."""
         path: Path | None = getattr(self.options, key)
-        return {} if path is None else read_map(path, f"importers.{self.importer}.{key}")
+        return {} if path is None else read_map(path, f"{self.place}.{key}")
 
     def _vo(self, names: Sequence[str], group: str) -> str:
         if not self._has_vos:
@@ -223,18 +230,18 @@ class SiteMapping(ABC):
         """How the fields of a job came about, by the rules of today."""
 
     def _endpoint_rule(self) -> ImportRule:
-        by_site = f"importers.{self.importer}.submit_host"
+        by_site = f"{self.place}.submit_host"
         return ImportRule("endpoint", by_site if self.options.submit_host else "the cluster")
 
     def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
         """How a job's user and VO came about; `names` as for `_vo`."""
         user = rule_of(
-            job.user, self.importer, [("user_map", self._users, job.local_user)], "no line of user_map names it"
+            job.user, self.place, [("user_map", self._users, job.local_user)], "no line of user_map names it"
         )
-        vo = f"importers.{self.importer}.unmapped_vo: {self.options.unmapped_vo}"
+        vo = f"{self.place}.unmapped_vo: {self.options.unmapped_vo}"
         if not job.local_group or job.vo != f"local-{job.local_group}":
             asked = [(key, known, name) for (key, known), name in zip(self._vo_maps.items(), names, strict=True)]
-            vo = rule_of(job.vo, self.importer, asked, vo)
+            vo = rule_of(job.vo, self.place, asked, vo)
         return [ImportRule("user", user), ImportRule("vo", vo)]
 
 
@@ -260,9 +267,9 @@ def extra_info(
     return [(key, value) for key, value in extra if value]
 
 
-def rule_of(value: str, importer: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:
+def rule_of(value: str, place: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:
     """Which line of which map gave a job its value. Each map is its key, its lines, and the word that is looked up."""
     for key, known, word in maps:
         if word and known.get(word) == value:
-            return f"importers.{importer}.{key}: {word}"
+            return f"{place}.{key}: {word}"
     return "the maps have changed since it was imported" if value else otherwise

@@ -200,7 +200,7 @@ class SlurmMapping(SiteMapping):
         account = job.local_group
         project = job.projects[0] if job.projects else ""
         maps = [("account_project_map", self._projects, account)]
-        by_map = rule_of(project, self.importer, maps, "the job has no account")
+        by_map = rule_of(project, self.place, maps, "the job has no account")
         return [
             *self._identity_rules(job, (account, job.local_user)),
             ImportRule("projects", "the account" if project == account else by_map),

@@ -30,7 +30,6 @@ SUMMARY: Final = "import what `sacct --parsable2` printed, plain or compressed; 
 PATHS: Final = (
     "file of sacct's output, the directory that holds such files, or - for standard input; without one, sacct is run"
 )
-NEEDS_PATHS: Final = False
 _DAY_S: Final = 86_400
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
@@ -58,7 +57,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         super().__init__(self._mapping)
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        if paths:
+        if paths or self._options.files:
             return super().run(paths, database, now, watch)
         with import_run(self.site, self.tables, database, now, watch) as run:
             with run.trouble_reported():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -15,7 +16,7 @@ from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, c
 from publisher.sources.slurm.records import SacctRun
 
 NAME: Final = "slurm"
-
+_SACCT: Final = ("sacct",)
 
 _DAY_S: Final = 86_400
 
@@ -49,9 +50,21 @@ class Options(SlurmOptions):
             "check": check_zone,
         },
     )
-    command: tuple[str, ...] = field(default=("sacct",), metadata={"check": _check_command})
+    place: str = field(default="importers.slurm", metadata={"hidden": True})
+    files: tuple[Path, ...] = field(
+        default=(), metadata={"help": "what sacct printed: files, their directories, or patterns; else sacct is run"}
+    )
+    command: tuple[str, ...] = field(default=_SACCT, metadata={"check": _check_command})
     look_back_s: int = field(default=30 * _DAY_S, metadata={"check": _check_look_back})
     timeout_s: int = field(default=600, metadata={"check": _check_timeout})
+
+    def __post_init__(self) -> None:
+        if self.files and self.command != _SACCT:
+            raise ValueError("names both files and command; keep the one that is to be read")
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return self.files
 
 
 class SacctMapping(SlurmMapping):

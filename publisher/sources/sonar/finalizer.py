@@ -47,8 +47,7 @@ class Inconsistencies:
         if self.hours_off:
             notes.append(
                 f"{plural(self.hours_off, 'job')} took an hour more or less than their end less their start: the clocks "
-                "changed "
-                "meanwhile; set importers.sonar.time_zone to have their times right"
+                f"changed meanwhile; set {options.place}.time_zone to have their times right"
             )
         if self.nodes_differ:
             notes.append(
@@ -64,13 +63,13 @@ class Inconsistencies:
             notes.append(
                 f"{plural(self.partitions.total(), 'job')} ran in partitions that the newest cluster data does not have: "
                 f"{named}; "
-                "do importers.sonar.cluster and the rules by queue still fit?"
+                f"do {options.place}.cluster and the rules by queue still fit?"
             )
         nodes, threads = hyperthreads(connection)
         if self.jobs and nodes and options.threads_per_core is None:
             notes.append(
                 f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these as CPUs: set "
-                f"importers.sonar.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
+                f"{options.place}.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
             )
         return notes
 

@@ -17,7 +17,7 @@ from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
 from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FileCursor, FilePosition, LogFile
-from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign
+from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.sonar.cluster import (
     SAMPLE_TABLES,
     SYSTEM_TABLES,
@@ -50,7 +50,6 @@ __all__ = ["Options", "SonarImporter", "create"]
 
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
-NEEDS_PATHS: Final = True
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
@@ -94,6 +93,7 @@ class BatchReader:
 
     def __init__(self, options: Options) -> None:
         self._cluster = options.cluster
+        self._place = options.place
         self._offsets_needed = not options.time_zone
         self._samples = options.samples
 
@@ -162,14 +162,14 @@ class BatchReader:
                 wrong = str(bad)
             else:
                 if self._offsets_needed and None in observation.offsets.values():
-                    wrong = "a time has no offset from UTC: set importers.sonar.time_zone"
+                    wrong = f"a time has no offset from UTC: set {self._place}.time_zone"
             if wrong:
                 batch.bad.append(_bad_line(path, piece, f"record {number} of the envelope: {wrong}", _json(entry)))
             else:
                 batch.records.append(observation)
 
     def _of_other_cluster(self, name: str, batch: EnvelopeBatch) -> str:
-        reason = f"of the cluster {name or '(none)'}, not of importers.sonar.cluster"
+        reason = f"of the cluster {name or '(none)'}, not of {self._place}.cluster"
         return reason if reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS else "of other clusters"
 
 
@@ -194,7 +194,7 @@ class SonarImporter:
 
     def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
         with import_run(self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch) as run:
-            _Import(run, self._options, self._site).paths(paths)
+            _Import(run, self._options, self._site).paths(to_read(paths, self._site))
         return run.report
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:

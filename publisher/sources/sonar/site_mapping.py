@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -43,12 +44,18 @@ class Options(SlurmOptions):
             "is not a cluster name; write it as Sonar does, such as fox.example.org",
         )
     )
+    place: str = field(default="importers.sonar", metadata={"hidden": True})
+    paths: tuple[Path, ...] = field(default=(), metadata={"help": "files, directory trees, or patterns"})
     time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone})
     wall_from: SonarWall = SonarWall.ELAPSED
     samples: bool = True
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
     hold_off_s: int = 90 * 60
     overdue_after_s: int = 30 * 86_400
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return self.paths
 
 
 class SonarMapping(SlurmMapping):
@@ -114,13 +121,13 @@ class SonarMapping(SlurmMapping):
         """How the fields of a job came about."""
         options = self._options
         times = (
-            f"importers.sonar.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
+            f"{self.place}.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
         )
         return [
             *self._account_rules(job),
             ImportRule("started_at", times),
             ImportRule("ended_at", times),
-            ImportRule("wall_s", f"importers.sonar.wall_from: {options.wall_from}"),
+            ImportRule("wall_s", f"{self.place}.wall_from: {options.wall_from}"),
             ImportRule(
                 "cpu_user_s", "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's"
             ),

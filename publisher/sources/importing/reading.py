@@ -1,0 +1,156 @@
+"""Reading a batch system's entry of `source` before a round, and what became of it, kept in the entry's own database."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import LedgerError, PublisherError
+from publisher.model.job import Epoch
+from publisher.sources.base import BatchEntry, LastReading
+from publisher.sources.importers import BadLine, Importer, ImportReport
+from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
+
+_TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS SourceReading (
+        Only INTEGER PRIMARY KEY CHECK (Only = 1),
+        Ended INTEGER NOT NULL,     -- the last reading, as the times below in epoch seconds
+        Succeeded INTEGER,          -- the last one without trouble
+        FailingSince INTEGER,       -- the first one with trouble after that
+        Trouble TEXT NOT NULL,
+        Damaged TEXT NOT NULL       -- archives that the last one passed over, a line each
+    );
+"""
+_KEEP: Final = """
+    INSERT INTO SourceReading VALUES (1, :now, :succeeded, :failed, :trouble, :damaged)
+    ON CONFLICT DO UPDATE SET
+        Ended = :now,
+        Succeeded = coalesce(:succeeded, Succeeded),
+        FailingSince = CASE WHEN :failed IS NULL THEN NULL ELSE coalesce(FailingSince, :failed) END,
+        Trouble = :trouble,
+        Damaged = :damaged
+"""
+_HAS_READING: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'SourceReading')"
+_LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
+_NEWEST: Final = "SELECT max(EndTime) FROM AAR"
+_BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
+_SHOW_BAD_LINES: Final = (
+    "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
+)
+_LOOK_EVERY_S: Final = 0.2
+NEVER: Final = LastReading(ended=None, succeeded=None, failing_since=None)
+
+
+def read_entry(
+    entry: BatchEntry, importer: Callable[[], Importer], clock: Callable[[], datetime], wait: Callable[[float], bool]
+) -> ImportReport | None:
+    """Read what is new, unless another process has just done so: None.
+
+    What went wrong is kept, and raised where nothing could be read at all. Raises: PublisherError.
+    """
+    asked = int(clock().timestamp())
+    with alone(entry.database, wait) as was_first:
+        if not was_first and _ended(entry.database) >= asked:
+            return None
+        try:
+            report = importer().run((), entry.database, clock())
+        except PublisherError as error:
+            _keep(entry.database, clock(), trouble=str(error))
+            raise
+        _keep(entry.database, clock(), trouble="; ".join(report.failures), damaged=report.damaged)
+    return report
+
+
+def last_reading(database: Path, copies_below: Path) -> LastReading:
+    """What became of the last reading, and what there is. Raises: SourceError."""
+
+    def ask(connection: sqlite3.Connection) -> LastReading:
+        (has_reading,) = connection.execute(_HAS_READING).fetchone()
+        found = connection.execute(_LAST).fetchone() if has_reading else None
+        newest, bad_lines = (connection.execute(each).fetchone()[0] for each in (_NEWEST, _BAD_LINES))
+        last = NEVER if found is None else _reading(*found)
+        return last._replace(newest_end=None if newest is None else Epoch(newest), bad_lines=bad_lines)
+
+    if not database.exists():
+        return NEVER
+    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+        return file.ask(ask)
+
+
+def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLine]:
+    """The lines that were set aside, by file. Raises: SourceError."""
+    if not database.exists():
+        return ()
+    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+        return file.ask(
+            lambda connection: [BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})]
+        )
+
+
+@contextmanager
+def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
+    """Nobody else reads into this database meanwhile. Whether nobody had to be waited for. Raises: LedgerError."""
+    lock = database.with_name(f"{database.name}.lock")
+    try:
+        for folder in (database.parent.parent, database.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        file = lock.open("a")
+    except OSError as error:
+        raise LedgerError(
+            f"{lock}: {error.strerror or error}; its directory must belong to the user who publishes"
+        ) from error
+    with file:
+        was_first = True
+        while not _locked(file.fileno()):
+            was_first = False
+            if wait(_LOOK_EVERY_S):
+                raise LedgerError(f"{database}: another process reads into it, and a stop was asked for")
+        yield was_first
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _keep(database: Path, now: datetime, *, trouble: str, damaged: Sequence[str] = ()) -> None:
+    """Raises: LedgerError, Busy, UsageError."""
+    moment = int(now.timestamp())
+    kept = {
+        "now": moment,
+        "succeeded": None if trouble else moment,
+        "failed": moment if trouble else None,
+        "trouble": trouble,
+        "damaged": "\n".join(damaged),
+    }
+    with closing(ImportDatabase(database, _TABLES)) as accounting, accounting.transaction():
+        accounting.connection.execute(_KEEP, kept)
+
+
+def _ended(database: Path) -> int:
+    with closing(ImportDatabase(database, _TABLES)) as accounting:
+        found = accounting.connection.execute(_LAST).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def _reading(ended: int, succeeded: int | None, failing_since: int | None, trouble: str, damaged: str) -> LastReading:
+    return LastReading(
+        ended=_moment(ended),
+        succeeded=_moment(succeeded),
+        failing_since=_moment(failing_since),
+        trouble=trouble,
+        damaged=tuple(damaged.splitlines()),
+    )
+
+
+def _moment(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,76 @@
+"""`source` as a list: what is read of it, and what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from publisher.config import Settings, load
+from publisher.model.errors import ConfigError
+from publisher.sources.arex import Options as ArexOptions
+
+AREX = {"type": "arex", "control_dir": "/var/spool/arc/jobstatus"}
+SLURM = {"type": "slurm", "cluster": "hpc1"}
+GRID_ENGINE = {"type": "gridengine", "cluster": "sge.example.org", "paths": ["common"]}
+
+
+def read(folder: Path, source: object, **blocks: object) -> Settings:
+    target = {"type": "spool", "path": "/tmp/out", "format": "car"}
+    state = str(folder / "state" / "publishing.db")
+    path = folder / "publisher.yaml"
+    path.write_text(yaml.safe_dump({"site": "S", "state": state, "source": source, "targets": {"t": target}} | blocks))
+    return load(path, {}, host_name="ce.example.org")
+
+
+def test_each_batch_system_has_a_database_of_its_own(tmp_path: Path) -> None:
+    found = read(tmp_path, [AREX, SLURM, GRID_ENGINE | {"name": "sge"}])
+    databases = [str(tmp_path / "state" / "sources" / name) for name in ("slurm.db", "sge.db")]
+    assert [(each.name, each.type, str(each.database)) for each in found.batch_entries] == [
+        ("slurm", "slurm", databases[0]),
+        ("sge", "gridengine", databases[1]),
+    ]
+    control = Path("/var/spool/arc/jobstatus")
+    assert found.source.options == ArexOptions(control_dir=control, imported=tuple(databases))
+    assert found.batch_entries[1].options.reads == (tmp_path / "common",)  # type: ignore[attr-defined]
+
+
+def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
+    assert read(tmp_path, SLURM).batch_entries == read(tmp_path, [SLURM]).batch_entries
+    assert read(tmp_path, AREX).source == read(tmp_path, [AREX]).source
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ([], "source: is empty; name at least one source"),
+        ("arex", "source: is not a mapping"),
+        ([AREX, "slurm"], "source: is not a mapping"),
+        ([{}], "source[1].type: missing"),
+        ([SLURM | {"type": "slurn"}], "source[1].type: 'slurn' is not known; did you mean 'slurm'?"),
+        ([AREX, dict(AREX)], "source[2]: another source is called arex too; give each a name of its own"),
+        ([AREX, AREX | {"name": "b"}], "source[2]: another entry has the type arex; name all its files in one"),
+        ([SLURM, SLURM | {"cluster": "two"}], "source[2]: another source is called slurm too"),
+        ([SLURM, SLURM | {"name": "b"}], "source[2]: the cluster hpc1 is in another source, and would count twice"),
+        ([SLURM | {"name": "a/b"}], "source[1].name: 'a/b' is no name: letters, digits"),
+        ([{"type": "slurm"}], "source[1].cluster: missing"),
+        ([SLURM | {"paths": ["x"]}], "source[1].paths: unknown key"),
+        ([SLURM | {"files": ["x"], "command": ["y"]}], "source[1]: names both files and command"),
+        ([GRID_ENGINE | {"paths": []}], "source[1].paths: missing; name the files or directories to read"),
+        (
+            [SLURM | {"submit_host": "h"}, SLURM | {"submit_host": "h", "name": "b", "cluster": "two"}],
+            "source[2]: another slurm has the submit_host h; give each its own",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_list(source: object, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, source)
+    assert complaint in str(caught.value)
+
+
+def test_a_batch_system_is_configured_in_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, SLURM, importers={"slurm": {"cluster": "hpc1"}})
+    assert "importers.slurm: `source` has an entry of the type slurm; write these keys there" in str(caught.value)

@@ -1,0 +1,268 @@
+"""Batch systems as entries of `source`: read by the round itself, through the real command line."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.service import FakeAMS
+from tests.support import sacct_text
+from tests.support.gridengine_files import CLUSTER, Entry, colon, write
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+from tests.support.stand_in_sacct import install
+
+ANY = Entry()
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """A site whose only source is Grid Engine's accounting file."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["source"] = [grid_engine(made)]
+    return made
+
+
+def grid_engine(site: SiteUnderTest, **keys: object) -> dict[str, Any]:
+    return {"type": "gridengine", "cluster": CLUSTER, "paths": [str(site.folder / "common")], **keys}
+
+
+def log(site: SiteUnderTest, *jobs: int, name: str = "accounting", more: Iterable[bytes] = ()) -> Path:
+    (site.folder / "common").mkdir(exist_ok=True)
+    return write(site.folder / "common" / name, [*(colon(replace(ANY, job=job)) for job in jobs), *more])
+
+
+def slurm(site: SiteUnderTest, *numbers: int, **keys: object) -> dict[str, Any]:
+    """An entry whose sacct is a stand-in that knows these jobs, which ended half a day ago."""
+    now = int(datetime.now(UTC).timestamp())
+    times = {"Submit": now - 46_000, "Eligible": now - 46_000, "Start": now - 45_000, "End": now - 43_200}
+    lines = [
+        line for number in numbers for one in [sacct_text.job(number, **times)] for line in (one, sacct_text.step(one))
+    ]
+    command = install(site.folder / "sacct", lines)
+    return {"type": "slurm", "cluster": sacct_text.CLUSTER, "command": list(command), "look_back_s": "2d", **keys}
+
+
+def mishap(site: SiteUnderTest, what: str | None) -> None:
+    path = site.folder / "sacct" / "mishap"
+    path.unlink(missing_ok=True)
+    if what:
+        path.write_text(what)
+
+
+def sent(site: SiteUnderTest) -> list[str]:
+    return sorted(row["LocalJobId"] for row in site.received(with_openssl=False))
+
+
+def test_a_round_reads_the_batch_system_and_publishes_what_is_new(site: SiteUnderTest) -> None:
+    path = log(site, 1, 2)
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 2)
+    with path.open("ab") as file:
+        file.write(colon(replace(ANY, job=3)))
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert sent(site) == ["1", "2", "3"]
+    assert (site.state.parent / "sources" / "gridengine.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_single_mapping_is_a_source_too(site: SiteUnderTest) -> None:
+    (site.config["source"],) = site.config["source"]
+    log(site, 1)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+
+
+def test_a_dry_run_reads_nothing_in(site: SiteUnderTest) -> None:
+    path = log(site, 1)
+    assert site.publish().status == 0
+    with path.open("ab") as file:
+        file.write(colon(replace(ANY, job=2)))
+    assert site.publish("--dry-run").json["targets"]["egi"]["records"] == 0
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+
+
+def test_before_the_first_reading_a_dry_run_says_so(site: SiteUnderTest) -> None:
+    log(site, 1)
+    run = site.publish("--dry-run")
+    assert run.status == 66
+    assert "gridengine.db: is not there yet; `publisher publish` reads the batch system into it" in run.err
+
+
+def test_three_batch_systems_and_arex_are_published_together(site: SiteUnderTest) -> None:
+    batch: list[SampleJob] = list(generate(1, 5, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    site.fill(*batch)
+    other = site.folder / "other"
+    other.mkdir()
+    write(other / "accounting", [colon(replace(ANY, job=7))])
+    arex = {"type": "arex", "control_dir": str(site.control), "time_zone": "Europe/Oslo"}
+    site.config["source"] = [
+        arex,
+        grid_engine(site, arc_databases=[], infrastructure_description="A-A-A"),
+        grid_engine(site, name="second", cluster="two.example.org", paths=[str(other / "acc*")], arc_databases=[]),
+        slurm(site, 11, 12, arc_databases=[], infrastructure="grid"),
+    ]
+    log(site, 1)
+    run = site.publish()
+    assert run.status == 0, run.err
+    rows = [row for row in site.received(with_openssl=False) if row["InfrastructureDescription"] != "JURA-ARC-SLURM"]
+    assert sorted((row["LocalJobId"], row["InfrastructureType"], row["InfrastructureDescription"]) for row in rows) == [
+        ("1", "local", "A-A-A"),
+        ("11", "grid", "PUBLISHER-NONE-SLURM"),
+        ("12", "grid", "PUBLISHER-NONE-SLURM"),
+        ("7", "local", "PUBLISHER-NONE-SGE"),
+    ]
+    assert run.json["targets"]["egi"]["records"] == 5 + 4
+
+
+def test_a_source_that_breaks_is_told_by_name_and_heals(site: SiteUnderTest) -> None:
+    site.config["source"].append(slurm(site, 11))
+    log(site, 1)
+    mishap(site, "fail")
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (66, 1)
+    reason = run.json["targets"]["egi"]["reason"]
+    assert "source slurm: " in reason
+    assert "Connection refused" in reason
+    assert "gridengine" not in reason
+    mishap(site, None)
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 1)
+    assert sent(site) == ["1", "11"]
+
+
+def test_a_broken_source_is_told_where_no_target_is_due(site: SiteUnderTest) -> None:
+    site.config["source"].append(slurm(site, 11))
+    site.config["targets"]["egi"]["every"] = "1d"
+    log(site, 1)
+    assert site.publish().status == 0
+    mishap(site, "fail")
+    run = site.run("publish", "--json")
+    assert run.status == 66
+    assert "not due before" in run.json["targets"]["egi"]["reason"]
+    assert "source slurm: " in run.json["targets"]["egi"]["reason"]
+
+
+def test_each_source_is_read_once_for_all_targets(site: SiteUnderTest) -> None:
+    site.config["source"] = [slurm(site, 11, look_back_s="1d")]
+    site.config["targets"]["second"] = site.config["targets"]["egi"] | {
+        "type": "spool",
+        "path": str(site.folder / "out"),
+    }
+    for key in ("url", "auth_url", "service_host"):
+        del site.config["targets"]["second"][key]
+    run = site.publish()
+    assert [one["records"] for one in run.json["targets"].values()] == [1, 1]
+    calls = (site.folder / "sacct" / "calls").read_text().splitlines()
+    assert len([call for call in calls if "starttime" in call]) == 1
+
+
+def test_a_bad_line_and_a_damaged_archive_are_no_failure(site: SiteUnderTest) -> None:
+    log(site, 1, more=[b"torn\n"])
+    (site.folder / "common" / "accounting.1.gz").write_bytes(gzip.compress(colon(replace(ANY, job=2)))[:-20])
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 1), run.err
+    assert "source gridengine: set aside: " in run.err
+    assert "accounting.1.gz: is damaged" in run.err
+
+
+def test_a_map_file_that_is_gone_fails_one_source_only(site: SiteUnderTest) -> None:
+    log(site, 1)
+    assert site.publish().status == 0
+    site.config["source"][0]["user_map"] = str(site.folder / "gone.map")
+    site.save()
+    run = site.publish()
+    assert run.status == 66
+    assert f"source gridengine: source.gridengine.user_map: {site.folder}/gone.map cannot be read" in run.err
+
+
+def test_two_rounds_at_once_read_a_source_one_after_the_other(site: SiteUnderTest) -> None:
+    log(site, *range(1, 201))
+    site.save()
+    command = [
+        sys.executable,
+        "-c",
+        "from publisher.cli.main import main; main()",
+        "--config",
+        str(site.path),
+        "publish",
+        "--json",
+    ]
+    rounds = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert {each.wait(60) for each in rounds} <= {0, 75}
+    assert site.publish().status == 0
+    assert len(sent(site)) == len(set(sent(site))) == 200
+
+
+def test_jobs_of_arex_are_left_to_its_entry(site: SiteUnderTest) -> None:
+    batch = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC)))
+    theirs = batch[0]
+    site.fill(*batch)
+    end = theirs.end_time
+    theirs_too = replace(ANY, submitted=end - 500, started=end - 400, ended=end)
+    number = int(theirs.local_job_id or 0)
+    (site.folder / "common").mkdir()
+    write(
+        site.folder / "common" / "accounting",
+        [colon(replace(theirs_too, job=number)), colon(replace(theirs_too, job=number + 1_000_000))],
+    )
+    site.config["source"].append({"type": "arex", "control_dir": str(site.control), "time_zone": "Europe/Oslo"})
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 4), run.err
+    assert sent(site).count(str(number)) == 1
+
+
+def test_without_arex_s_database_nothing_of_the_batch_system_is_taken_for_its_own(site: SiteUnderTest) -> None:
+    log(site, 1)
+    site.config["source"].append({"type": "arex", "control_dir": str(site.control), "time_zone": "Europe/Oslo"})
+    run = site.publish()
+    assert run.status == 66
+    assert (
+        f"source gridengine: {site.control}: has neither accounting/accounting_v2.db"
+        in run.json["targets"]["egi"]["reason"]
+    )
+    assert sent(site) == []
+
+
+def test_files_by_hand_go_into_the_source_s_database(site: SiteUnderTest) -> None:
+    log(site)
+    old = write(site.folder / "old", [colon(replace(ANY, job=9))])
+    report = site.run("import", "gridengine", "--json", str(old))
+    assert (report.json["imported"], report.json["database"]) == (
+        1,
+        str(site.state.parent / "sources" / "gridengine.db"),
+    )
+    assert site.publish().json["targets"]["egi"]["records"] == 1
+
+
+def test_what_explains_a_job_names_the_entry(site: SiteUnderTest) -> None:
+    (site.folder / "users.map").write_text("ada /DC=org/CN=Ada\n")
+    site.config["source"][0] |= {"name": "sge", "user_map": "users.map"}
+    log(site, 1)
+    assert site.publish().status == 0
+    with closing(sqlite3.connect(site.state.parent / "sources" / "sge.db")) as connection:
+        ((job_id,),) = connection.execute("SELECT JobID FROM AAR").fetchall()
+    text = site.run("explain", job_id).out
+    assert "source.sge.user_map: ada" in text
+
+
+def test_what_is_shown_of_a_list_reads_back(site: SiteUnderTest) -> None:
+    site.config["source"].append({"type": "arex", "control_dir": str(site.control)})
+    site.config["source"].append({"type": "slurm", "name": "hpc", "cluster": "hpc1", "files": ["/x/*.txt"]})
+    site.save()
+    shown = site.run("config", "show").out
+    path = site.folder / "shown.yaml"
+    path.write_text(shown)
+    again = site.run("--config", str(path), "config", "show")
+    assert again.out == shown
+    assert "name: hpc" in shown
