@@ -23,6 +23,7 @@ from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_ams.tables import Tables
 from tests.support.pki import PKI, Credential
 from tests.support.strict_apel import read_car
+from tests.support.strict_apel_text import read_text
 
 SITE = "EXAMPLE-SITE"
 Row = dict[str, Any]
@@ -113,7 +114,7 @@ class SiteUnderTest(ConfiguredSite):
         super().__init__(folder, pki, host, {"egi": egi})
 
     def received(self, *, with_openssl: bool | None = None) -> list[Row]:
-        """Every job's record that arrived, in order, as APEL's loader reads it; counts (sync) are told by `test_sync`.
+        """Every record of jobs or months that arrived, in order, as APEL's loader reads it; `test_sync` tells of counts.
 
         OpenSSL verifies the first message, or all or none of them. Raises: Refused, for anything it would refuse.
         """
@@ -122,8 +123,10 @@ class SiteUnderTest(ConfiguredSite):
         rows: list[Row] = []
         for number, message in enumerate(self.fake.messages(PROJECT, TOPIC)):
             text = (others if number else first).take(message).text
-            if not text.startswith("APEL-sync-message"):
-                rows += read_car(text.encode(), datetime.now(UTC))
+            if text.startswith("APEL-sync-message"):
+                continue
+            payload, now = text.encode(), datetime.now(UTC)
+            rows += read_text(payload, now)[1] if text.startswith("APEL-") else read_car(payload, now)
         return rows
 
     def assert_received(self, *jobs: SampleJob) -> None:
@@ -134,7 +137,7 @@ class SiteUnderTest(ConfiguredSite):
         """The receiver's rows, kept by its own keys."""
         tables = Tables()
         for row in self.received():
-            tables.replace("JobRecords", row)
+            tables.replace("Summaries" if "NumberOfJobs" in row else "JobRecords", row)
         return tables
 
 
