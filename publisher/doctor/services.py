@@ -10,7 +10,7 @@ from publisher.doctor.findings import Finding, PerfData, Question, State, not_as
 from publisher.model.errors import CredentialError, PublisherError
 from publisher.model.target import Target
 from publisher.pipeline.site import Site
-from publisher.transports.base import Endpoint, Step
+from publisher.transports.base import Endpoint, Step, StepText
 from publisher.transports.credentials.checks import (
     SOON,
     TOO_LATE,
@@ -35,23 +35,8 @@ _WHY: Final[Mapping[str, str]] = {
     "connection": "records cannot go where no connection goes",
     "TLS": "records go to nobody whose certificate is not right",
     "clock": "signatures and certificates are judged by the time, and end times are ours",
-    "token": "AMS takes messages only with one, which authn gives for the certificate",
-    "AMS": "records are handed over there",
-    "right to publish": "AMS knows us, but takes messages only from those whom the topic lists",
-    "services": "the service must be one that takes job records",
-    "right to insert": "SGAS takes records only from those whom its administrator lists",
-    "directory": "messages are put there",
 }
-_WHY_ELSE: Final = "a transport asks this of itself before it takes messages"
-_OTHERWISE: Final[Mapping[str, str]] = {
-    "token": "give the operators of AMS the DN under `subject`, and this answer",
-    "AMS": "see that `url` of the target is right, and ask again later",
-    "right to publish": "ask the operators of AMS to let this host's user publish to the topic",
-    "certificate": "give the administrator of SGAS the DN under `subject`, and this answer",
-    "services": "ask the administrator of SGAS for its address, and correct `url` of the target",
-    "right to insert": "ask the administrator of SGAS for the right jobinsert for the DN under `subject`",
-    "directory": "let the user who publishes write there, or correct `path` of the target",
-}
+_ELSE: Final = StepText("a transport asks this of itself before it takes messages", "")
 _CREDENTIAL_STEPS: Final = frozenset({"certificate", "certificate dates", "certificate purpose", "key"})
 
 
@@ -78,7 +63,9 @@ def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Ite
         for endpoint in site.endpoints(target):
             yield from _way(site, target, endpoint, known)
     except PublisherError as error:  # no CAs, or a proxy that is none
-        yield Question("connection", target.name, _WHY["connection"]).error(error, _OTHERWISE["services"])
+        yield Question("connection", target.name, _WHY["connection"]).error(
+            error, "correct `url` or `proxy` of the target, or `ca` of the credentials"
+        )
 
 
 def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
@@ -122,7 +109,7 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
     try:
         with closing(site.transport(target)) as transport:
             for step in transport.preflight():
-                yield _finding(step, target.name)
+                yield _answered(step, target)
             # Those of the certificate were reported above, in better words.
             for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
@@ -140,4 +127,11 @@ def _shows_certificate(target: Target) -> bool:
 
 
 def _finding(step: Step, part: str) -> Finding:
-    return Question(step.name, part, _WHY.get(step.name, _WHY_ELSE)).step(step, _OTHERWISE.get(step.name, ""))
+    return Question(step.name, part, _WHY[step.name]).step(step)
+
+
+def _answered(step: Step, target: Target) -> Finding:
+    """A step of the pre-flight check, in the words of the target's own transport."""
+    texts: Mapping[str, StepText] = getattr(target.options, "step_texts", {})
+    why, otherwise = texts.get(step.name, _ELSE)
+    return Question(step.name, target.name, why).step(step, otherwise)

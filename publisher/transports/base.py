@@ -77,6 +77,13 @@ class Step(NamedTuple):
     advice: str = ""
 
 
+class StepText(NamedTuple):
+    """Why a step of a pre-flight check is asked, and what to do where neither answer nor `advice` says it."""
+
+    why: str
+    otherwise: str
+
+
 class Endpoint(NamedTuple):
     """A service that a target talks to. `url` is https://HOST[:PORT]; `proxy` is the way there, '' for none; times in s."""
 
@@ -137,6 +144,7 @@ class TransportOptions:
     """What the `Options` of every transport provide, in addition to the keys of the configuration."""
 
     one_off: ClassVar[OneOff | None] = None
+    step_texts: ClassVar[Mapping[str, StepText]] = {}  # of the steps of the pre-flight check, by name
 
     def destination(self) -> Destination | None:
         """None where messages of several targets cannot meet, or where the receiver distinguishes them."""

@@ -17,6 +17,7 @@ from publisher.transports.base import (
     OneOff,
     Receipt,
     Step,
+    StepText,
     Transport,
     TransportOptions,
     Verdict,
@@ -28,6 +29,8 @@ class Options(TransportOptions):
     """The keys of such a target in the configuration."""
 
     one_off: ClassVar[OneOff | None] = OneOff(key="tray", help="onto this paper, for once", format="terse")
+
+    step_texts: ClassVar[Mapping[str, StepText]] = {"tray": StepText("letters are laid there", "")}
 
     tray: Path = field(metadata={"help": "where the paper is"})
 
@@ -65,7 +68,8 @@ class Paper:
         return Receipt(verdict=Verdict.DELIVERED, remote_id="sheet", bytes_sent=len(message.payload))
 
     def preflight(self) -> tuple[Step, ...]:
-        return (Step(name="tray", answer="there is paper in it"),)
+        seal = [Step("certificate", "its seal is broken", 77)] if self._tray.with_name("broken").exists() else []
+        return (Step(name="tray", answer="there is paper in it"), *seal)
 
     def warnings(self, now: datetime) -> list[str]:
         return []

@@ -111,6 +111,16 @@ def test_doctor_asks_the_new_ones_too(tree: Path, site: ConfiguredSite) -> None:
     assert "bug" not in done.stderr
 
 
+def test_doctor_has_no_advice_of_another_transport(tree: Path, site: ConfiguredSite, tmp_path: Path) -> None:
+    """Though the step is called as one of SGAS's is."""
+    (tmp_path / "broken").touch()
+    done = run(tree, site, "doctor", "--json")
+    found = {one["name"]: one for one in json.loads(done.stdout)["findings"] if one["part"] == "post"}
+    assert found["tray"]["why"] == "letters are laid there"
+    assert found["certificate"]["found"] == "its seal is broken"
+    assert not {"SGAS", "AMS"} & set(json.dumps(found).replace(".", " ").split())
+
+
 @pytest.mark.parametrize(
     "words", [("stats",), ("job", "info", "X"), ("export",), ("complete", "jobs"), ("report", "--format", "terminal")]
 )

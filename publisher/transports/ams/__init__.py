@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from publisher.transports.base import Destination, Endpoint, OneOff, own_options
+from publisher.transports.base import Destination, Endpoint, OneOff, StepText, own_options
 from publisher.transports.http.options import HttpOptions, https_url
 
 # What the service itself accepts in a path (anything else is 400 before the token is examined).
@@ -40,6 +40,17 @@ class Options(HttpOptions):
         format="car",
         options=("topic", "project"),
     )
+    step_texts: ClassVar[Mapping[str, StepText]] = {
+        "token": StepText(
+            "AMS takes messages only with one, which authn gives for the certificate",
+            "give the operators of AMS the DN under `subject`, and this answer",
+        ),
+        "AMS": StepText("records are handed over there", "see that `url` of the target is right, and ask again later"),
+        "right to publish": StepText(
+            "AMS knows us, but takes messages only from those whom the topic lists",
+            "ask the operators of AMS to let this host's user publish to the topic",
+        ),
+    }
 
     def destination(self) -> Destination:
         """The queue (topic), which does not show whose messages it holds."""

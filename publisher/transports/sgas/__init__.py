@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from publisher.transports.base import Endpoint, OneOff, own_options
+from publisher.transports.base import Endpoint, OneOff, StepText, own_options
 from publisher.transports.http.options import HttpOptions, https_url
 
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
@@ -26,6 +26,20 @@ class Options(HttpOptions):
     read_timeout_s: float = field(default=90, metadata={"help": "seconds of silence to bear (nginx bears 60)"})
 
     one_off: ClassVar[OneOff | None] = OneOff(key="url", help="send to this SGAS once", format="ogf-ur")
+    step_texts: ClassVar[Mapping[str, StepText]] = {
+        "certificate": StepText(
+            "services know this host by it, and messages are signed with it",
+            "give the administrator of SGAS the DN under `subject`, and this answer",
+        ),
+        "services": StepText(
+            "the service must be one that takes job records",
+            "ask the administrator of SGAS for its address, and correct `url` of the target",
+        ),
+        "right to insert": StepText(
+            "SGAS takes records only from those whom its administrator lists",
+            "ask the administrator of SGAS for the right jobinsert for the DN under `subject`",
+        ),
+    }
 
 
 def problems(options: Options) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from publisher.transports.base import Destination, Endpoint, TransportOptions
+from publisher.transports.base import Destination, Endpoint, StepText, TransportOptions
 
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
 
@@ -44,6 +44,12 @@ class Options(TransportOptions):
         metadata={"help": "most characters of a message, signed and in base64", "check": batch_bytes_problem},
     )
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+
+    step_texts: ClassVar[Mapping[str, StepText]] = {
+        "directory": StepText(
+            "messages are put there", "let the user who publishes write there, or correct `path` of the target"
+        )
+    }
 
     def destination(self) -> Destination:
         """Whoever sends its files sends them to one place."""
