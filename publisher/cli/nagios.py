@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
 from publisher.model.text import plural
+from publisher.pipeline.reading import SourceStatus
 from publisher.pipeline.status import TargetStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -97,14 +98,29 @@ def _threshold(text: str) -> tuple[str, int]:
     )
 
 
-def status_nagios(found: Sequence[TargetStatus], trouble: str, now: datetime, limits: Thresholds) -> tuple[str, int]:
+def status_nagios(
+    found: Sequence[TargetStatus],
+    trouble: str,
+    now: datetime,
+    limits: Thresholds,
+    sources: Sequence[SourceStatus] = (),
+) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     checked = [one for status in found for one in _checked_values(status, now, limits)]
-    messages = sorted(_messages(checked, found, trouble), key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    told = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages = sorted(told, key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     well = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
     texts = [text for _, text in messages] or well
     return nagios_line(state, "; ".join(texts), [one.performance for one in checked]), state
+
+
+def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:
+    for one in sources:
+        if one.alarm:
+            yield CRITICAL, one.alarm
+        elif one.last is not None and one.last.ended is None:
+            yield WARNING, f"source {one.name}: has not been read yet"
 
 
 def _messages(

@@ -23,7 +23,7 @@ _SHOWN_BAD: Final = 1_000
 
 
 class SourceStatus(NamedTuple):
-    """An entry of `source` that rounds read, and its last reading. `trouble`: why nothing can be said of it."""
+    """An entry of `source` that rounds read, and its last reading; None where that cannot be told. `trouble` is its, or why."""
 
     name: str
     type: str
@@ -74,14 +74,18 @@ def source_status(site: Site) -> Sequence[SourceStatus]:
     return [_status(site, entry) for entry in _in_rounds(site)]
 
 
-def set_aside(site: Site, name: str | None) -> Sequence[SetAside]:
-    """The lines of one source, or of all. Raises: UsageError for a name that is not configured, SourceError."""
+def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
+    """The first lines of one source, or of each, and how many there are.
+
+    Raises: UsageError for a name that is not configured, SourceError.
+    """
     entries = _in_rounds(site)
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
         known = ", ".join(entry.name for entry in entries) or "none"
         raise UsageError(f"{name}: is no batch system of `source`; there are: {known}")
-    return [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
+    lines = [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
+    return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
 
 
 def _in_rounds(site: Site) -> Sequence[BatchEntry]:
@@ -95,7 +99,7 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     except SourceError as error:
         trouble = str(error)
     alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, site.clock())
-    return SourceStatus(entry.name, entry.type, str(entry.database), last, trouble, alarm)
+    return SourceStatus(entry.name, entry.type, str(entry.database), last, last.trouble if last else trouble, alarm)
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:

@@ -102,7 +102,14 @@ ALIKE = {
     "source retire": "source list",
 }
 # Keys that stand for whatever the site calls them.
-OPEN_KEYS = {"targets": "NAME", "benchmarks": "TYPE", "warnings": "RULE", "mends": "RULE", "gone": "MONTH"}
+OPEN_KEYS = {
+    "targets": "NAME",
+    "sources": "NAME",
+    "benchmarks": "TYPE",
+    "warnings": "RULE",
+    "mends": "RULE",
+    "gone": "MONTH",
+}
 
 
 def section(text: str, heading: str) -> str:

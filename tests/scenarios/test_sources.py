@@ -266,3 +266,76 @@ def test_what_is_shown_of_a_list_reads_back(site: SiteUnderTest) -> None:
     again = site.run("--config", str(path), "config", "show")
     assert again.out == shown
     assert "name: hpc" in shown
+
+
+def age(site: SiteUnderTest, name: str, seconds: int) -> None:
+    """As if its last reading had been so long ago."""
+    with closing(sqlite3.connect(site.state.parent / "sources" / f"{name}.db")) as connection:
+        connection.execute(
+            "UPDATE SourceReading SET Ended = Ended - :s, Succeeded = Succeeded - :s, FailingSince = FailingSince - :s",
+            {"s": seconds},
+        )
+        connection.commit()
+
+
+def test_status_tells_when_each_source_was_read(site: SiteUnderTest) -> None:
+    log(site, 1, more=[b"torn\n"])
+    before = site.run("status", "--json").json["sources"]["gridengine"]
+    assert (before["last_read"], before["set_aside"], before["alarm"]) == (None, 0, None)
+    assert "has not been read yet" in site.run("status", "--nagios").out
+    assert site.publish().status == 0
+    run = site.run("status", "--json")
+    found = run.json["sources"]["gridengine"]
+    assert (run.status, found["type"], found["set_aside"], found["trouble"]) == (0, "gridengine", 1, None)
+    assert found["last_read"] is not None
+    assert found["last_read"] == found["last_success"]
+    assert found["newest_end_time"].endswith("Z")
+    assert "gridengine" in site.run("status").out
+    assert found == site.run("source", "list", "--json").json["sources"]["gridengine"]
+    dry = site.publish("--dry-run")
+    assert dry.json["sources"]["gridengine"] == found
+    assert found["last_read"] in site.run("publish", "--dry-run", "--force").out
+
+
+def test_a_source_that_was_not_read_for_a_day_is_an_alarm(site: SiteUnderTest) -> None:
+    log(site, 1)
+    assert site.publish().status == 0
+    age(site, "gridengine", 86_000)
+    assert site.run("status").status == 0
+    age(site, "gridengine", 86_000)
+    run = site.run("status")
+    assert run.status == 66
+    assert "source gridengine: was last read at " in run.err
+    assert "no round ran since" in run.err
+    nagios = site.run("status", "--nagios")
+    assert (nagios.status, "source gridengine: was last read" in nagios.out) == (2, True)
+    assert site.publish().status == 0
+    assert site.run("status").status == 0
+
+
+def test_a_source_that_fails_for_a_day_is_an_alarm_until_it_heals(site: SiteUnderTest) -> None:
+    site.config["source"] = [slurm(site, 11)]
+    mishap(site, "fail")
+    assert site.publish().status == 66
+    found = site.run("status", "--json").json["sources"]["slurm"]
+    assert (found["last_success"], found["alarm"]) == (None, None)
+    assert "Connection refused" in found["trouble"]
+    age(site, "slurm", 90_000)
+    assert site.publish().status == 66
+    run = site.run("status")
+    assert "source slurm: has never been read: " in run.err
+    mishap(site, None)
+    assert site.publish().status == 0
+    run = site.run("status", "--json")
+    assert (run.status, run.json["sources"]["slurm"]["failing_since"]) == (0, None)
+
+
+def test_bad_lines_are_shown_by_source(site: SiteUnderTest) -> None:
+    path = log(site, 1, more=[b"torn\n"])
+    assert site.publish().status == 0
+    run = site.run("source", "bad-lines", "gridengine", "--json")
+    (line,) = run.json["bad_lines"]
+    assert (line["source"], line["file"], line["line"]) == ("gridengine", str(path), "torn")
+    assert "1 columns" in site.run("source", "bad-lines").out
+    run = site.run("source", "bad-lines", "slurm")
+    assert (run.status, "slurm: is no batch system of `source`; there are: gridengine" in run.err) == (64, True)

@@ -11,12 +11,14 @@ from publisher.cli.commands import Context
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets, count
+from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import BlockedMonth, KeyTotal, gone_lines
 from publisher.pipeline import publish
+from publisher.pipeline.reading import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import LostJobs
@@ -51,11 +53,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             limit=arguments.limit,
             accept_key_change=arguments.accept_key_change,
         )
-    return print_outcomes(arguments, site, ended)
+    return print_outcomes(arguments, site, ended, sources=source_status(site))
 
 
 def print_outcomes(
-    arguments: argparse.Namespace, site: Site, outcomes: Sequence[Outcome], targets: Sequence[Target] | None = None
+    arguments: argparse.Namespace,
+    site: Site,
+    outcomes: Sequence[Outcome],
+    targets: Sequence[Target] | None = None,
+    sources: Sequence[SourceStatus] = (),
 ) -> int:
     """Print what came of the rounds to targets, by default those of the site. Returns the exit status of all of them."""
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
@@ -68,14 +74,14 @@ def print_outcomes(
         log_trouble(outcome.target, outcome.exit_status, outcome.reason)
     print_result(
         outcomes,
-        as_json,
-        lambda lines: _as_text(site.name, receivers, lines, dry_run=arguments.dry_run),
+        lambda lines: as_json(lines, sources),
+        lambda lines: _as_text(site.name, receivers, lines, sources, dry_run=arguments.dry_run),
         in_json=arguments.json,
     )
     return publish.exit_status(outcomes)
 
 
-def as_json(outcomes: Sequence[Outcome]) -> Json:
+def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:
     return {
         "targets": {
             outcome.target: {
@@ -93,6 +99,7 @@ def as_json(outcomes: Sequence[Outcome]) -> Json:
             }
             for outcome in outcomes
         },
+        "sources": sources_json(sources),
         "exit": publish.exit_status(outcomes),
     }
 
@@ -115,12 +122,20 @@ def _lost_json(lost: LostJobs) -> Json:
     return {**attributes(lost, "certain", "perhaps"), "jobs": jobs}
 
 
-def _as_text(site: str, receivers: Mapping[str, str], outcomes: Sequence[Outcome], *, dry_run: bool) -> Iterator[Part]:
+def _as_text(
+    site: str,
+    receivers: Mapping[str, str],
+    outcomes: Sequence[Outcome],
+    sources: Sequence[SourceStatus],
+    *,
+    dry_run: bool,
+) -> Iterator[Part]:
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
         for note in [*notes(outcome), *ticket(site, receivers[outcome.target], outcome)]:
             yield from note.split("\n")
     if dry_run:
+        yield from sources_text(sources)
         yield "dry run: nothing was sent or recorded"
 
 

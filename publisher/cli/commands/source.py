@@ -1,24 +1,32 @@
-"""`source`: the accounting databases that were read: list, retire."""
+"""`source`: batch systems and accounting databases that were read: list, bad-lines, retire."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.cli.sources import sources_json, sources_text
 from publisher.pipeline.guards import databases
 from publisher.pipeline.guards.databases import SourceFile
+from publisher.pipeline.reading import SetAside, SourceStatus, set_aside, source_status
 
+_SHOWN_BYTES = 80
 _COLUMNS = ("database", "last seen", "state")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
     add_json(
-        add_action(actions, "list", "show each database ever read, when it was last read, and whether it is retired")
+        add_action(actions, "list", "show each source and database, when it was last read, and whether it is retired")
     )
+    bad_lines = add_action(
+        actions, "bad-lines", "show the lines of batch systems that could not be understood, and why"
+    )
+    bad_lines.add_argument("name", nargs="?", metavar="NAME", help="of the source (default: all)")
+    add_json(bad_lines)
     retire = add_action(actions, "retire", "no longer expect these databases: they are gone for good")
     retire.add_argument("databases", nargs="+", metavar="FILE", help="as `source list` shows it")
     add_json(retire)
@@ -27,10 +35,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.action == "list":
-        print_result(databases.listed(site), _as_json, _as_text, in_json=arguments.json)
+        found = databases.listed(site), source_status(site)
+        print_result(found, _listed_json, _listed_text, in_json=arguments.json)
+    elif arguments.action == "bad-lines":
+        print_result(set_aside(site, arguments.name), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
     else:
         print_result(databases.retire(site, arguments.databases), _as_json, _as_retired, in_json=arguments.json)
     return 0
+
+
+def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Json:
+    return {**_as_json(found[0]), "sources": sources_json(found[1])}
+
+
+def _listed_text(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Iterator[Part]:
+    yield from sources_text(found[1])
+    yield from _as_text(found[0])
+
+
+def _bad_lines_json(found: tuple[Sequence[SetAside], int]) -> Json:
+    lines, total = found
+    return {
+        "bad_lines": [
+            {
+                "source": source,
+                "file": line.path,
+                **attributes(line, "offset", "length", "reason"),
+                "line": line.line.decode("utf-8", "replace"),
+            }
+            for source, line in lines
+        ],
+        "listed": len(lines),
+        "set_aside": total,
+    }
+
+
+def _bad_lines_text(found: tuple[Sequence[SetAside], int]) -> Iterator[Part]:
+    lines, total = found
+    yield TextTable(
+        ("source", "file", "byte", "reason", "line"),
+        [
+            (source, line.path, f"{line.offset}", line.reason, repr(line.line[:_SHOWN_BYTES])[2:-1])
+            for source, line in lines
+        ],
+    )
+    if total > len(lines):
+        yield f"and {total - len(lines):,} more"
 
 
 def _as_json(found: Iterable[SourceFile]) -> Json:

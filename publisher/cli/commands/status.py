@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from publisher.cli import nagios
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_line, print_result
 from publisher.cli.parser import add_json, add_nagios, add_targets
+from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.pipeline import status as operations
+from publisher.pipeline.reading import SourceStatus, source_status
 from publisher.pipeline.status import TargetStatus
 
 _COLUMNS = (
@@ -40,12 +42,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _nagios(arguments, context)
     if arguments.warning or arguments.critical:
         raise UsageError("--warning and --critical go with --nagios")
-    found, trouble = operations.status(context.load(), targets=arguments.target)
-    print_result(found, _as_json, _as_text, in_json=arguments.json)
+    site = context.load()
+    found, trouble = operations.status(site, targets=arguments.target)
+    sources = source_status(site)
+    print_result((found, sources), _as_json, _as_text, in_json=arguments.json)
     missing = {one.file: one.reason for each in found for one in each.missing}
-    for line in [trouble] if trouble else missing.values():
+    alarms = [one.alarm for one in sources if one.alarm]
+    for line in [*([trouble] if trouble else missing.values()), *alarms]:
         error_line(line)
-    return SourceError.exit_status if trouble or missing else 0
+    return SourceError.exit_status if trouble or missing or alarms else 0
 
 
 def _nagios(arguments: argparse.Namespace, context: Context) -> int:
@@ -54,15 +59,17 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         limits = nagios.thresholds(arguments.warning, arguments.critical)
         site = context.load()
         found, trouble = operations.status(site, targets=arguments.target)
+        sources = source_status(site)
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    line, state = nagios.status_nagios(found, trouble, site.clock(), limits)
+    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources)
     print_line(line)
     return state
 
 
-def _as_json(found: Iterable[TargetStatus]) -> Json:
+def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Json:
+    found, sources = both
     return {
         "targets": {
             one.target: {
@@ -72,12 +79,14 @@ def _as_json(found: Iterable[TargetStatus]) -> Json:
                 "missing_databases": [missing.file for missing in one.missing],
             }
             for one in found
-        }
+        },
+        "sources": sources_json(sources),
     }
 
 
-def _as_text(found: Iterable[TargetStatus]) -> list[Part]:
-    return [TextTable(_COLUMNS, list(map(_row, found)))]
+def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> list[Part]:
+    found, sources = both
+    return [TextTable(_COLUMNS, list(map(_row, found))), *sources_text(sources)]
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""The batch systems of `source` and their last readings, as `source list`, `status` and `publish --dry-run` show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text
+from publisher.pipeline.reading import SourceStatus
+
+_COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
+
+
+def sources_json(found: Sequence[SourceStatus]) -> Json:
+    return {one.name: {**attributes(one, "type", "database"), **_reading_json(one)} for one in found}
+
+
+def _reading_json(one: SourceStatus) -> Json:
+    last = one.last
+    return {
+        "last_read": moment_text(last.ended) if last else None,
+        "last_success": moment_text(last.succeeded) if last else None,
+        "failing_since": moment_text(last.failing_since) if last else None,
+        "newest_end_time": moment_text(last.newest_end) if last else None,
+        "set_aside": last.bad_lines if last else None,
+        "damaged": list(last.damaged) if last else [],
+        "trouble": one.trouble or None,
+        "alarm": one.alarm or None,
+    }
+
+
+def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
+    """Nothing where there are none."""
+    if found:
+        yield TextTable(_COLUMNS, list(map(_row, found)))
+
+
+def _row(one: SourceStatus) -> tuple[str, ...]:
+    last = one.last
+    if last is None:
+        return one.name, one.type, "unknown", "unknown", "unknown", one.trouble
+    state = "never read" if last.ended is None else one.trouble or "ok"
+    if last.damaged and not one.trouble:
+        state = f"ok, but passed over: {'; '.join(last.damaged)}"
+    newest, ended = moment_text(last.newest_end) or "-", moment_text(last.ended) or "never"
+    return one.name, one.type, ended, newest, f"{last.bad_lines:,}", state
