@@ -20,6 +20,7 @@ with atheris.instrument_imports(include=["publisher"]):
     from publisher.model.errors import ConfigError
     from publisher.reporting.charges.formula import FormulaError, parse
     from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json
+    from publisher.sources.htcondor.classads import BadAd, read_ad, read_record, read_value
     from publisher.sources.importing.slurm_jobs import node_names, read_tres
     from publisher.sources.sonar.records import BadTime, read_time
     from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
@@ -54,6 +55,13 @@ def _sonar(content: bytes) -> None:
         read_time(text)
 
 
+def _classad(content: bytes) -> None:
+    with suppress(BadAd):
+        for expression in read_ad(_text(content).split("\n")).values():
+            read_value(expression)
+            read_record(expression)
+
+
 def _formula(content: bytes) -> None:
     with suppress(FormulaError):
         parse(_text(content), {"RunTime", "NumCPUs"})
@@ -80,6 +88,7 @@ READERS: Final[dict[str, Callable[[bytes], None]]] = {
     "gridengine-colon": _colon,
     "gridengine-json": _json,
     "sonar-texts": _sonar,
+    "classad": _classad,
     "formula": _formula,
     "answer": _answer,
     "arc-conf": _arc_conf,

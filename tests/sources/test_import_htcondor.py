@@ -458,6 +458,51 @@ def test_beside_a_writer_that_appends_and_rotates(tmp_path: Path) -> None:
     assert (len(content(database)), wall) == usage(ads_of(7, 400))[:2]
 
 
+SPOOLER = """
+import sys, time
+from pathlib import Path
+from tests.support.condor_history import ads_of, spool
+
+for one in ads_of(12, 1500):
+    spool(Path(sys.argv[1]), [one])
+    time.sleep(0.0005)
+"""
+CLEANER = """
+import sys
+from pathlib import Path
+
+while (folder := Path(sys.argv[1])).exists():
+    for each in sorted(folder.glob("history.*"))[:40]:
+        each.unlink()
+"""
+
+
+def test_beside_a_schedd_that_writes_a_file_for_each_job(tmp_path: Path) -> None:
+    directory, database = spool(tmp_path / "per-job", [ad(9999)]), tmp_path / "imported.db"
+    writer = subprocess.Popen([sys.executable, "-c", SPOOLER, str(directory)])
+    while writer.poll() is None:
+        report = run_import(database, directory)
+        assert (report.bad, report.held, report.troubles, report.notes) == (0, 0, [], [])
+    assert writer.returncode == 0
+    run_import(database, directory)
+    assert len(content(database)) == usage(ads_of(12, 1500))[0] + 1
+
+
+def test_beside_somebody_who_removes_files(tmp_path: Path) -> None:
+    directory, database = spool(tmp_path / "per-job", ads_of(13, 1500)), tmp_path / "imported.db"
+    run_import(database, directory)
+    before = content(database)
+    cleaner = subprocess.Popen([sys.executable, "-c", CLEANER, str(directory)])
+    while any(directory.iterdir()):
+        report = run_import(tmp_path / "other.db", directory)
+        assert (report.bad, report.held) == (0, 0)
+        assert not any("history." in trouble for trouble in report.troubles)
+        assert run_import(database, directory).imported == 0
+    directory.rmdir()
+    assert cleaner.wait(PATIENCE_S) == 0
+    assert content(database) == before
+
+
 # Once, twice, in pieces, killed
 
 

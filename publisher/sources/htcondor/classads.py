@@ -20,7 +20,6 @@ from typing import Final
 Value = str | int | float | bool | None
 Ad = Mapping[str, str]  # expressions by names in small letters: HTCondor does not tell them apart
 
-MOST_ATTRIBUTES: Final = 10_000
 _MOST_VALUE: Final = 262_144  # characters; a longer one is unknown
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _REAL: Final = re.compile(r"-?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
@@ -42,14 +41,15 @@ def read_ad(lines: Iterable[str]) -> Ad:
             continue
         name, equals, value = line.partition("=")
         name, value = name.strip().lower(), value.strip()
-        if not equals or not name or value.startswith("="):
+        first = value[:1]
+        if not name or not equals or first == "=":
+            if not line.strip():
+                continue
             raise BadAd(f"{line[:64]!r} is not `Name = value`")
         if name == _ONLY_ONCE and found.get(name, value) != value:
             raise BadAd("holds more than one job, as after a crash in the midst of writing")
         found[name] = value
-        open_text = value.startswith('"') and not _is_text(value)
-        if len(found) > MOST_ATTRIBUTES:
-            raise BadAd(f"has more than {MOST_ATTRIBUTES:,} attributes")
+        open_text = first == '"' and not _is_text(value)
     if open_text:
         raise BadAd("has a text without an end")
     return found
@@ -78,7 +78,8 @@ def read_record(expression: str) -> Mapping[str, Value]:
 
 
 def _is_text(value: str) -> bool:
-    return len(value) > 1 and value.endswith('"') and '"' not in value[1:-1].replace('\\"', "")
+    inside = value[1:-1]
+    return len(value) > 1 and value[-1] == '"' and ('"' not in inside or '"' not in inside.replace('\\"', ""))
 
 
 def _ends_text(line: str) -> bool:

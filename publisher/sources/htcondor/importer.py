@@ -16,11 +16,11 @@ from typing import ClassVar, Final, NamedTuple
 
 from publisher.model.errors import SourceError
 from publisher.model.text import plural
-from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads
+from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads, read_file
 from publisher.sources.htcondor.site_mapping import CondorMapping, Options
 from publisher.sources.importers import StoredJobs
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
-from publisher.sources.importing.log_files import ROTATION, LogFile, opened
+from publisher.sources.importing.log_files import ROTATION, LogFile
 from publisher.sources.importing.run import ImportRun
 
 __all__ = ["HTCondorImporter", "Options", "create"]
@@ -31,7 +31,6 @@ _SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
 _ROLLING: Final = re.compile(f"history{ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
 _SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
-_MOST_PIECES: Final = 1_000  # of a file that should have one
 _SHOWN_TROUBLES: Final = 5
 # Whose history has the other ads of routed jobs, and the value of the key by which those here would count.
 _OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
@@ -133,17 +132,16 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def _single(self, run: ImportRun, path: Path, seen: _FileState) -> LogPiece[CondorRun] | None:
         """What a file says; None while it is being written. Raises: SourceError."""
         run.report.files += 1
-        with opened(path) as file:
-            pieces = list(islice(read_ads(file.lines(0), self._routed, alone=True), _MOST_PIECES))
-        ads = [piece for piece in pieces if piece.content]
-        whole = bool(pieces) and pieces[-1].end == seen.size
-        if whole and len(ads) == 1 and not ads[0].wrong:
-            return ads[0]
+        try:
+            with path.open("rb") as file:
+                piece = read_file(file, self._routed)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if piece is not None and not piece.wrong:
+            return piece
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
             return None
-        wrong = "holds several ads" if len(ads) > 1 else "does not end with the end of a line"
-        first = ads[0] if ads else LogPiece(0, seen.size, path.name.encode(), (), "holds no ad")
-        return first if first.wrong else first._replace(records=(), skipped="", wrong=wrong)
+        return piece or LogPiece(0, seen.size, path.name.encode(), (), "does not end with the end of a line")
 
     def ended_at(self, record: CondorRun) -> int:
         return record.ended_at
@@ -178,8 +176,12 @@ def _look(path: Path) -> _FileState:
     try:
         found = path.stat()
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
+        raise _unreadable(path, error) from error
     return _FileState(found.st_size, found.st_mtime_ns)
+
+
+def _unreadable(path: Path, error: OSError) -> SourceError:
+    return SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path")
 
 
 def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:

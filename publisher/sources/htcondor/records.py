@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.rates import make_benchmark
@@ -36,6 +36,7 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 _MOST_NUMBER: Final = 2**53
 _MOST_COUNT: Final = 2**31 - 1
 _BANNER: Final = b"***"
+_TOO_LONG: Final = "is too long for the ClassAd of a job"
 # Of what a machine may tell of itself, the first that is there.
 _BENCHMARKS: Final = ("HEPscore23", "HEPSPEC")
 _MOST_GROUPS: Final = 100
@@ -100,6 +101,12 @@ class AdLines:
         else:
             self.lines.append(line.content)
 
+    def read(self, routed: Routed) -> LogPiece[CondorRun]:
+        content = b"\n".join(self.lines)
+        if not self.whole:
+            return LogPiece(self.offset, self.end, content, (), _TOO_LONG, length=self.size)
+        return _read(self.offset, self.end, content, routed)
+
 
 def read_ads(lines: Iterable[LogLine], routed: Routed, *, alone: bool) -> Iterator[LogPiece[CondorRun]]:
     """The ads of a file. A last one without a line that ends it is whole only where it is `alone` in its file."""
@@ -110,27 +117,33 @@ def read_ads(lines: Iterable[LogLine], routed: Routed, *, alone: bool) -> Iterat
                 yield LogPiece(line.offset, line.end, b"", ())
             else:
                 ad.end = line.end
-                yield read_lines(ad, routed)
+                yield ad.read(routed)
             ad = None
         else:
             ad = ad or AdLines(line.offset)
             ad.add(line)
     if ad is not None and alone:
-        yield read_lines(ad, routed)
+        yield ad.read(routed)
 
 
-def read_lines(ad: AdLines, routed: Routed) -> LogPiece[CondorRun]:
-    """What an ad says."""
-    content = b"\n".join(ad.lines)
-    if not ad.whole:
-        return LogPiece(ad.offset, ad.end, content, (), "is too long for the ClassAd of a job", length=ad.size)
+def read_file(file: BinaryIO, routed: Routed) -> LogPiece[CondorRun] | None:
+    """What the file of one job says; None where it ends in the midst of a line, or is empty."""
+    content = file.read(_MOST_BYTES)
+    if len(content) == _MOST_BYTES:
+        return LogPiece(0, len(content), content, (), _TOO_LONG)
+    if not content.endswith(b"\n"):
+        return None
+    return _read(0, len(content), content.strip(), routed)
+
+
+def _read(offset: int, end: int, content: bytes, routed: Routed) -> LogPiece[CondorRun]:
     try:
-        found = read_ad(line.decode("utf-8", "replace") for line in ad.lines)
+        found = read_ad(content.decode("utf-8", "replace").split("\n"))
         skipped = _skipped(found, routed)
         records = () if skipped else (_run(found),)
     except BadAd as error:
-        return LogPiece(ad.offset, ad.end, content, (), clean(str(error)))
-    return LogPiece(ad.offset, ad.end, content, records, skipped=skipped)
+        return LogPiece(offset, end, content, (), clean(str(error)))
+    return LogPiece(offset, end, content, records, skipped=skipped)
 
 
 def _skipped(ad: Ad, routed: Routed) -> str:
