@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 from publisher.model.errors import SourceError
 from publisher.model.text import plural
 from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads, read_file
-from publisher.sources.htcondor.site_mapping import CondorMapping, Options
+from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
 from publisher.sources.importing.log_files import ROTATION, LogFile
@@ -158,8 +158,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
         report = run.report
         if report.incomplete:
             report.notes.append(f"{plural(report.incomplete, 'job')} without CPU time in the ad: published with none")
-        counted = report.imported + report.updated + report.duplicates + report.bad
-        if report.skipped[ROUTED] and not counted and len(+report.skipped) == 1:
+        if len(+report.skipped) == 1 and report.skipped[ROUTED] and not report.bad and not _any_job(run):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
                 f"all {report.skipped[ROUTED]:,} jobs were routed, and none is counted here: import {theirs} history, or set "
@@ -213,6 +212,11 @@ def _add(found: dict[str, _FileState], entry: os.DirEntry[str]) -> None:
 def _known(run: ImportRun, directory: Path) -> dict[str, _FileState]:
     rows = run.accounting.connection.execute(_KNOWN, (str(directory),))
     return {name: _FileState(size, modified) for name, size, modified in rows}
+
+
+def _any_job(run: ImportRun) -> bool:
+    ask = "SELECT EXISTS (SELECT 1 FROM AAR WHERE Source = ?)"
+    return bool(run.accounting.connection.execute(ask, (NAME,)).fetchone()[0])
 
 
 def _remember(run: ImportRun, files: Mapping[str, _FileState], done: Sequence[Path]) -> None:
