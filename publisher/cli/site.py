@@ -36,7 +36,7 @@ from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
-from publisher.sources import importer_plugin, offered, source_plugin
+from publisher.sources import LRMS, importer_plugin, offered, source_plugin
 from publisher.sources.base import Source, WritingOrder
 from publisher.transports import create_transport, transport_plugin
 from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
@@ -198,7 +198,7 @@ class LiveSite:
             paths: Sequence[str] = offered(written.type, "database_paths", "jobs of its CE")(
                 written.options, self.environment
             )
-            options = replace(options, arc_databases=tuple(map(Path, paths)))
+            options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
         return importer_plugin(entry.type).create(options, self.environment)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:

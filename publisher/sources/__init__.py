@@ -36,6 +36,8 @@ BY_INTERFACE: Final[Mapping[str, str]] = {
     "sacct": "slurm",
     "slurm": "sonar",
 }
+# What A-REX calls the batch systems that they read, or a part of it.
+LRMS: Final[Mapping[str, str]] = {"gridengine": "sge", "htcondor": "condor", "slurm": "slurm", "sonar": "slurm"}
 
 
 def imported_database(state: Path, name: str) -> Path:

@@ -204,22 +204,21 @@ def test_two_rounds_at_once_read_a_source_one_after_the_other(site: SiteUnderTes
     assert len(sent(site)) == len(set(sent(site))) == 200
 
 
-def test_jobs_of_arex_are_left_to_its_entry(site: SiteUnderTest) -> None:
+@pytest.mark.parametrize(("lrms", "published"), [("sge", 1), (None, 1), ("SLURM", 2)])
+def test_jobs_of_arex_are_left_to_its_entry(lrms: str | None, published: int, site: SiteUnderTest) -> None:
+    """Another batch system may have given the same number."""
     batch = list(generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC)))
-    theirs = batch[0]
+    batch[0] = replace(batch[0], lrms=lrms)
     site.fill(*batch)
-    end = theirs.end_time
-    theirs_too = replace(ANY, submitted=end - 500, started=end - 400, ended=end)
-    number = int(theirs.local_job_id or 0)
+    number, end = int(batch[0].local_job_id or 0), batch[0].end_time
+    theirs_too = replace(ANY, submitted=end - 500, started=end - 400, ended=end - 60)
     (site.folder / "common").mkdir()
-    write(
-        site.folder / "common" / "accounting",
-        [colon(replace(theirs_too, job=number)), colon(replace(theirs_too, job=number + 1_000_000))],
-    )
+    jobs = [replace(theirs_too, job=number), replace(theirs_too, job=number + 1_000_000)]
+    write(site.folder / "common" / "accounting", map(colon, jobs))
     site.config["source"].append({"type": "arex", "control_dir": str(site.control), "time_zone": "Europe/Oslo"})
     run = site.publish()
-    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 4), run.err
-    assert sent(site).count(str(number)) == 1
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 3 + published), run.err
+    assert sent(site).count(str(number)) == published
 
 
 def test_without_arex_s_database_nothing_of_the_batch_system_is_taken_for_its_own(site: SiteUnderTest) -> None:

@@ -32,14 +32,23 @@ _APART_S: Final = 86_400
 _AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _DAY_S: Final = 86_400
 
+# The sign keeps SQLite from the index over InfoKey, by which it would look at all jobs.
+_NO_OTHER_LRMS: Final = """
+    AND NOT EXISTS (
+        SELECT 1 FROM JobExtraInfo
+        WHERE JobExtraInfo.RecordID = AAR.RecordID AND +InfoKey = 'lrms' AND InfoValue <> '' AND instr(lower(InfoValue), ?) = 0
+    )
+"""
+
 Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
 
 
 class ArcJobs:
     """The accounting databases of the CEs in front of one batch system; there may be none."""
 
-    def __init__(self, databases: Sequence[Path], wait_s: int, own: Path) -> None:
-        """`own` is the database that is imported into: what cannot be shared is copied beside it.
+    def __init__(self, databases: Sequence[Path], wait_s: int, own: Path, lrms: str) -> None:
+        """`own` is the database that is imported into: what cannot be shared is copied beside it. With `lrms`, jobs of which
+        A-REX names a batch system that is not called so do not count.
 
         Raises: UsageError when it is one of them, SourceError when one cannot be read.
         """
@@ -47,6 +56,7 @@ class ArcJobs:
             raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
         self.wait_s = wait_s if databases else 0
         self.watching = bool(databases)
+        self._lrms = lrms
         self._copies = CopyDirectory(own.absolute().parent)
         self._files: list[ReadOnlyFile] = []
         try:
@@ -74,7 +84,9 @@ class ArcJobs:
         spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for file in self._files:
             for start in range(0, len(numbers), _AT_ONCE):
-                for number, submitted, ended in file.ask(_spans(file.path, numbers[start : start + _AT_ONCE])):
+                for number, submitted, ended in file.ask(
+                    _spans(file.path, numbers[start : start + _AT_ONCE], self._lrms)
+                ):
                     spans[number].append((submitted, ended))
         return [any(_overlap(span, start, end) for span in spans[number]) for number, start, end in runs]
 
@@ -88,16 +100,17 @@ def check_arc_database(path: Path) -> None:
     check_readable(str(path))
 
 
-def _spans(path: str, numbers: Sequence[str]) -> Callable[[sqlite3.Connection], list[Run]]:
+def _spans(path: str, numbers: Sequence[str], lrms: str) -> Callable[[sqlite3.Connection], list[Run]]:
     """A question: numbers, submissions and ends (0: not seen yet) of the jobs that have one of these numbers."""
     question = f"""
         SELECT LocalJobID, CAST(SubmitTime AS INTEGER), CAST(EndTime AS INTEGER) FROM AAR
-        WHERE LocalJobID IN ({", ".join("?" * len(numbers))})
+        WHERE LocalJobID IN ({", ".join("?" * len(numbers))}) {_NO_OTHER_LRMS if lrms else ""}
     """
+    asked = [*numbers, lrms] if lrms else numbers
 
     def ask(connection: sqlite3.Connection) -> list[Run]:
         try:
-            return [(number, begun or 0, ended or 0) for number, begun, ended in connection.execute(question, numbers)]
+            return [(number, begun or 0, ended or 0) for number, begun, ended in connection.execute(question, asked)]
         except sqlite3.OperationalError as error:
             if "no such" not in str(error):
                 raise
@@ -189,7 +202,7 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
     report = ImportReport(importer=name, database=database, watch=watch)
     with (
         closing(ImportDatabase(database, tables)) as accounting,
-        closing(ArcJobs(options.arc_databases or (), options.arc_wait_s, database)) as arc,
+        closing(ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms)) as arc,
     ):
         report.notes += site.begin_import(accounting)
         cursors = Cursors(accounting, name)

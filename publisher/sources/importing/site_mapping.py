@@ -72,7 +72,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 _NO_RULES: Final = frozenset(
     {
         *("place", "paths", "files", "command", "look_back_s", "timeout_s"),
-        *("cluster", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
+        *("cluster", "arc_lrms", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
 )
@@ -126,6 +126,7 @@ class ImporterOptions:
     user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
     arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
+    arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
     arc_wait_s: int = 86_400
     exclude_users: tuple[str, ...] = ()
 
