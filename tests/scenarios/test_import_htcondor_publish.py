@@ -61,3 +61,21 @@ def test_what_is_said_of_a_job(site: SiteUnderTest) -> None:
     assert "19" in text
     assert "the ad: x509userproxysubject" in text
     assert "MachineAttrApelSpecs0" in text
+
+
+def test_a_round_reads_what_is_new_by_itself(site: SiteUnderTest) -> None:
+    """Of a directory from which somebody removes files, too."""
+    ads = ads_of(22, 120)
+    directory = spool(site.folder / "per-job", ads[:60])
+    del site.config["importers"]
+    site.config["source"] = [{"type": "htcondor", "cluster": CLUSTER, "paths": [str(directory)]}]
+    site.save()
+    first = site.publish()
+    assert (first.status, first.json["targets"]["egi"]["records"]) == (0, usage(ads[:60])[0])
+    for each in directory.iterdir():
+        each.unlink()
+    assert site.publish().status == 0
+    spool(directory, ads[60:])
+    assert site.publish().status == 0
+    rows = site.table().rows("JobRecords")
+    assert (len(rows), sum(int(str(row["WallDuration"])) for row in rows)) == usage(ads)[:2]
