@@ -339,6 +339,15 @@ def test_a_directory_is_read_once(tmp_path: Path) -> None:
     assert run_import(database, directory).lines == 5
 
 
+def test_files_that_are_named_one_by_one_are_read_once(tmp_path: Path) -> None:
+    files, database = sorted(spool(tmp_path / "per-job", [ad(1), ad(2)]).iterdir()), tmp_path / "imported.db"
+    assert run_import(database, *files).imported == 2
+    again = run_import(database, *files)
+    assert (again.files, again.lines) == (2, 0)
+    write(files[0], text(ad(3)))
+    assert run_import(database, files[0].parent).imported == 1
+
+
 def test_files_that_vanish_are_forgotten_without_a_word(tmp_path: Path) -> None:
     directory, database = spool(tmp_path / "per-job", [ad(1), ad(2)]), tmp_path / "imported.db"
     run_import(database, directory)

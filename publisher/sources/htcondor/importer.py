@@ -35,6 +35,7 @@ _SHOWN_TROUBLES: Final = 5
 # Whose history has the other ads of routed jobs, and the value of the key by which those here would count.
 _OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
+_KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 _REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
 _FORGET: Final = "DELETE FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 
@@ -84,7 +85,10 @@ class HTCondorImporter(LineImporter[CondorRun]):
         if not path.is_dir():
             if not _is_single(path.name):
                 return False
-            self._read_singles(run, path.parent, {path.name: _look(path)})
+            seen = _look(path)
+            known = run.accounting.connection.execute(_KNOWN_FILE, (str(path.parent), path.name)).fetchone()
+            self._read_singles(run, path.parent, {} if known == seen else {path.name: seen})
+            run.report.files += known == seen
             return True
         there, others = _listing(path)
         known = _known(run, path)
