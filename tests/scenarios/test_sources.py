@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support import sacct_text
+from tests.support.daemons import RunningDaemon, until
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -338,3 +341,60 @@ def test_bad_lines_are_shown_by_source(site: SiteUnderTest) -> None:
     assert "1 columns" in site.run("source", "bad-lines").out
     run = site.run("source", "bad-lines", "slurm")
     assert (run.status, "slurm: is no batch system of `source`; there are: gridengine" in run.err) == (64, True)
+
+
+def test_a_site_with_importers_moves_by_renaming_its_database(site: SiteUnderTest) -> None:
+    path = log(site, 1, 2)
+    imported = site.state.with_name("imported.db")
+    (entry,) = site.config["source"]
+    keys = {key: value for key, value in entry.items() if key not in ("type", "paths")}
+    site.config |= {"source": {"type": "arex", "databases": [str(imported)]}, "importers": {"gridengine": keys}}
+    assert site.run("import", "gridengine", str(path)).status == 0
+    assert site.publish().json["targets"]["egi"]["records"] == 2
+    (site.state.parent / "sources").mkdir()
+    imported.rename(site.state.parent / "sources" / "gridengine.db")
+    del site.config["importers"]
+    site.config["source"] = [entry]
+    site.save()
+    with path.open("ab") as file:
+        file.write(colon(replace(ANY, job=3)))
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 1), run.err
+    assert sent(site) == ["1", "2", "3"]
+
+
+def test_the_daemon_reads_before_each_round_and_goes_on_after_trouble(site: SiteUnderTest) -> None:
+    site.config["source"].append(slurm(site, 11))
+    log(site, 1)
+    mishap(site, "fail")
+    with RunningDaemon(site) as daemon:
+        daemon.wait_for("source slurm: ")
+        daemon.wait_for("Connection refused")
+        daemon.wait_for("delivered: 1 records")
+        mishap(site, None)
+        daemon.wait_for("delivered: 1 records", times=2)
+        assert daemon.end() == 0
+    assert sent(site) == ["1", "11"]
+
+
+def test_a_round_that_was_killed_while_it_read_is_taken_up_by_the_next(site: SiteUnderTest) -> None:
+    site.config["source"].append(slurm(site, 11))
+    log(site, 1)
+    mishap(site, "hang")
+    with RunningDaemon(site) as daemon:
+        until((site.folder / "sacct" / "calls").exists, daemon.text)
+        daemon.send(signal.SIGKILL)
+    mishap(site, None)
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 2), run.err
+
+
+def test_accounting_files_of_real_sites_are_read_by_a_pattern(site: SiteUnderTest) -> None:
+    folder = os.environ.get("PUBLISHER_SAMPLES")
+    if not folder:
+        pytest.skip("PUBLISHER_SAMPLES is not set")
+    site.config["source"] = [grid_engine(site, paths=[f"{folder}/gridengine/sge-6*.accounting"])]
+    run = site.publish()
+    walls = sorted(row["WallDuration"] for row in site.received(with_openssl=False))
+    assert (run.status, walls) == (0, [1, 1, 42, 20_572, 180_001]), run.err
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
