@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
 from publisher.model.text import plural
-from publisher.pipeline.reading import SourceStatus
+from publisher.pipeline.batch_systems import SourceStatus
 from publisher.pipeline.status import TargetStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -107,8 +107,8 @@ def status_nagios(
 ) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     checked = [one for status in found for one in _checked_values(status, now, limits)]
-    told = [*_messages(checked, found, trouble), *_of_sources(sources)]
-    messages = sorted(told, key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    found_messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages = sorted(found_messages, key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     well = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
     texts = [text for _, text in messages] or well

@@ -202,18 +202,18 @@ class LiveSite:
         return importer_plugin(entry.type).create(options, self.environment)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
-        from publisher.sources.importing.reading import read_entry
+        from publisher.sources.importing.batch_entry import read_entry
 
         return read_entry(entry, lambda: self.importer(entry, reading=True), self.clock, self.wait)
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
-        from publisher.sources.importing.reading import last_reading
+        from publisher.sources.importing.batch_entry import last_reading
         from publisher.sources.sqlite_reader import copies_directory
 
         return last_reading(entry.database, copies_directory(self.environment))
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
-        from publisher.sources.importing.reading import bad_lines
+        from publisher.sources.importing.batch_entry import bad_lines
         from publisher.sources.sqlite_reader import copies_directory
 
         return bad_lines(entry.database, limit, copies_directory(self.environment))

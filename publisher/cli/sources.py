@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text
-from publisher.pipeline.reading import SourceStatus
+from publisher.pipeline.batch_systems import SourceStatus
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
 

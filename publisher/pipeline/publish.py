@@ -23,7 +23,7 @@ from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
 from publisher.model.target import Target
-from publisher.pipeline.reading import read_sources
+from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose

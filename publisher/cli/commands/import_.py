@@ -62,7 +62,7 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
     into = arguments.database or entry.database
     with ExitStack() as opened:
         if entry.in_rounds and into == entry.database:
-            opened.enter_context(load_part("sources.importing.reading").alone(into, site.wait))
+            opened.enter_context(load_part("sources.importing.batch_entry").alone(into, site.wait))
         report = importer.run(arguments.paths, into, site.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
     if report.imported and report.aborted and without:

@@ -18,7 +18,7 @@ from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import BlockedMonth, KeyTotal, gone_lines
 from publisher.pipeline import publish
-from publisher.pipeline.reading import SourceStatus, source_status
+from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import LostJobs

@@ -9,9 +9,9 @@ from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text
+from publisher.pipeline.batch_systems import SetAside, SourceStatus, set_aside, source_status
 from publisher.pipeline.guards import databases
 from publisher.pipeline.guards.databases import SourceFile
-from publisher.pipeline.reading import SetAside, SourceStatus, set_aside, source_status
 
 _SHOWN_BYTES = 80
 _COLUMNS = ("database", "last seen", "state")

@@ -13,7 +13,7 @@ from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.pipeline import status as operations
-from publisher.pipeline.reading import SourceStatus, source_status
+from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.status import TargetStatus
 
 _COLUMNS = (
