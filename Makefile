@@ -33,7 +33,7 @@ test-long: $(VENV)/.ready  ## the tests that take minutes: among them random wal
 
 fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreign ones, led by coverage (atheris)
 	$(BIN)/pip install --quiet atheris
-	for reader in gridengine-colon gridengine-json sonar-texts formula answer arc-conf configuration; do \
+	for reader in gridengine-colon gridengine-json sonar-texts classad formula answer arc-conf configuration; do \
 		$(BIN)/python -m tests.fuzz.guided_fuzz $$reader -runs=$(FUZZ_RUNS) -max_len=2000 -timeout=20 -rss_limit_mb=1024 || exit 1; \
 	done
 

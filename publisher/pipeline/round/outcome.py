@@ -57,15 +57,9 @@ def concluded(
         receipt.exit_status if receipt else 0,
         RecordError.exit_status if tally.quarantined or held else 0,
     ]
-    if receipt is not None:
-        outcome = "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
-    elif held:
-        outcome = "rejected"
-    else:
-        outcome = "ok" if tally.messages or tally.quarantined else "nothing"
     return Outcome(
         target=target,
-        outcome=outcome,
+        outcome=_word(receipt, tally, held),
         reason=receipt.reason if receipt else held_reason(held),
         messages=tally.messages,
         records=tally.records,
@@ -81,6 +75,14 @@ def concluded(
         attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest(statuses),
     )
+
+
+def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:
+    if receipt is not None:
+        return "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+    if held:
+        return "rejected"
+    return "ok" if tally.messages or tally.quarantined else "nothing"
 
 
 def broken_off(target: str, error: PublisherError, tally: RoundCounters | None = None) -> Outcome:

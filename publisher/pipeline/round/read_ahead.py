@@ -15,7 +15,7 @@ import marshal
 import os
 import subprocess
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -265,34 +265,43 @@ class RenderedRecords:
     def _take(self, page: RenderedPage) -> tuple[int, list[RowRef]]:
         """How many were taken, and the rows that are left to be read whole."""
         records, database = page.records, page.database
-        keys = job_keys([one.job_id for one in records], [one.local_id for one in records])
+        keys, unwanted = _keys(records), _keys(page.unwanted)
         known = self._ledger.known_at(self._target, database, [one.record_id for one in records], keys)
-        unwanted = job_keys([one.job_id for one in page.unwanted], [one.local_id for one in page.unwanted])
         held = self._ledger.held(self._target, keys + unwanted)
+        of_quarantine = [one for one, key in zip(page.unwanted, unwanted, strict=True) if key in held]
+        left = [*page.left, *(_row(database, one.record_id) for one in of_quarantine)]
         runs = [RowRun(_row(database, one.record_id), *one[1:10]) for one in records]
         self._collisions.look_up(runs)
         taken = 0
-        left = list(page.left)
-        left += [_row(database, one.record_id) for one, key in zip(page.unwanted, unwanted, strict=True) if key in held]
         for one, run, key in zip(records, runs, keys, strict=True):
             if key in self._sink:
                 continue
-            if key not in held and self._is_delivered(known, key, one):
-                continue
-            if key in known or key in held or self._collisions.concern(key):
+            if key in held:
                 left.append(run.row)
-                continue
-            try:
-                self._sink.take_rendered(_rendered(one, run, RunKeyValues(key, one.sent_end, one.fingerprint)))
-            except Unfit:
+            elif key in known:
+                if not self._is_delivered(known[key], one):
+                    left.append(run.row)
+            elif self._collisions.concern(key) or not self._takes(one, run, key):
                 left.append(run.row)
-                continue
-            self._sender.remark(key, one.queue, one.arex_default_wall_s, one.warnings)
-            taken += 1
+            else:
+                taken += 1
         return taken, left
 
-    def _is_delivered(self, known: Mapping[JobKey, DeliveredRun], key: JobKey, run: RenderedRun) -> bool:
-        return key in known and self._decider.is_delivered(known[key], run.ended_at, run.fingerprint)
+    def _takes(self, one: RenderedRun, run: RowRun, key: JobKey) -> bool:
+        """False for a record that no message can hold as it is. Raises: Stopped."""
+        try:
+            self._sink.take_rendered(_rendered(one, run, RunKeyValues(key, one.sent_end, one.fingerprint)))
+        except Unfit:
+            return False
+        self._sender.remark(key, one.queue, one.arex_default_wall_s, one.warnings)
+        return True
+
+    def _is_delivered(self, known: DeliveredRun, run: RenderedRun) -> bool:
+        return self._decider.is_delivered(known, run.ended_at, run.fingerprint)
+
+
+def _keys(runs: Sequence[RenderedRun | UnwantedRun]) -> list[JobKey]:
+    return job_keys([one.job_id for one in runs], [one.local_id for one in runs])
 
 
 def _rendered(one: RenderedRun, run: RowRun, entry: RunKeyValues) -> Rendered:

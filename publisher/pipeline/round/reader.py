@@ -219,13 +219,21 @@ def numbered(
         if shown and chained and not page.restarted:
             yield page
             continue
-        rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
-        rows += page.runs.rows([0]) if page.runs is not None else []
-        database = page.cursor.database if page.cursor else rows[0].database if rows else ""
+        database = _database_of(page)
         if database:
             ledger.check_numbering(target, database, source.fits, restarted=page.restarted)
             shown = True
         yield page
+
+
+def _database_of(page: Page) -> str:
+    """'' for a page that has nothing of which it could be seen."""
+    if page.cursor is not None:
+        return page.cursor.database
+    if page.runs is not None:
+        return page.runs.database
+    rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
+    return rows[0].database if rows else ""
 
 
 def with_rows(

@@ -103,18 +103,7 @@ class Round:
             sweep = every_row or self._sweep_is_due(state, now)
             self._observer.round_begins(state, sweep=sweep)
             decider = self._decider(replace(self._live.selection.window, start=state.start), again=False)
-            reading = IncrementalReader(
-                target=self._live.name,
-                source=self._source,
-                ledger=self._ledger,
-                needs=self._live.format.needs,
-                sweep=sweep,
-                nearly_all_done=state.swept is not None or state.start is not None,
-                wants=decider.selection.wants,
-                delivered_as_it_is=decider.delivered_as_it_is,
-                columns=self._summed and limit is None and decider.policy.depends_on_row_only,
-                ahead=None if limit is not None or (sweep and state.swept) else self._read_ahead(state, now),
-            )
+            reading = self._incremental(state, decider, sweep, limit, now)
             try:
                 receipt = self._travel(reading, decider, limit, now)
             except PublisherError as error:
@@ -129,6 +118,22 @@ class Round:
                 held=[month.month for month in self._held],
             )
         return replace(self._outcome(receipt), missing=tuple(one.reason for one in missing))
+
+    def _incremental(
+        self, state: TargetState, decider: Decider, sweep: bool, limit: int | None, now: datetime
+    ) -> IncrementalReader:
+        return IncrementalReader(
+            target=self._live.name,
+            source=self._source,
+            ledger=self._ledger,
+            needs=self._live.format.needs,
+            sweep=sweep,
+            nearly_all_done=state.swept is not None or state.start is not None,
+            wants=decider.selection.wants,
+            delivered_as_it_is=decider.delivered_as_it_is,
+            columns=self._summed and limit is None and decider.policy.depends_on_row_only,
+            ahead=self._read_ahead(state, now, sweep=sweep, limit=limit),
+        )
 
     def republish(self, window: Window, window_progress: str, *, most_pages: int) -> tuple[Outcome, bool]:
         """Publish the next portion of a window again, and say whether it was the last. Regular rounds go on as before.
@@ -348,10 +353,11 @@ class Round:
             return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
         return RenderedRecords(self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions)
 
-    def _read_ahead(self, state: TargetState, now: datetime) -> ReadAhead | None:
-        """A process that reads a backlog; None for sums, which are quick."""
+    def _read_ahead(self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None) -> ReadAhead | None:
+        """A process that reads a backlog; None for sums, which are quick, and for the daily look at what was delivered."""
         command, after_pages = self._live.reader_command, self._live.read_ahead_after
-        if self._summed or not command:
+        daily_look = sweep and state.swept is not None
+        if self._summed or not command or limit is not None or daily_look:
             return None
 
         def pages(database: str, cursor: Cursor | None) -> Iterator[Page]:

@@ -39,20 +39,25 @@ def read_ad(lines: Iterable[str]) -> Ad:
         if open_text:
             open_text = not _ends_text(line)
             continue
-        name, equals, value = line.partition("=")
-        name, value = name.strip().lower(), value.strip()
-        first = value[:1]
-        if not name or not equals or first == "=":
-            if not line.strip():
-                continue
-            raise BadAd(f"{line[:64]!r} is not `Name = value`")
+        if not line.strip():
+            continue
+        name, value = _assignment(line)
         if name == _ONLY_ONCE and found.get(name, value) != value:
             raise BadAd("holds more than one job, as after a crash in the midst of writing")
         found[name] = value
-        open_text = first == '"' and not _is_text(value)
+        open_text = value.startswith('"') and not _is_text(value)
     if open_text:
         raise BadAd("has a text without an end")
     return found
+
+
+def _assignment(line: str) -> tuple[str, str]:
+    """Name in small letters, and value. Raises: BadAd."""
+    name, equals, value = line.partition("=")
+    name, value = name.strip().lower(), value.strip()
+    if not name or not equals or value.startswith("="):
+        raise BadAd(f"{line[:64]!r} is not `Name = value`")
+    return name, value
 
 
 def read_value(expression: str) -> Value:

@@ -82,14 +82,18 @@ class HTCondorImporter(LineImporter[CondorRun]):
         return read_ads(file.lines(start), self._routed, alone=alone)
 
     def singles(self, run: ImportRun, path: Path) -> bool:
-        if not path.is_dir():
-            if not _is_single(path.name):
-                return False
-            seen = _look(path)
-            known = run.accounting.connection.execute(_KNOWN_FILE, (str(path.parent), path.name)).fetchone()
-            self._read_singles(run, path.parent, {} if known == seen else {path.name: seen})
-            run.report.files += known == seen
-            return True
+        if path.is_dir():
+            return self._directory(run, path)
+        if not _is_single(path.name):
+            return False
+        seen = _look(path)
+        known = run.accounting.connection.execute(_KNOWN_FILE, (str(path.parent), path.name)).fetchone()
+        self._read_singles(run, path.parent, {} if known == seen else {path.name: seen})
+        run.report.files += known == seen
+        return True
+
+    def _directory(self, run: ImportRun, path: Path) -> bool:
+        """Read its files of one job each. Whether there is nothing else in it."""
         there, others = _listing(path)
         known = _known(run, path)
         new = {name: seen for name, seen in there.items() if known.get(name) != seen}

@@ -163,52 +163,86 @@ def _skipped(ad: Ad, routed: Routed) -> str:
     return "" if wall or starts else "never ran"
 
 
+class _Mandatory(NamedTuple):
+    """What a run cannot do without."""
+
+    global_id: str
+    local_id: str
+    submitted_at: int
+    ended_at: int
+    allocated_s: float
+
+
+def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
+    """Raises: BadAd naming all that is missing."""
+    end = "EnteredCurrentStatus" if removed else "CompletionDate"
+    # 0 is a number that some have before they are over.
+    ended_at = _first(ad, end, "EnteredCurrentStatus") or 0
+    global_id, cluster, proc = _text(ad, "GlobalJobId"), _whole(ad, "ClusterId"), _whole(ad, "ProcId")
+    submitted_at, allocated_s = _whole(ad, "QDate") or 0, _number(ad, "RemoteWallClockTime")
+    found = {
+        "GlobalJobId": global_id != "",
+        "ClusterId": cluster is not None,
+        "ProcId": proc is not None,
+        "QDate": submitted_at > 0,
+        end: ended_at > 0,
+        "RemoteWallClockTime": allocated_s is not None,
+    }
+    missing = [name for name, there in found.items() if not there]
+    if missing:
+        raise BadAd(f"lacks a readable {', '.join(missing)}")
+    return _Mandatory(global_id, f"{cluster}.{proc}", submitted_at, ended_at, allocated_s or 0.0)
+
+
+def _first(ad: Ad, *names: str) -> int | None:
+    """The first of these numbers that is there and not 0."""
+    return next((number for number in (_whole(ad, name) for name in names) if number), None)
+
+
+def _group(ad: Ad) -> str:
+    return _text(ad, "AcctGroup") or _text(ad, "AccountingGroup").rpartition(".")[0]
+
+
+def _nodes(ad: Ad) -> int:
+    """Unknown (0) for a parallel job that does not show them."""
+    if _whole(ad, "JobUniverse") != _PARALLEL_UNIVERSE:
+        return 1
+    return _count(ad, "MaxHosts") or 0
+
+
 def _run(ad: Ad) -> CondorRun:
     """Raises: BadAd."""
     removed = _whole(ad, "JobStatus") == _REMOVED
-    ended_at = (0 if removed else _whole(ad, "CompletionDate")) or _whole(ad, "EnteredCurrentStatus")
-    allocated_s = _number(ad, "RemoteWallClockTime")
-    global_id, submitted_at = _text(ad, "GlobalJobId"), _whole(ad, "QDate")
-    cluster, proc = _whole(ad, "ClusterId"), _whole(ad, "ProcId")
-    if not (global_id and submitted_at and ended_at) or allocated_s is None or cluster is None or proc is None:
-        needed = {
-            "GlobalJobId": global_id,
-            "ClusterId": cluster is not None,
-            "ProcId": proc is not None,
-            "QDate": submitted_at,
-            "EnteredCurrentStatus" if removed else "CompletionDate": ended_at,
-            "RemoteWallClockTime": allocated_s is not None,
-        }
-        raise BadAd(f"lacks a readable {', '.join(name for name, there in needed.items() if not there)}")
+    job = _mandatory(ad, removed=removed)
     suspended_s = round(_number(ad, "CumulativeSuspensionTime") or 0)
-    wall_s = max(0, round(allocated_s) - suspended_s)
+    wall_s = max(0, round(job.allocated_s) - suspended_s)
     # The first start, so that all attempts lie between it and the end.
-    started_at = _whole(ad, "JobStartDate") or _whole(ad, "JobCurrentStartDate") or ended_at
+    started_at = _first(ad, "JobStartDate", "JobCurrentStartDate") or job.ended_at
     exit_code = _exit_code(ad)
     fqans = _fqans(ad)
     return CondorRun(
-        global_id=global_id,
-        local_id=f"{cluster}.{proc}",
+        global_id=job.global_id,
+        local_id=job.local_id,
         owner=_text(ad, "Owner"),
-        group=_text(ad, "AcctGroup") or _text(ad, "AccountingGroup").rpartition(".")[0],
+        group=_group(ad),
         queue=_text(ad, "BatchQueue") or _text(ad, "queue"),
         name=_text(ad, "JobBatchName"),
         completed=not removed and not exit_code,
         removed=removed,
         exit_code=exit_code,
-        submitted_at=submitted_at,
-        started_at=max(0, min(started_at, ended_at - wall_s)),
-        ended_at=ended_at,
+        submitted_at=job.submitted_at,
+        started_at=max(0, min(started_at, job.ended_at - wall_s)),
+        ended_at=job.ended_at,
         wall_s=wall_s,
         suspended_s=suspended_s,
         attempts=_whole(ad, "NumJobStarts"),
         user_s=_all_attempts(ad, "RemoteUserCpu"),
         system_s=_all_attempts(ad, "RemoteSysCpu"),
-        nodes=(_count(ad, "MaxHosts") or 0) if _whole(ad, "JobUniverse") == _PARALLEL_UNIVERSE else 1,
+        nodes=_nodes(ad),
         cpus=_count(ad, "CpusProvisioned") or _count(ad, "RequestCpus") or 0,
         gpus=_gpus(ad),
-        memory_kib=_whole(ad, "ResidentSetSize_RAW") or _whole(ad, "ResidentSetSize"),
-        image_kib=_whole(ad, "ImageSize_RAW") or _whole(ad, "ImageSize"),
+        memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
+        image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),
         host=_text(ad, "LastRemoteHost").rpartition("@")[2],
         subject=_subject(ad),
         vo=_text(ad, "x509UserProxyVOName") or _vo_of(fqans),

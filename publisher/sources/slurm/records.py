@@ -307,15 +307,20 @@ class SacctReader:
 
     def _decided(self, lines: JobLines, end: int, job: _JobColumns, steps: Sequence[_StepColumns]) -> SacctRow:
         state = job.State.partition(" ")[0]
-        ended_at = self._moment(job.End)
+        ended_at, started_at = self._moment(job.End), self._moment(job.Start)
         if state in _LIVE or ended_at is None:
             return SacctRow(lines, end, None, f"not over ({state})")
         wall_s = _count(job.ElapsedRaw, _MOST_S)
         if wall_s is None:
             raise BadRow(f"ElapsedRaw is {job.ElapsedRaw!r}, not a number of seconds")
-        started_at = self._moment(job.Start)
         if started_at is None or not (wall_s or job.AllocTRES):
             return SacctRow(lines, end, None, f"never ran ({state})")
+        return SacctRow(lines, end, self._run(job, steps, state, started_at, ended_at, wall_s))
+
+    def _run(
+        self, job: _JobColumns, steps: Sequence[_StepColumns], state: str, started_at: int, ended_at: int, wall_s: int
+    ) -> SacctRun:
+        """Raises: BadRow."""
         submitted_at = self._moment(job.Submit)
         if submitted_at is None:
             raise BadRow("has no time of submission")
@@ -325,7 +330,7 @@ class SacctReader:
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         user_ms, system_ms = _cpu(job, steps)
-        run = SacctRun(
+        return SacctRun(
             job.JobIDRaw,
             job.JobID or job.JobIDRaw,
             job.Cluster,
@@ -354,7 +359,6 @@ class SacctReader:
             _count(job.ConsumedEnergyRaw, _MOST_JOULES),
             _count(job.TimelimitRaw),
         )
-        return SacctRow(lines, end, run)
 
 
 def _cpu(job: _JobColumns, steps: Sequence[_StepColumns]) -> tuple[int | None, int | None]:
