@@ -12,7 +12,16 @@ import pytest
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-READERS = ("gridengine-colon", "gridengine-json", "sonar-texts", "formula", "answer", "arc-conf", "configuration")
+READERS = (
+    "gridengine-colon",
+    "gridengine-json",
+    "sonar-texts",
+    "classad",
+    "formula",
+    "answer",
+    "arc-conf",
+    "configuration",
+)
 
 pytestmark = pytest.mark.skipif(find_spec("atheris") is None, reason="no atheris here")
 
