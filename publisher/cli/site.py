@@ -199,7 +199,7 @@ class LiveSite:
                 written.options, self.environment
             )
             options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
-        return importer_plugin(entry.type).create(options, self.environment)
+        return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
         from publisher.sources.importing.batch_entry import read_entry

@@ -343,19 +343,17 @@ class _Sources:
 
     def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any) -> None:
         reading = self._reading
-        if getattr(options, "paths", None) == ():
-            reading.wrong(
-                block.place.under("paths", block.place.line), "missing; name the files or directories to read"
-            )
+        if options.must_read and not options.reads:
+            missing = block.place.under(options.reads_key, block.place.line)
+            reading.wrong(missing, "missing; name the files or directories to read")
         if options.cluster in self._clusters:
             reading.wrong(block.place, f"the cluster {options.cluster} is in another source, and would count twice")
         self._clusters.add(options.cluster)
         others: list[Any] = [each.options for each in self.batch_entries if each.type == kind]
         if options.submit_host and options.submit_host in [each.submit_host for each in others]:
             reading.wrong(block.place, f"another {kind} has the submit_host {options.submit_host}; give each its own")
-        place = f"source.{name}"
         database = imported_database(self._state, name)
-        options = replace(options, place=place)
+        options = replace(options, place=f"source.{name}")
         self.batch_entries.append(BatchEntry(name=name, type=kind, options=options, database=database, in_rounds=True))
 
     def _importers(self, block: YamlBlock) -> None:
@@ -367,9 +365,10 @@ class _Sources:
             if name not in known:
                 continue
             with reading.reporting(node.place):
-                options: object = schema.read_block(node, known[name](), reading)
+                options: Any = schema.read_block(node, known[name](), reading)
                 if name in in_rounds:
                     raise Wrong(f"`source` has an entry of the type {name}; write these keys there")
+                options = replace(options, place=f"importers.{name}")
                 self.batch_entries.append(
                     BatchEntry(name=name, type=name, options=options, database=database, in_rounds=False)
                 )

@@ -90,6 +90,11 @@ def unwatched(more: int) -> None:
     """Nobody watches."""
 
 
+def never_stopped(seconds: float) -> bool:
+    """Nobody asks for a stop, and nobody waits."""
+    return False
+
+
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
     """What one run did. `held`, `orphans` and `bad_kept` are what the database holds after it, the rest is of this run."""
@@ -178,4 +183,8 @@ class ImporterPlugin(Protocol):
     SUMMARY: str  # of `import NAME`, for its help
     PATHS: str  # what it reads, for its help
 
-    def create(self, options: object, environment: Mapping[str, str]) -> Importer: ...
+    def create(
+        self, options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+    ) -> Importer:
+        """`wait(seconds)` waits, and says whether a stop was asked for."""
+        ...

@@ -10,6 +10,7 @@ import yaml
 from publisher.config import Settings, load
 from publisher.model.errors import ConfigError
 from publisher.sources.arex import Options as ArexOptions
+from publisher.sources.gridengine.importer import Options as GridEngineOptions
 
 AREX = {"type": "arex", "control_dir": "/var/spool/arc/jobstatus"}
 SLURM = {"type": "slurm", "cluster": "hpc1"}
@@ -33,7 +34,9 @@ def test_each_batch_system_has_a_database_of_its_own(tmp_path: Path) -> None:
     ]
     control = Path("/var/spool/arc/jobstatus")
     assert found.source.options == ArexOptions(control_dir=control, imported=tuple(databases))
-    assert found.batch_entries[1].options.reads == (tmp_path / "common",)  # type: ignore[attr-defined]
+    options = found.batch_entries[1].options
+    assert isinstance(options, GridEngineOptions)
+    assert options.reads == (tmp_path / "common",)
 
 
 def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
@@ -58,6 +61,7 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
         ([SLURM | {"paths": ["x"]}], "source[1].paths: unknown key"),
         ([SLURM | {"files": ["x"], "command": ["y"]}], "source[1]: names both files and command"),
         ([GRID_ENGINE | {"paths": []}], "source[1].paths: missing; name the files or directories to read"),
+        ([{"type": "htcondor", "cluster": "c"}], "source[1].history: missing; name the files or directories to read"),
         (
             [SLURM | {"submit_host": "h"}, SLURM | {"submit_host": "h", "name": "b", "cluster": "two"}],
             "source[2]: another slurm has the submit_host h; give each its own",

@@ -68,7 +68,7 @@ def test_a_round_reads_what_is_new_by_itself(site: SiteUnderTest) -> None:
     ads = ads_of(22, 120)
     directory = spool(site.folder / "per-job", ads[:60])
     del site.config["importers"]
-    site.config["source"] = [{"type": "htcondor", "cluster": CLUSTER, "paths": [str(directory)]}]
+    site.config["source"] = [{"type": "htcondor", "cluster": CLUSTER, "history": str(directory)}]
     site.save()
     first = site.publish()
     assert (first.status, first.json["targets"]["egi"]["records"]) == (0, usage(ads[:60])[0])

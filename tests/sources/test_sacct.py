@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from publisher.sources.importers import ImportReport
 from publisher.sources.slurm import sacct as sacct_module
+from publisher.sources.slurm.importer import Options, create
 from tests.arex_databases.schema import create as create_arex
 from tests.sources.test_import_slurm import content
 from tests.support import live_slurm
@@ -114,6 +116,17 @@ def test_one_that_does_not_answer_is_ended(tmp_path: Path, stand_in: Path) -> No
     mishap(stand_in, "hang")
     report = ask(tmp_path, command, timeout_s=1)
     assert "no answer within 1 s" in report.troubles[0]
+
+
+def test_a_stop_ends_it_too(tmp_path: Path, stand_in: Path) -> None:
+    """Nobody would read its answer any more."""
+    command = install(stand_in, jobs_of(1, 5))
+    mishap(stand_in, "hang")
+    importer = create(Options(cluster=CLUSTER, command=command), os.environ, lambda _: (stand_in / "pid").exists())
+    report = importer.run((), tmp_path / "imported.db", THEN)
+    assert "ended, because a stop was asked for" in report.troubles[0]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((stand_in / "pid").read_text()), 0)
 
 
 def test_one_that_prints_without_end_is_ended(tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,8 @@ _JOB: dict[str, object] = {
     "Partition": "batch",
     "Account": "atlas",
     "User": "ada",
-    "Group": "theory",
-    "QOS": "normal",
     "State": "COMPLETED",
     "ExitCode": "0:0",
-    "DerivedExitCode": "0:0",
     "ElapsedRaw": 100,
     "TotalCPU": "01:30.500",
     "UserCPU": "01:20.250",
@@ -39,7 +36,7 @@ _JOB: dict[str, object] = {
     "TimelimitRaw": 60,
     "JobName": "analysis",
 }
-_OF_JOBS_ONLY = ("Partition", "User", "Group", "QOS", "DerivedExitCode", "TimelimitRaw")
+_OF_JOBS_ONLY = ("Partition", "User", "TimelimitRaw")
 
 
 def job(number: int = 7, **columns: object) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
     python stand_in_sacct.py FOLDER ...sacct's arguments...
 
-FOLDER holds `lines.json` (as `sacct_text.job` and `step` make them), `calls` (the arguments of each call, a line each), and
-may hold `mishap`: `fail`, `nothing`, `no jobs`, `hang`, `flood` or `torn`.
+FOLDER holds `lines.json` (as `sacct_text.job` and `step` make them), `calls` (the arguments of each call, a line each),
+`pid`, and may hold `mishap`: `fail`, `nothing`, `no jobs`, `hang`, `flood` or `torn`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def _epoch(text: str) -> int:
 
 
 def main(folder: Path, arguments: list[str]) -> int:
+    (folder / "pid").write_text(str(os.getpid()))
     with (folder / "calls").open("a") as calls:
         calls.write(" ".join(arguments) + "\n")
     mishap = (folder / "mishap").read_text() if (folder / "mishap").exists() else ""

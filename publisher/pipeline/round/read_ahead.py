@@ -64,7 +64,6 @@ class RenderedRun(NamedTuple):
     arex_default_wall_s: int
     warnings: tuple[str, ...]
     content: bytes
-    formed: bool
 
 
 class UnwantedRun(NamedTuple):
@@ -152,11 +151,13 @@ class _PageRenderer:
         return cursor, page.rows_read, page.restarted, opened, left, unwanted, records
 
     def _record(self, fit: Publish) -> tuple[object, ...] | None:
-        """None for a job that breaks a rule."""
+        """None for a job that breaks a rule, and for a record whose form does not show that it is sound."""
         job, published = fit.published.job, fit.published
         try:
             record = self._maker.rendered(fit, self._now)
         except Unfit:
+            return None
+        if self._formed is not None and not self._formed.matches(record.content):
             return None
         key = record.summary_key
         return (
@@ -168,7 +169,6 @@ class _PageRenderer:
             job.wall_s if published.benchmark.arex_default else 0,
             warnings_about(published),
             record.content,
-            self._formed is not None and self._formed.matches(record.content),
         )
 
 
@@ -309,4 +309,4 @@ def _rendered(one: RenderedRun, run: RowRun, entry: RunKeyValues) -> Rendered:
     if one.summary_key is not None:
         month, digest, site, text = one.summary_key
         key = SummaryKey(month=month, digest=digest, site=site, text=text)
-    return Rendered(run, one.content, entry, True, one.submit_host, key, one.formed)
+    return Rendered(run, one.content, entry, True, one.submit_host, key, formed=True)

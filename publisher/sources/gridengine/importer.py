@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_type_hints
 
 from publisher.model.text import plural
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
-from publisher.sources.importers import StoredJobs
+from publisher.sources.importers import StoredJobs, never_stopped
 from publisher.sources.importing.line_importer import LineImporter, LogPiece, by_line
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun
@@ -190,7 +190,9 @@ def _distance(moment: int, run: GridEngineRecord) -> int:
     return max(run.started_us - moment, moment - run.ended_us, 0)
 
 
-def create(options: object, environment: Mapping[str, str]) -> GridEngineImporter:
+def create(
+    options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+) -> GridEngineImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")

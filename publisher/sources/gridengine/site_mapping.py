@@ -70,7 +70,6 @@ class Options(ImporterOptions):
             "is not a host name; write that of the qmaster, such as sge.example.org",
         )
     )
-    place: str = field(default="importers.gridengine", metadata={"hidden": True})
     paths: tuple[Path, ...] = field(default=(), metadata={"help": "accounting files, their directories, or patterns"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
@@ -83,10 +82,6 @@ class Options(ImporterOptions):
     exclude_groups: tuple[str, ...] = ()
     exclude_queues: tuple[str, ...] = ()
     orphans_after_s: int = 30 * 86_400
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return self.paths
 
 
 class GridEngineMapping(SiteMapping):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from publisher.model.errors import SourceError
 from publisher.model.text import plural
 from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads, read_file
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
-from publisher.sources.importers import StoredJobs
+from publisher.sources.importers import StoredJobs, never_stopped
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
 from publisher.sources.importing.log_files import ROTATION, LogFile
 from publisher.sources.importing.run import ImportRun
@@ -40,7 +40,9 @@ _REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
 _FORGET: Final = "DELETE FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 
 
-def create(options: object, environment: Mapping[str, str]) -> HTCondorImporter:
+def create(
+    options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+) -> HTCondorImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
@@ -30,14 +30,15 @@ def _check_benchmark(text: str) -> str | None:
 class Options(ImporterOptions):
     """Keys of `importers.htcondor`."""
 
+    reads_key: ClassVar[str] = "history"
+
     cluster: str = field(
         metadata=cluster_key(
             "write a name for the pool, such as the host of its central manager, which becomes part of every job's id",
             "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
         )
     )
-    place: str = field(default="importers.htcondor", metadata={"hidden": True})
-    paths: tuple[Path, ...] = field(default=(), metadata={"help": "history files, their directories, or patterns"})
+    history: Path | None = field(default=None, metadata={"help": "directory of histories, one of them, or a pattern"})
     routed: Routed = Routed.BATCH
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"})
     average_benchmark: str = field(
@@ -45,10 +46,6 @@ class Options(ImporterOptions):
         metadata={"help": "benchmark of a machine whose ApelScaling is 1", "check": _check_benchmark},
     )
     exclude_groups: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return self.paths
 
 
 class CondorMapping(SiteMapping):

@@ -219,7 +219,7 @@ def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:
     if paths:
         return list(paths)
     if not site.options.reads:
-        raise UsageError(f"name what to read: PATH here, or the key paths of {site.place} in the configuration")
+        raise UsageError(f"name what to read: PATH here, or {site.place}.{site.options.reads_key} in the configuration")
     matching = [(pattern, sorted(glob(str(pattern)))) for pattern in site.options.reads]
     return [path for pattern, found in matching for path in (map(Path, found) if found else [pattern])]
 

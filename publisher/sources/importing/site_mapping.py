@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
@@ -71,7 +71,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 # What decides when something is read or reported, but not what a row contains.
 _NO_RULES: Final = frozenset(
     {
-        *("place", "paths", "files", "command", "look_back_s", "timeout_s"),
+        *("place", "paths", "files", "history", "command", "look_back_s", "timeout_s"),
         *("cluster", "arc_lrms", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
@@ -114,8 +114,11 @@ def cluster_key(help_text: str, wrong: str) -> Mapping[str, object]:
 class ImporterOptions:
     """Keys that the block of every importer has."""
 
+    reads_key: ClassVar[str] = "paths"  # which key names what is read
+    must_read: ClassVar[bool] = True  # a source needs that key
+
     cluster: str  # becomes part of every job's id
-    place: str = field(metadata={"hidden": True})  # of these keys in the configuration
+    place: str = field(default="", metadata={"hidden": True})  # of these keys in the configuration
     submit_host: str = field(
         default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
     )
@@ -133,7 +136,10 @@ class ImporterOptions:
     @property
     def reads(self) -> tuple[Path, ...]:
         """Files, directories and patterns that are read where no other are named."""
-        return ()
+        named: tuple[Path, ...] | Path | None = getattr(self, self.reads_key)
+        if isinstance(named, Path):
+            return (named,)
+        return named or ()
 
 
 class SiteMapping(ABC):
@@ -156,7 +162,7 @@ class SiteMapping(ABC):
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self.importer = importer
         self.options = options
-        self.place = options.place
+        self.place = options.place or f"importers.{importer}"
         self._endpoint = (interface, options.submit_host or f"{interface}://{options.cluster}")
         self._maps = {key: self._read_map(key) for key in ("user_map", *vo_maps, *maps)}
         self._users = self._maps["user_map"]

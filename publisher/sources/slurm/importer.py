@@ -7,7 +7,7 @@ is there already changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Final
@@ -16,7 +16,7 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
-from publisher.sources.importers import ImportReport, StoredJobs, Watch, unwatched
+from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
@@ -35,11 +35,13 @@ _DAY_S: Final = 86_400
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
 
 
-def create(options: object, environment: Mapping[str, str]) -> SlurmImporter:
+def create(
+    options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+) -> SlurmImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    return SlurmImporter(options, environment)
+    return SlurmImporter(options, environment, wait)
 
 
 class SlurmImporter(LineImporter[SacctRun]):
@@ -48,11 +50,15 @@ class SlurmImporter(LineImporter[SacctRun]):
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
 
-    def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
+    def __init__(self, options: Options, environment: Mapping[str, str], wait: Callable[[float], bool]) -> None:
         self._options = options
         self._mapping = SacctMapping(options)
         self._sacct = Sacct(
-            command=options.command, cluster=options.cluster, environment=environment, timeout_s=options.timeout_s
+            command=options.command,
+            cluster=options.cluster,
+            environment=environment,
+            timeout_s=options.timeout_s,
+            wait=wait,
         )
         super().__init__(self._mapping)
 

@@ -27,10 +27,10 @@ from publisher.sources.importing.log_files import LogLine, clean
 
 # In the order in which they are asked for. The name of a job is any text that its user likes: last, it cannot move the others.
 COLUMNS: Final = (
-    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "User", "Group", "QOS", "State", "ExitCode"),
-    *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
+    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "User", "State", "ExitCode", "Submit"),
+    *("Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
     *("AllocCPUS", "AllocNodes", "NTasks", "NodeList", "AllocTRES", "MaxRSS", "MaxVMSize", "Suspended"),
-    *("ConsumedEnergyRaw", "TimelimitRaw", "Restarts", "JobName"),
+    *("ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
 )
 _FIRST: Final = "JobIDRaw"
 _REQUIRED: Final = (_FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
@@ -75,7 +75,6 @@ class SacctRun(NamedTuple):
     partition: str
     account: str
     user: str
-    qos: str
     name: str
     state: str  # without "by UID"
     exit_code: int | None
@@ -107,7 +106,6 @@ class _JobColumns(NamedTuple):
     Partition: str
     Account: str
     User: str
-    QOS: str
     State: str
     ExitCode: str
     Submit: str
@@ -337,7 +335,6 @@ class SacctReader:
             job.Partition,
             job.Account,
             job.User,
-            job.QOS,
             clean(job.JobName),
             state,
             _exit_code(job.ExitCode),

@@ -39,7 +39,7 @@ class Sacct:
     cluster: str
     environment: Mapping[str, str]
     timeout_s: float
-    wait: Callable[[float], bool] = lambda seconds: False
+    wait: Callable[[float], bool]
 
     @contextmanager
     def ended(self, begin: int, end: int, columns: Sequence[str]) -> Iterator[LogFile]:
@@ -72,7 +72,7 @@ class Sacct:
         environment |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
         with TemporaryFile() as complaint:
             try:
-                process = subprocess.Popen(  # noqa: S603  # no shell, and the arguments are ours
+                process = subprocess.Popen(  # noqa: S603  # the administrator's own command, and no shell
                     [*self.command, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=answer,

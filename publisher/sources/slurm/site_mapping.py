@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
@@ -37,6 +37,9 @@ def _check_timeout(seconds: int) -> str | None:
 class Options(SlurmOptions):
     """Keys of `importers.slurm`."""
 
+    reads_key: ClassVar[str] = "files"
+    must_read: ClassVar[bool] = False  # sacct is run
+
     cluster: str = field(
         metadata=cluster_key(
             "write the name of the cluster as Slurm does, which becomes part of every job's id",
@@ -50,7 +53,6 @@ class Options(SlurmOptions):
             "check": check_zone,
         },
     )
-    place: str = field(default="importers.slurm", metadata={"hidden": True})
     files: tuple[Path, ...] = field(
         default=(), metadata={"help": "what sacct printed: files, their directories, or patterns; else sacct is run"}
     )
@@ -61,10 +63,6 @@ class Options(SlurmOptions):
     def __post_init__(self) -> None:
         if self.files and self.command != _SACCT:
             raise ValueError("names both files and command; keep the one that is to be read")
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return self.files
 
 
 class SacctMapping(SlurmMapping):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Final
 
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
-from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, unwatched
+from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, never_stopped, unwatched
 from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FileCursor, FilePosition, LogFile
 from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.sonar.cluster import (
@@ -66,7 +66,9 @@ _MOST_CLUSTERS: Final = 20
 _MOST_ERRORS: Final = 1000
 
 
-def create(options: object, environment: Mapping[str, str]) -> SonarImporter:
+def create(
+    options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+) -> SonarImporter:
     """Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")

@@ -44,7 +44,6 @@ class Options(SlurmOptions):
             "is not a cluster name; write it as Sonar does, such as fox.example.org",
         )
     )
-    place: str = field(default="importers.sonar", metadata={"hidden": True})
     paths: tuple[Path, ...] = field(default=(), metadata={"help": "files, directory trees, or patterns"})
     time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone})
     wall_from: SonarWall = SonarWall.ELAPSED
@@ -52,10 +51,6 @@ class Options(SlurmOptions):
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
     hold_off_s: int = 90 * 60
     overdue_after_s: int = 30 * 86_400
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return self.paths
 
 
 class SonarMapping(SlurmMapping):
