@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, NewType, cast
@@ -56,7 +56,10 @@ class Transfer(NamedTuple):
 
 @per_job(frozen=True, slots=True)
 class RunValues:
-    """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`."""
+    """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`.
+
+    `joined` is what the batch system's own record of the run may add to it, as text; '' where none was joined.
+    """
 
     job_id: JobId
     local_id: str  # '' when the job never reached the batch system
@@ -67,6 +70,7 @@ class RunValues:
     cpu_kernel_s: int
     node_count: int | None
     cpu_count: int | None
+    joined: str = field(default="", kw_only=True)
 
     @property
     def key(self) -> JobKey:
@@ -80,7 +84,7 @@ class RunValues:
         """
         return _fingerprint(
             f"({self.status!r}, {self.ended_at!r}, {self.wall_s!r}, {self.cpu_user_s!r}, {self.cpu_kernel_s!r},"
-            f" {self.node_count or 0!r}, {self.cpu_count or 0!r})"
+            f" {self.node_count or 0!r}, {self.cpu_count or 0!r}){self.joined}"
         )
 
 
@@ -100,7 +104,8 @@ class RowRun(RunValues):
         return self.fingerprint
 
 
-_PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark"})  # where something stands, not what it is
+# Where something stands or comes from, not what it is.
+_PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined"})
 
 
 @per_job(frozen=True, slots=True)
@@ -219,7 +224,7 @@ class RunColumns(NamedTuple):
 
     `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores;
     whatever else the example has is its own. Runs that share all of that have the very same object. Ends are epoch seconds,
-    times are seconds, and every run is known to have started after 1970.
+    times are seconds, and every run is known to have started after 1970. `joined` is empty where it is '' for all runs.
 
         RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700], [60, 61], [50, 0], [1, 0],
                    [example, example])
@@ -234,6 +239,7 @@ class RunColumns(NamedTuple):
     cpu_user_s: Sequence[int]
     cpu_kernel_s: Sequence[int]
     examples: Sequence[JobRecord]
+    joined: Sequence[str] = ()
 
     def rows(self, places: Iterable[int]) -> list[RowRef]:
         """Where the runs at these places of the columns stand."""
@@ -251,4 +257,6 @@ class RunColumns(NamedTuple):
                 self.examples, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True
             )
         ]
+        if self.joined:
+            texts = [text + joined for text, joined in zip(texts, self.joined, strict=True)]
         return [_fingerprint(text) for text in texts]

@@ -52,6 +52,8 @@ def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
         "a.db", [1], [run.job_id], [run.local_id], [Epoch(ended)], [wall], [user], [kernel], [replace(run, wall_s=0)]
     )
     assert columns.fingerprints() == [plain]
+    joined = "gpus=2"
+    assert replace(run, joined=joined).fingerprint == columns._replace(joined=[joined]).fingerprints()[0] != plain
     assert columns.keys() == [run.key]
 
 
