@@ -19,6 +19,8 @@ import pytest
 
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
+from tests.faults.test_signals import end as end_by_sigterm
+from tests.faults.test_signals import start as start_publish
 from tests.support import sacct_text
 from tests.support.daemons import RunningDaemon, until
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
@@ -375,6 +377,20 @@ def test_the_daemon_reads_before_each_round_and_goes_on_after_trouble(site: Site
         daemon.wait_for("delivered: 1 records", times=2)
         assert daemon.end() == 0
     assert sent(site) == ["1", "11"]
+
+
+def test_a_stop_while_sacct_answers_ends_it_and_reports_the_source(site: SiteUnderTest) -> None:
+    site.config["source"] = [slurm(site, 11)]
+    mishap(site, "hang")
+    site.save()
+    child = start_publish(site)
+    until((site.folder / "sacct" / "pid").exists, lambda: "sacct was never started", lambda: child.poll() is not None)
+    err = end_by_sigterm(child)
+    assert "ended, because a stop was asked for; the next round reads on" in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((site.folder / "sacct" / "pid").read_text()), 0)
+    mishap(site, None)
+    assert site.publish().json["targets"]["egi"]["records"] == 1
 
 
 def test_a_round_that_was_killed_while_it_read_is_taken_up_by_the_next(site: SiteUnderTest) -> None:
