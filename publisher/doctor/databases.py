@@ -22,7 +22,7 @@ from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import BatchEntry, Source, SourceFacts
-from publisher.sources.importing.run import check_arc_database
+from publisher.sources.importing.arc_jobs import check_arc_database
 from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,9 @@ import pytest
 
 from publisher.model.errors import SourceError, UsageError
 from tests.arex_databases.schema import create
+from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
+from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
 from tests.support.gridengine_files import BEGIN, Entry, colon, jobs, write
 
@@ -61,13 +64,48 @@ def test_lines_of_grid_engine_wait_for_the_ce(tmp_path: Path, arc: Path) -> None
     path, database = write(tmp_path / "accounting", lines), tmp_path / "imported.db"
     now = datetime.fromtimestamp(BEGIN + 30 * 3600 + DAY_S, UTC)
     report = sge.run_import(database, path, arc_databases=(arc,), now=now)
-    assert (report.lines, report.imported) == (30, 30)
-    assert report.notes[0].startswith(f"{path}: from byte {sum(map(len, lines[:30])):,} on is for a later import")
+    assert (report.lines, report.imported, report.held) == (40, 30, 10)
+    assert report.notes == ["10 jobs that ended not long ago wait: an ARC CE may still claim them (arc_wait_s)"]
     accept(arc, "35", BEGIN, 0)
     again = sge.run_import(database, path, arc_databases=(arc,), now=now + timedelta(hours=1))
-    assert (again.lines, again.imported) == (1, 1)
+    assert (again.lines, again.imported, again.held, again.skipped) == (0, 1, 8, {"an ARC CE publishes it": 1})
     report = sge.run_import(database, path, arc_databases=(arc,), now=now + timedelta(days=2))
-    assert (report.imported, report.skipped.total(), report.notes) == (8, 1, [])
+    assert (report.imported, report.held, report.notes) == (8, 0, [])
+    assert names(database) == sorted(str(number) for number in (99, *range(1, 40)) if number != 35)
+
+
+KILLED_WHILE_CLAIMED = """
+from datetime import UTC, datetime
+from pathlib import Path
+from tests.support import sacct_text as slurm
+
+def run_import(database, *logs):
+    arc = {{"arc_databases": (Path({arc!r}),), "join": {join!r}}}
+    return slurm.run_import(database, *logs, now=datetime.fromtimestamp({now}, UTC), **arc)
+"""
+
+
+@pytest.mark.parametrize("join", ["", "arex"])
+def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: Path, join: str) -> None:
+    """Some wait for the CE, some it has, some are old enough to be nobody's."""
+    lines = [
+        line for n in range(40) for one in [slurm.job(n, Submit=BEGIN + n * 3600)] for line in (one, slurm.step(one))
+    ]
+    path, database = write(tmp_path / "sacct", [slurm.text(lines)]), tmp_path / "imported.db"
+    claimed = list(range(0, 40, 3))
+    left, killed = list(claimed), 0
+    for steps, hour in enumerate([*range(10, 70, 4), 70, 70]):
+        while left and left[0] + 6 <= hour:  # A-REX is some hours late
+            number = left.pop(0)
+            accept(arc, str(number), BEGIN + number * 3600 - 5, BEGIN + number * 3600 + 200)
+        set_up = KILLED_WHILE_CLAIMED.format(arc=str(arc), join=join, now=BEGIN + hour * 3600)
+        process = child(set_up, database, FOR_EVER if hour == 70 else 16 + steps % 5, path)
+        killed += process.wait(60) == -signal.SIGKILL
+    assert (process.returncode, killed > 5) == (0, True)
+    assert names(database) == sorted(str(number) for number in range(40) if number not in claimed)
+    with closing(sqlite3.connect(database)) as connection:
+        kept = connection.execute("SELECT LocalJobID, Waits FROM ArcRun").fetchall()
+    assert sorted(kept) == sorted((str(number), 0) for number in claimed if join)
 
 
 def test_an_end_in_a_far_future_holds_up_nothing(tmp_path: Path, arc: Path) -> None:

@@ -215,9 +215,6 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
         unit = self._options.time_unit
         return by_line(file, start, lambda line: read_line(line, unit))
 
-    def ended_at(self, record: GridEngineRecord) -> int:
-        return record.ended_us // _SECOND
-
     def skips(self, record: GridEngineRecord) -> str:
         return self._mapping.skips(record)
 

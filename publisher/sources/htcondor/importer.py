@@ -111,7 +111,6 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def _read_singles(self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]) -> None:
         """The files of one job each, in the order in which they were written."""
         names = iter(sorted(files, key=lambda name: (files[name].modified, name)))
-        later = 0
         troubles: list[str] = []
         while batch := list(islice(names, _BATCH_FILES)):
             read: list[tuple[Path, LogPiece[CondorRun]]] = []
@@ -128,16 +127,11 @@ class HTCondorImporter(LineImporter[CondorRun]):
                 else:
                     read.append((path, piece))
 
-            later += self.write_singles(run, read, lambda done: _remember(run, files, done))
+            self.write_singles(run, read, lambda done: _remember(run, files, done))
         run.report.troubles += troubles[:_SHOWN_TROUBLES]
         if len(troubles) > _SHOWN_TROUBLES:
             more = plural(len(troubles) - _SHOWN_TROUBLES, "other file", "other files")
             run.report.troubles.append(f"{directory}: {more} cannot be read either")
-        if later:
-            run.report.notes.append(
-                f"{directory}: {plural(later, 'file is', 'files are')} for a later import: the job ended not long ago, and an "
-                "ARC CE may still claim it (arc_wait_s)"
-            )
 
     def _single(self, run: ImportRun, path: Path, seen: _FileState) -> LogPiece[CondorRun] | None:
         """What a file says; None while it is being written. Raises: SourceError."""
@@ -152,9 +146,6 @@ class HTCondorImporter(LineImporter[CondorRun]):
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
             return None
         return piece or LogPiece(0, seen.size, path.name.encode(), (), "does not end with the end of a line")
-
-    def ended_at(self, record: CondorRun) -> int:
-        return record.ended_at
 
     def skips(self, record: CondorRun) -> str:
         return self._mapping.skips(record)

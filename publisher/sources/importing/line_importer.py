@@ -82,10 +82,6 @@ class LineImporter(ABC, Generic[Record]):
         """What a file has from the end of one of its pieces on. Raises: SourceError for a file of something else."""
 
     @abstractmethod
-    def ended_at(self, record: Record) -> int:
-        """Epoch seconds."""
-
-    @abstractmethod
     def skips(self, record: Record) -> str:
         """Why a record is not usage, or ''."""
 
@@ -117,9 +113,9 @@ class LineImporter(ABC, Generic[Record]):
 
     def write_singles(
         self, run: ImportRun, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
-    ) -> int:
-        """Write what such files hold, each whole, and have remembered which. Returns how many are for a later import."""
-        return _Reading(self, run).singles(read, remember)
+    ) -> None:
+        """Write what such files hold, each whole, and have remembered which."""
+        _Reading(self, run).singles(read, remember)
 
     def read_answer(self, run: ImportRun, file: LogFile) -> int:
         """Read what a program printed, from its beginning. Returns how many pieces it had. Raises: SourceError."""
@@ -135,7 +131,6 @@ class _ParsedPieces(Generic[Record]):
     skipped: list[str] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
     pieces: int = 0
-    stopped: bool = False  # what follows is for a later import
 
     def add(self, other: _ParsedPieces[Record]) -> None:
         self.usage += other.usage
@@ -228,7 +223,7 @@ class _Reading(Generic[Record]):
 
     def _content(self, file: LogFile) -> None:
         """Raises: ReadElsewhere, SourceError."""
-        cursors, report = self._run.cursors, self._run.report
+        cursors = self._run.cursors
         fitting = cursors.fitting(file)
         for each in fitting:
             self._found[each.number].add(file.path)
@@ -243,12 +238,6 @@ class _Reading(Generic[Record]):
             if batch.end > cursor.mark.consumed:
                 cursor = self._write(cursor, file, batch)
                 self._found[cursor.number].add(file.path)
-            if batch.stopped:
-                report.notes.append(
-                    f"{file.path}: from byte {batch.end:,} on is for a later import: the job there ended not long ago, and "
-                    "an ARC CE may still claim it (arc_wait_s)"
-                )
-                return
 
     def answer(self, file: LogFile) -> int:
         """Raises: SourceError."""
@@ -261,27 +250,22 @@ class _Reading(Generic[Record]):
             count += batch.pieces
         return count
 
-    def singles(self, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]) -> int:
+    def singles(
+        self, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
+    ) -> None:
         """Raises: SourceError when a CE's database is unreadable."""
-        run, whole, done = self._run, _ParsedPieces[Record](end=0), []
+        run, whole = self._run, _ParsedPieces[Record](end=0)
         for path, piece in read:
-            batch = self._parsed(path, [piece])
-            if not batch.stopped:
-                whole.add(batch)
-                done.append(path)
+            whole.add(self._parsed(path, [piece]))
         with run.step(bad=whole.bad, lines=whole.pieces):
-            remember(done)
+            remember([path for path, _ in read])
             stored = self._importer.store(run, whole.usage, None)
         self._report(stored, whole)
-        return len(read) - len(done)
 
     def _parsed(self, path: Path, pieces: Sequence[LogPiece[Record]]) -> _ParsedPieces[Record]:
         batch: _ParsedPieces[Record] = _ParsedPieces(end=pieces[-1].end)
-        skips, watching = self._importer.skips, self._run.arc.watching
+        skips = self._importer.skips
         for piece in pieces:
-            if watching and self._is_too_early(piece.records):
-                batch.end, batch.stopped = piece.offset, True
-                break
             batch.pieces += bool(piece.content)
             if piece.skipped:
                 batch.skipped.append(piece.skipped)
@@ -296,17 +280,11 @@ class _Reading(Generic[Record]):
                     batch.usage.append(record)
         return batch
 
-    def _is_too_early(self, records: Sequence[Record]) -> bool:
-        """Whether a CE may yet claim one of them."""
-        arc, now = self._run.arc, self._run.now
-        return any(arc.may_still_come(self._importer.ended_at(record), now) for record in records)
-
     def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedPieces[Record]) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is unreadable."""
         run = self._run
-        mark = file.mark_before(batch.end) if batch.stopped else file.mark(batch.end)
         with run.step(bad=batch.bad, lines=batch.pieces):
-            moved = run.cursors.move(cursor, file, mark)
+            moved = run.cursors.move(cursor, file, file.mark(batch.end))
             stored = self._importer.store(run, batch.usage, moved.number)
         self._report(stored, batch)
         return moved

@@ -219,12 +219,6 @@ class LogFile:
             consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
         )
 
-    def mark_before(self, consumed: int) -> FilePosition:
-        """The mark of a place that was passed. No line can be read after it."""
-        start = max(0, consumed - MARK_BYTES)
-        self._stream.seek(start)
-        return self.mark_after(consumed, self._stream.read(consumed - start))
-
     def _long_line(self, beginning: bytes, at: int) -> LogLine | None:
         """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
         digest, length = blake2b(beginning, digest_size=DIGEST_BYTES), len(beginning)

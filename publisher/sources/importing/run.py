@@ -1,13 +1,8 @@
-"""One run of an importer: what it needs, opened; and jobs of this batch system that an ARC CE publishes itself, looked up in
-its accounting database.
-"""
+"""One run of an importer: what it needs, opened, and where the jobs go that it makes."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,112 +12,18 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import SourceError, UsageError
+from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
+from publisher.sources.importing.arc_jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, DamagedArchive, LogFile, ReadElsewhere, opened
-from publisher.sources.importing.site_mapping import SiteMapping
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
+from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
 
 log = logging.getLogger("publisher")
 
 # A file whose first lines are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
-# Numbers of the batch system come again after months or years; A-REX notices an end some minutes later, at times hours.
-_APART_S: Final = 86_400
-_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
-_DAY_S: Final = 86_400
-
-# The sign keeps SQLite from the index over InfoKey, by which it would look at all jobs.
-_NO_OTHER_LRMS: Final = """
-    AND NOT EXISTS (
-        SELECT 1 FROM JobExtraInfo
-        WHERE JobExtraInfo.RecordID = AAR.RecordID AND +InfoKey = 'lrms' AND InfoValue <> '' AND instr(lower(InfoValue), ?) = 0
-    )
-"""
-
-Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
-
-
-class ArcJobs:
-    """The accounting databases of the CEs in front of one batch system; there may be none."""
-
-    def __init__(self, databases: Sequence[Path], wait_s: int, own: Path, lrms: str) -> None:
-        """`own` is the database that is imported into: what cannot be shared is copied beside it. With `lrms`, jobs of which
-        A-REX names a batch system that is not called so do not count.
-
-        Raises: UsageError when it is one of them, SourceError when one cannot be read.
-        """
-        if own.resolve() in {path.resolve() for path in databases}:
-            raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
-        self.wait_s = wait_s if databases else 0
-        self.watching = bool(databases)
-        self._lrms = lrms
-        self._copies = CopyDirectory(own.absolute().parent)
-        self._files: list[ReadOnlyFile] = []
-        try:
-            for path in databases:
-                check_arc_database(path)
-                self._files.append(ReadOnlyFile(str(path), self._copies))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-        self._copies.close()
-
-    def may_still_come(self, ended_at: int, now: int) -> bool:
-        """Whether a CE may not have written a job yet: it tells the batch system's number only when it has seen the end."""
-        return self.watching and now - self.wait_s < ended_at <= now + _DAY_S
-
-    def published(self, runs: Sequence[Run]) -> list[bool]:
-        """Of each run, whether a CE has a job of that number which was there at that time. Raises: SourceError."""
-        if not self.watching:
-            return [False] * len(runs)
-        numbers = sorted({number for number, _, _ in runs})
-        spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for file in self._files:
-            for start in range(0, len(numbers), _AT_ONCE):
-                for number, submitted, ended in file.ask(
-                    _spans(file.path, numbers[start : start + _AT_ONCE], self._lrms)
-                ):
-                    spans[number].append((submitted, ended))
-        return [any(_overlap(span, start, end) for span in spans[number]) for number, start, end in runs]
-
-
-def check_arc_database(path: Path) -> None:
-    """Raises: SourceError when it cannot be read."""
-    if not path.parent.exists() or (os.access(path.parent, os.X_OK) and not path.exists()):
-        raise SourceError(
-            f"{path}: there is no such file; correct arc_databases of the importer, or take it out if no ARC CE is there"
-        )
-    check_readable(str(path))
-
-
-def _spans(path: str, numbers: Sequence[str], lrms: str) -> Callable[[sqlite3.Connection], list[Run]]:
-    """A question: numbers, submissions and ends (0: not seen yet) of the jobs that have one of these numbers."""
-    question = f"""
-        SELECT LocalJobID, CAST(SubmitTime AS INTEGER), CAST(EndTime AS INTEGER) FROM AAR
-        WHERE LocalJobID IN ({", ".join("?" * len(numbers))}) {_NO_OTHER_LRMS if lrms else ""}
-    """
-    asked = [*numbers, lrms] if lrms else numbers
-
-    def ask(connection: sqlite3.Connection) -> list[Run]:
-        try:
-            return [(number, begun or 0, ended or 0) for number, begun, ended in connection.execute(question, asked)]
-        except sqlite3.OperationalError as error:
-            if "no such" not in str(error):
-                raise
-            raise SourceError(f"{path}: holds no accounting tables: {error}; correct arc_databases") from error
-
-    return ask
-
-
-def _overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
-    """A CE has a job from before it is submitted to after its end; one that it has not seen the end of is still there."""
-    submitted, ended = span
-    return submitted - _APART_S <= started_at and (not ended or ended_at <= ended + _APART_S)
+_SETTLED_AT_ONCE: Final = 500
 
 
 def _own_id(job: ImportedJob) -> Sequence[str]:
@@ -137,6 +38,7 @@ class ImportRun:
     cursors: Cursors
     report: ImportReport
     arc: ArcJobs
+    arc_runs: ArcRunTable
     now: int
 
     @contextmanager
@@ -177,22 +79,50 @@ class ImportRun:
         *,
         file: int | None,
         replace: bool = False,
-        arc_ids: Callable[[ImportedJob], Sequence[str]] = _own_id,
+        arc_ids: ArcIds = _own_id,
     ) -> StoredJobs:
         """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked.
 
         `arc_ids` are the numbers of the batch system that a CE may know a job by.
         """
-        own = jobs
-        if self.arc.watching:
-            runs = [(name, job.started_at, job.ended_at) for job in jobs for name in arc_ids(job)]
-            theirs = {run for run, claimed in zip(runs, self.arc.published(runs), strict=True) if claimed}
-            own = [
-                job for job in jobs if not any((name, job.started_at, job.ended_at) in theirs for name in arc_ids(job))
-            ]
-        stored = self.accounting.put(own, file=file, replace=replace)
-        unchanged = len(own) - stored.inserted - stored.updated
-        return stored._replace(unchanged=unchanged, claimed=len(jobs) - len(own))
+        if not self.arc.watching:
+            return self._put(jobs, file, replace=replace)
+        found = self.arc.sorted([ArcRun(job, arc_ids(job), file) for job in jobs], self.now)
+        stored = self._put([run.job for run in found.own], file, replace=replace)
+        self._leave(found, replace=replace)
+        return stored._replace(claimed=len(found.claimed))
+
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """Remove jobs that turned out to be none, inside a transaction."""
+        self.accounting.take_back(job_ids)
+        self.arc_runs.remove(job_ids)
+
+    def settle_waiting(self) -> None:
+        """Have what waited for a CE long enough as own jobs, and leave what a CE has by now to it.
+
+        Raises: SourceError when a CE cannot be asked.
+        """
+        waiting = self.arc_runs.waiting()
+        for start in range(0, len(waiting), _SETTLED_AT_ONCE):
+            with self.accounting.transaction():
+                found = self.arc.sorted(self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE]), self.now)
+                stored = [self._put([run.job], run.file) for run in found.own]
+                self._leave(found._replace(waiting=[]))
+            for each in stored:
+                self.report.count_jobs(each)
+            self.report.count_jobs(StoredJobs(0, 0, claimed=len(found.claimed)))
+
+    def _put(self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False) -> StoredJobs:
+        stored = self.accounting.put(jobs, file=file, replace=replace)
+        return stored._replace(unchanged=len(jobs) - stored.inserted - stored.updated)
+
+    def _leave(self, found: SortedRuns, *, replace: bool = False) -> None:
+        """Keep what waits for a CE, and what is a CE's where that is joined to it."""
+        gone = found.own if self.arc.join else (*found.own, *found.claimed)
+        self.arc_runs.remove([run.job.job_id for run in gone])
+        if self.arc.join:
+            self.arc_runs.keep(found.claimed, waits=False, replace=replace)
+        self.arc_runs.keep(found.waiting, waits=True, replace=replace)
 
 
 @contextmanager
@@ -201,14 +131,33 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
     name, options = site.importer, site.options
     report = ImportReport(importer=name, database=database, watch=watch)
     with (
-        closing(ImportDatabase(database, tables)) as accounting,
-        closing(ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms)) as arc,
+        closing(ImportDatabase(database, ARC_RUNS + tables)) as accounting,
+        closing(_arc_jobs(options, database)) as arc,
     ):
         report.notes += site.begin_import(accounting)
-        cursors = Cursors(accounting, name)
-        yield ImportRun(accounting=accounting, cursors=cursors, report=report, arc=arc, now=int(now.timestamp()))
+        run = ImportRun(
+            accounting=accounting,
+            cursors=Cursors(accounting, name),
+            report=report,
+            arc=arc,
+            arc_runs=ArcRunTable(accounting.connection, name),
+            now=int(now.timestamp()),
+        )
+        run.settle_waiting()
+        yield run
+        if waiting := len(run.arc_runs.waiting()):
+            report.held += waiting
+            report.notes.append(
+                f"{plural(waiting, 'job')} that ended not long ago {'waits' if waiting == 1 else 'wait'}: an ARC CE may "
+                "still claim them (arc_wait_s)"
+            )
         report.bad_kept = accounting.bad_lines(name)
         report.aborted = accounting.aborted()
+
+
+def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
+    """Raises: UsageError, SourceError."""
+    return ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms, join=bool(options.join))
 
 
 def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:

@@ -72,7 +72,16 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 _NO_RULES: Final = frozenset(
     {
         *("place", "paths", "files", "history", "command", "look_back_s", "timeout_s"),
-        *("cluster", "arc_lrms", "arc_wait_s", "orphans_after_s", "hold_off_s", "overdue_after_s"),
+        *(
+            "cluster",
+            "arc_lrms",
+            "arc_wait_s",
+            "join",
+            "join_wait_s",
+            "orphans_after_s",
+            "hold_off_s",
+            "overdue_after_s",
+        ),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
 )
@@ -131,6 +140,7 @@ class ImporterOptions:
     arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
     arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
     arc_wait_s: int = 86_400
+    join: str = field(default="", metadata={"hidden": True})  # `arex`: its jobs get what only the batch system knows
     exclude_users: tuple[str, ...] = ()
 
     @property

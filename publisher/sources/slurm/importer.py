@@ -75,8 +75,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         """Raises: SourceError. What was read before it is kept."""
         accounting = run.accounting
         read_to, looked_back = (int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK))
-        # Jobs that a CE may still claim are for a later run.
-        until = run.now - run.arc.wait_s
+        until = run.now
         whole = not 0 <= run.now - looked_back < _DAY_S
         begin = until - self._options.look_back_s if whole else min(until, read_to - _DAY_S)
         columns = self._sacct.columns()
@@ -95,7 +94,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         run.report.files += 1
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
-        known = run.accounting.ended_between(NAME, begin, end)
+        known = run.accounting.ended_between(NAME, begin, end) + run.arc_runs.ended_between(begin, end)
         if known and not found:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
             raise SourceError(
@@ -115,9 +114,6 @@ class SlurmImporter(LineImporter[SacctRun]):
                 yield _piece(row)
         except NotSacct as error:
             raise SourceError(f"{file.path}: {error}") from error
-
-    def ended_at(self, record: SacctRun) -> int:
-        return record.ended_at
 
     def skips(self, record: SacctRun) -> str:
         return self._mapping.skips(record)

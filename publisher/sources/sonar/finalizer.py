@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from publisher.model.text import plural
-from publisher.sources.importers import PUBLISHED, ImportedJob
-from publisher.sources.importing.run import ArcJobs
+from publisher.sources.importers import ImportedJob
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE
 from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, JobStatus, SlurmRun, kept, read_history
@@ -77,13 +76,10 @@ class Inconsistencies:
 class JobFinalizer:
     """Looks at jobs one by one. The order in which their records came does not matter."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, site: SonarMapping, options: Options, arc: ArcJobs, now: int
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, site: SonarMapping, options: Options, now: int) -> None:
         self._connection = connection
         self._site = site
         self._options = options
-        self._arc = arc
         self._now = now
         self._partitions = partition_names(connection)
         self.doubts = Inconsistencies()
@@ -108,7 +104,7 @@ class JobFinalizer:
         due_times: list[int] = []
         stage, reason = "done", ""
         for run in history.runs:
-            due, why = self._verdict(history.job, run)
+            due, why = self._verdict(run)
             if due is None and not why:
                 if not run.written:
                     written.append((run.start, True))
@@ -126,17 +122,12 @@ class JobFinalizer:
         soonest = min(due_times) if due_times else None
         return JobStatus(job=history.job, stage=stage, due=soonest, reason=reason, written=written)
 
-    def _verdict(self, job: int, run: SlurmRun) -> tuple[int | None, str]:
+    def _verdict(self, run: SlurmRun) -> tuple[int | None, str]:
         """When to look again (0: when something new is said) or None, and why it is not usage or ''."""
         if run.over:
             ended_at = run.ended_at or 0
-            held_until = ended_at + max(self._options.hold_off_s, self._arc.wait_s)
-            if held_until > self._now:
-                return held_until, ""
-            why = self._site.skips(run)
-            if not why and self._arc.published([(str(job), run.started_at, ended_at)])[0]:
-                why = PUBLISHED
-            return None, why
+            held_until = ended_at + self._options.hold_off_s
+            return (held_until, "") if held_until > self._now else (None, self._site.skips(run))
         if run.followed:
             return None, "requeued before its end was seen"
         return 0, ""

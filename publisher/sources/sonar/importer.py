@@ -322,16 +322,16 @@ class _Import:
     def _finalize(self) -> None:
         """Make rows of all jobs of which something new was said, or whose hold-off is over."""
         run, connection, report = self._run, self._run.accounting.connection, self._run.report
-        finalizer = JobFinalizer(connection, self._site, self._options, run.arc, run.now)
+        finalizer = JobFinalizer(connection, self._site, self._options, run.now)
         with run.accounting.transaction():
-            hold_off_at_most(connection, run.now + max(self._options.hold_off_s, run.arc.wait_s))
+            hold_off_at_most(connection, run.now + self._options.hold_off_s)
         more = True
         while more:
             with run.accounting.transaction():
                 jobs = due(connection, run.now, _SETTLED_AT_ONCE)
                 found = finalizer.verdicts(jobs)
-                put = run.accounting.put(found.jobs, replace=True)
-                run.accounting.take_back(found.taken_back)
+                put = run.store(found.jobs, file=None, replace=True, arc_ids=self._site.arc_ids)
+                run.take_back(found.taken_back)
                 settle(connection, found.settled)
             report.count_jobs(put._replace(merged=found.steps))
             report.skipped.update(found.skipped)

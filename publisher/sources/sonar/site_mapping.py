@@ -112,6 +112,11 @@ class SonarMapping(SlurmMapping):
             self._extra(run, hosts, gpus),
         )
 
+    @staticmethod
+    def arc_ids(job: ImportedJob) -> Sequence[str]:
+        """A-REX calls a task of an array by its own number, too."""
+        return (job.source_key.split("/")[1],)
+
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
         options = self._options
