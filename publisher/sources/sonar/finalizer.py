@@ -40,13 +40,13 @@ class Inconsistencies:
     partitions: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
 
-    def notes(self, connection: sqlite3.Connection, options: Options) -> list[str]:
-        """What an administrator must know of them."""
+    def notes(self, connection: sqlite3.Connection, options: Options, place: str) -> list[str]:
+        """What an administrator must know of them; `place` is where the options are in the configuration."""
         notes = []
         if self.hours_off:
             notes.append(
                 f"{plural(self.hours_off, 'job')} took an hour more or less than their end less their start: the clocks "
-                f"changed meanwhile; set {options.place}.time_zone to have their times right"
+                f"changed meanwhile; set {place}.time_zone to have their times right"
             )
         if self.nodes_differ:
             notes.append(
@@ -62,13 +62,13 @@ class Inconsistencies:
             notes.append(
                 f"{plural(self.partitions.total(), 'job')} ran in partitions that the newest cluster data does not have: "
                 f"{named}; "
-                f"do {options.place}.cluster and the rules by queue still fit?"
+                f"do {place}.cluster and the rules by queue still fit?"
             )
         nodes, threads = hyperthreads(connection)
         if self.jobs and nodes and options.threads_per_core is None:
             notes.append(
                 f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these as CPUs: set "
-                f"{options.place}.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
+                f"{place}.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
             )
         return notes
 

@@ -93,9 +93,10 @@ class EnvelopeBatch:
 class BatchReader:
     """Reads envelopes for one cluster."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, place: str) -> None:
+        """`place` is where the options are in the configuration."""
         self._cluster = options.cluster
-        self._place = options.place
+        self._place = place
         self._offsets_needed = not options.time_zone
         self._samples = options.samples
 
@@ -210,7 +211,7 @@ class _Import:
         self._run = run
         self._options = options
         self._site = site
-        self._batches = BatchReader(options)
+        self._batches = BatchReader(options, self._site.place)
         self._errors: Counter[str] = Counter()  # that Sonar reported
         self._unfinished: list[str] = []
         self._seen: set[Path] = set()
@@ -337,7 +338,7 @@ class _Import:
             report.skipped.update(found.skipped)
             more = bool(jobs)
         with run.accounting.transaction():
-            report.notes += finalizer.doubts.notes(connection, self._options)
+            report.notes += finalizer.doubts.notes(connection, self._options, self._site.place)
 
     def _finish(self) -> None:
         """What still waits, and what to report."""
