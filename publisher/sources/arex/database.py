@@ -14,7 +14,7 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.columns import ColumnReader
+from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
 from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts

@@ -56,7 +56,7 @@ NAMES: Final = {
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
 # What one row is for those who only count: what `RunColumns` has, when it was submitted, and what makes its kind
-# (columns.py unpacks it). A column that is read costs 0.05 µs a row.
+# (counting/columns.py unpacks it). A column that is read costs 0.05 µs a row.
 _COUNTED: Final = (
     *(
         "RecordID",

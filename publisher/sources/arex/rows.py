@@ -216,7 +216,7 @@ class ReadOptions:
     first_seen: Mapping[int, Epoch] = field(default_factory=dict)
     remembers: bool = True
     done_with: DoneWith | None = None
-    columns: bool = False  # jobs are only counted (columns.py)
+    columns: bool = False  # jobs are only counted (counting/columns.py)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A-REX's finished jobs for reports: rows by end time, put together with those that are alike as they are read.
 
-As for counting (`arex/columns.py`), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows
+As for counting (`columns.py`), of each kind of job one row is read whole, and so is every strange row. Unlike there, rows
 come by end time, and jobs that are not complete yet count too: their usage is. What stands beside a row is looked up in the
 question itself, which is quicker than a question for each side table and page. The plans are tested.
 """
