@@ -151,6 +151,7 @@ class JobRecord(RunValues):
     # Whether FQAN and benchmark are in side tables, as in schema 1: ARC's single records look for them there only.
     side_fqan: bool = True
     side_benchmark: bool = True
+    gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
 
     @property
     def content_fingerprint(self) -> int:

@@ -206,6 +206,7 @@ class WritingOrder(Protocol):
 
 # The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096 TimeLimit=3600`.
 QUANTITIES: Final = "quantities"
+GPU_MODELS: Final = "gpumodels"
 
 
 class ImportedFrom(NamedTuple):

@@ -152,6 +152,12 @@ def test_gpus_and_cores(tmp_path: Path, attributes: dict[str, Any], gpus: int | 
     assert (found["GPUCount"], found["CPUCount"]) == (gpus, cores)
 
 
+@pytest.mark.parametrize(("gpus", "told"), [(2, "Tesla V100  16GB =2"), (0, None)])
+def test_the_model_of_gpus_is_that_of_the_machine(tmp_path: Path, gpus: int, told: str | None) -> None:
+    found = imported(tmp_path, ad(GPUsProvisioned=gpus, MachineAttrGPUs_DeviceName0="Tesla V100, 16GB="))
+    assert found["extra"].get("gpumodels") == told
+
+
 def test_cpu_time_that_is_not_in_the_ad_is_unknown(tmp_path: Path) -> None:
     one = ad(RemoteUserCpu=None, RemoteSysCpu=None)
     assert imported(tmp_path, one)["extra"]["cputime"] == "unknown"

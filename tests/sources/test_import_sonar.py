@@ -149,6 +149,7 @@ def test_a_job_and_its_steps_are_one_row(tmp_path: Path) -> None:
         "jobname": "analysis",
         "projectname": "theory",
         "nodenames": "c1-9:c1-10",
+        "gpumodels": "a100=2",
         "quantities": f"TimeLimit=7200 mem={16 * 2**20} billing=8 SecsPreSuspend=0",
     }
     assert list(jobs(tmp_path / "imported.db")) == [JOB_ID]

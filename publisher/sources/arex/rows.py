@@ -40,7 +40,7 @@ from publisher.sources.arex.values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import QUANTITIES, DoneWith, OpenRow
+from publisher.sources.base import GPU_MODELS, QUANTITIES, DoneWith, OpenRow
 
 _REMEMBERED_NAMES: Final = 200_000
 
@@ -387,6 +387,7 @@ class RowReader:
             _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
             side_fqan,
             bool(side_benchmark),
+            _gpu_models(text(extra(GPU_MODELS, ""))),
         )
         # What is stored as bytes raises no doubt while it is read.
         if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
@@ -465,6 +466,12 @@ def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
     pairs = [pair.partition("=") for pair in str(extra.get(QUANTITIES, "")).split(" ")]
     return tuple((name, int(text)) for name, _, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
+
+
+def _gpu_models(text: str) -> tuple[tuple[str, int], ...]:
+    """As an importer writes them: `a100=4,t4=1`."""
+    pairs = [each.rpartition("=") for each in text.split(",")] if text else []
+    return tuple((model, int(count)) for model, _, count in pairs if model and count.isdecimal() and len(count) < 10)
 
 
 def _check_identity(job: JobRecord) -> None:

@@ -72,6 +72,7 @@ class CondorRun(NamedTuple):
     nodes: int
     cpus: int
     gpus: int | None
+    gpu_model: str
     memory_kib: int | None
     image_kib: int | None
     host: str
@@ -241,6 +242,7 @@ def _run(ad: Ad) -> CondorRun:
         nodes=_nodes(ad),
         cpus=_count(ad, "CpusProvisioned") or _count(ad, "RequestCpus") or 0,
         gpus=_gpus(ad),
+        gpu_model=_text(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
         memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
         image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),
         host=_text(ad, "LastRemoteHost").rpartition("@")[2],

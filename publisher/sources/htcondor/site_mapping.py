@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
 from publisher.model.rates import parse_benchmark
+from publisher.sources.base import GPU_MODELS
 from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
@@ -146,4 +147,6 @@ class CondorMapping(SiteMapping):
         )
         if run.user_s is None and run.system_s is None:
             extra.append(("cputime", "unknown"))
+        if run.gpus and run.gpu_model:
+            extra.append((GPU_MODELS, f"{run.gpu_model}={run.gpus}"))
         return tuple(extra)

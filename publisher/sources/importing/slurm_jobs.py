@@ -110,6 +110,11 @@ def read_tres(text: str) -> Resources:
     )
 
 
+def models_text(resources: Resources) -> str:
+    """The GPUs of a job by model: `a100=4,t4=1`."""
+    return ",".join(f"{model}={count}" for model, count in resources.gpu_models)
+
+
 def _tres_values(text: str) -> tuple[dict[str, int], dict[str, int]]:
     """By resource, and the GPUs by model."""
     found: dict[str, int] = {}

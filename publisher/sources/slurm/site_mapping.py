@@ -10,9 +10,10 @@ from typing import ClassVar, Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
+from publisher.sources.base import GPU_MODELS
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import cluster_key, extra_info
-from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone, read_tres
+from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone, models_text, read_tres
 from publisher.sources.slurm.records import SacctRun
 
 NAME: Final = "slurm"
@@ -146,7 +147,7 @@ class SacctMapping(SlurmMapping):
         if run.user_ms is None:
             extra.append(("cputime", "unknown"))
         if resources.gpu_models:
-            extra.append(("gpumodels", ",".join(f"{model}={count}" for model, count in resources.gpu_models)))
+            extra.append((GPU_MODELS, models_text(resources)))
         if run.energy_j:
             extra.append(("energy_j", str(run.energy_j)))
         return tuple(extra)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.log_files import clean
-from publisher.sources.importing.slurm_jobs import read_tres
+from publisher.sources.importing.slurm_jobs import models_text, read_tres
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 1971, 2999
@@ -78,8 +78,8 @@ def _seconds(moment: datetime) -> int:
 
 
 Fields = dict[str, Any]
-"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus, asked_cpus, exit, elapsed, user_s,
-system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
+"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus, gpu_models, asked_cpus, exit,
+elapsed, user_s, system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
 
 # Not over. What is none of these and has an end is over, whatever it is called.
 LIVE: Final = frozenset(
@@ -205,6 +205,7 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
         "cpus": tres.cpus,
         "nodes": tres.nodes,
         "gpus": tres.gpus,
+        "gpu_models": models_text(tres),
         "asked_cpus": _count(entry, "requested_cpus", _MOST_CPUS),
         "exit": _count(entry, "exit_code"),
         "elapsed": _count(sacct, "ElapsedRaw"),

@@ -10,6 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
+from publisher.sources.base import GPU_MODELS
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import cluster_key, extra_info
 from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
@@ -156,6 +157,8 @@ class SonarMapping(SlurmMapping):
             # Zeros are not written: a job of which nothing is said was never suspended.
             quantities=[*quantities, ("SecsPreSuspend", get("suspended", 0))],
         )
+        if models := get("gpu_models", ""):
+            extra.append((GPU_MODELS, models))
         if gpus is not None:
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
