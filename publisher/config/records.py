@@ -218,11 +218,17 @@ class RecordSettings:
     charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
 
     def policy(
-        self, site: str, host_name: str, batch_entries: Sequence[BatchEntry] = (), *, charged: bool = False
+        self,
+        site: str,
+        host_name: str,
+        batch_entries: Sequence[BatchEntry] = (),
+        *,
+        charged: bool = False,
+        gpus_only: bool = False,
     ) -> RecordPolicy:
         """What becomes of job records under these settings, and those of `batch_entries`.
 
-        `charged`: jobs get the charges of the price lists.
+        `charged`: jobs get the charges of the price lists. `gpus_only`: jobs without GPUs are no records.
         """
         identity = self.identity
         return RecordPolicy(
@@ -242,6 +248,7 @@ class RecordSettings:
             infrastructure_description=self.infrastructure_description,
             imported=self._imported_places(batch_entries),
             charging=self.charges if charged else None,
+            gpus_only=gpus_only,
         )
 
     def _imported_places(self, batch_entries: Sequence[BatchEntry]) -> Mapping[tuple[str, str], ImportedPlace]:

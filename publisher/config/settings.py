@@ -20,6 +20,7 @@ from publisher.config.targets import (
     Common,
     ConfiguredTarget,
     Registered,
+    added_up,
     destination,
     plugin_options,
     read_target,
@@ -243,7 +244,7 @@ def one_off_target(
 def _same_rows(one: Target, other: Target) -> bool:
     """Whether two targets write into the same rows of one receiver; a shadow writes into none."""
     there = destination(one)
-    same = there is not None and there == destination(other)
+    same = there is not None and there == destination(other) and added_up(one, other)
     return same and one.policy.site == other.policy.site and not other.shadow
 
 

@@ -226,7 +226,13 @@ def _settings(
 
     def policy_for(format_name: str) -> RecordPolicy:
         receiver = receiver_of(format_name)
-        policy = records.policy(common.site, common.host_name, common.batch_entries, charged=receiver.takes_charges)
+        policy = records.policy(
+            common.site,
+            common.host_name,
+            common.batch_entries,
+            charged=receiver.takes_charges,
+            gpus_only=receiver.gpus_only,
+        )
         if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
@@ -283,6 +289,11 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBl
 
 def _check_with_format(known: Mapping[str, Any], format_name: str, block: YamlBlock, reading: ReadContext) -> None:
     receiver = receiver_of(format_name)
+    asked, most = known.get("batch_records"), receiver.most_batch_records
+    if most and asked is not None and not 0 < asked <= most:
+        reading.wrong(
+            block.keys["batch_records"].place, f"{asked} is not between 1 and {most}, which {format_name} allows"
+        )
     if known.get("sync") and not receiver.sync_format:
         reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")
     if is_summary_format(format_name) and _is_inside_a_month(known.get("start", StartRule())):
@@ -308,7 +319,7 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
     A shadow target hands nothing over and may be beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
-        if (there := destination(first)) is None or there != destination(second):
+        if (there := destination(first)) is None or there != destination(second) or not added_up(first, second):
             continue
         node = block.keys[second.name]
         if trouble := _mixed(first, second, there):
@@ -338,6 +349,11 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
             "would replace those of the other; make them one target, or send no counts"
         )
     return ""
+
+
+def added_up(one: Target, other: Target) -> bool:
+    """Whether a receiver adds up what these send to one place: jobs and jobs, but not jobs and accelerators."""
+    return receiver_of(one.format).counts == receiver_of(other.format).counts
 
 
 def apart(one: Target, other: Target) -> bool:

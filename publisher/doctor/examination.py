@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.from_arc import ArcConf, read_arc_conf
 from publisher.config.from_arc.reader import ArcValues, ByHand
-from publisher.config.targets import apart, destination
+from publisher.config.targets import added_up, apart, destination
 from publisher.doctor.databases import check_databases, check_importers, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, Question, join
 from publisher.doctor.services import check_identity, check_services
@@ -126,6 +126,8 @@ def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
     place = destination(target)
     for other in settings.targets[: settings.targets.index(target)]:
         if place is None or place != destination(other) or target.shadow or other.shadow or apart(other, target):
+            continue
+        if not added_up(other, target):
             continue
         question = Question("target", target.name, "the receiver keeps one copy, and the work of the other is lost")
         yield question.warning(

@@ -39,7 +39,8 @@ def _nothing_omitted(_: PublishedJob) -> tuple[tuple[str, str], ...]:
 class Receiver(NamedTuple):
     """What an accounting service does with the records of a format.
 
-    Within one `table` records replace each other; those of two tables of one service are counted beside each other.
+    Within one `table` records replace each other; those of two tables are added up where both `count` the same, such as
+    jobs in single records and in summaries: what a service counts apart may go to one place.
     `row_keys` tells the keys under which it adds single records up: one that comes again under another of them would be
     counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: what a
     record says about a job, and what it says less or otherwise than the job.
@@ -52,6 +53,10 @@ class Receiver(NamedTuple):
     row_keys: Callable[[], RowKeys] | None = None
     whole_months: bool = False
     sync_format: str = ""  # of counts of jobs; '' for a receiver that takes none
+    counts: str = "jobs"
+    gpus_only: bool = False  # jobs without GPUs are none of its records
+    most_batch_records: int = 0  # 0 for a receiver without a limit
+    unreleased: str = ""  # what of the receiver's side is not released, for people
     takes_charges: bool = False
     needs_benchmark: bool = False  # a job without one is set aside
     checks_machine_name: bool = False  # MachineName must be of the domain of the sender's certificate

@@ -215,6 +215,7 @@ class RecordPolicy:
     # By the interface and the URL of the job's endpoint; with the URL '' for all others of that interface.
     imported: Mapping[tuple[str, str], ImportedPlace] = field(default_factory=dict)
     charging: Charging | None = None  # of formats that have a place for a charge
+    gpus_only: bool = False  # of formats whose records are of accelerators
     _who: dict[tuple[object, ...], UserIdentity] = field(default_factory=dict, repr=False, compare=False)
     _where: dict[tuple[str, str, str, str], Placement] = field(default_factory=dict, repr=False, compare=False)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
-from publisher.model.job import Epoch, RunValues
+from publisher.model.job import Epoch, JobRecord, RunValues
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.time import StartRule, Window, length_text
@@ -20,9 +20,15 @@ class Selection(NamedTuple):
     window: Window
     vos: frozenset[str] | None = None
     exclude_vos: frozenset[str] = frozenset()
+    gpus_only: bool = False
 
     def wants(self, job: RunValues) -> bool:
-        """Whether status and end time are wanted; asked before policy has worked out the VO."""
+        """Whether status, end time and GPUs are wanted; asked before policy has worked out the VO.
+
+        `RunValues` alone do not tell the GPUs: such a run may be wanted.
+        """
+        if self.gpus_only and isinstance(job, JobRecord) and not job.gpu_count:
+            return False
         return job.status in self.statuses and job.ended_at in self.window
 
     def wants_vo(self, vo: str) -> bool:
@@ -92,4 +98,10 @@ class Target:
 
     def selection(self, window: Window) -> Selection:
         """The jobs that this target wants of a window."""
-        return Selection(statuses=self.statuses, window=window, vos=self.vos, exclude_vos=self.exclude_vos)
+        return Selection(
+            statuses=self.statuses,
+            window=window,
+            vos=self.vos,
+            exclude_vos=self.exclude_vos,
+            gpus_only=self.policy.gpus_only,
+        )

@@ -48,6 +48,7 @@ _PLAIN: Final[Mapping[str, str]] = {
     "MemoryVirtual": "virtual_memory_kib",
     "Host": "hosts",
     "GPUs": "gpu_count",
+    "GPUModels": "gpu_models",
     "ProjectName": "projects",
     "Disk": "scratch_bytes",
     "Network": "stage_in_bytes, stage_out_bytes",

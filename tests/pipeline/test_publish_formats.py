@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, FakeAMS
@@ -23,7 +23,7 @@ from tests.support.strict_apel_text import COMMON_KEY, KEYS, fold, read_text, re
 from tests.support.strict_sgas import read_ur
 
 SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
-APEL_JOBS = tuple(name for name in JOB_FORMATS if name != "ogf-ur")
+APEL_JOBS = tuple(name for name in JOB_FORMATS if receiver_of(name).table == "JobRecords")
 RAW = ("apel-summary-0.2", "apel-summary-0.4")
 NORMALISED = ("apel-summary-0.3", "apel-normalised-summary-0.4")
 FORMATS = (*APEL_JOBS, *SUMMARY_FORMATS)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from publisher.cli.commands.publish import notes
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
 from publisher.model.message import REMOVED, Progress
 from publisher.reporting import explain
@@ -27,7 +27,7 @@ from tests.support.pki import Credential
 from tests.support.simulated_months import Totals, World
 from tests.support.spring_2028 import APRIL, MARCH, NOW, done
 
-APEL_FORMATS = [*(name for name in JOB_FORMATS if name != "ogf-ur"), *SUMMARY_FORMATS]
+APEL_FORMATS = [*(name for name in JOB_FORMATS if receiver_of(name).table == "JobRecords"), *SUMMARY_FORMATS]
 ENDED = int(MARCH.timestamp()) + 100_000
 
 

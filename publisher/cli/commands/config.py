@@ -19,6 +19,7 @@ from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
 from publisher.config.from_arc.targets import Draft
+from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
@@ -66,6 +67,9 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
     rules = [each.rules for each in price_lists if isinstance(each, Charges)]
+    for target in settings.targets:
+        if unreleased := receiver_of(target.format).unreleased:
+            print_line(f"note: target {target.name}: {unreleased}; ask its operators before records are sent")
     # Each pair of rules that overlap once, though targets have them too.
     for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")

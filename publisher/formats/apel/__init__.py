@@ -1,4 +1,4 @@
-"""What APEL reads: CAR, job, summary and sync messages, and how APEL keys what it gets.
+"""What APEL reads: CAR, job, summary, accelerator and sync messages, and how APEL keys what it gets.
 
 A registry: a format's module is loaded when the format is made, so that `status` starts without it.
 """
@@ -21,6 +21,7 @@ _MODULES: Final[Mapping[str, tuple[Receiver, str]]] = {
     "apel-summary-0.3": (receiver.NORMALISED_SUMMARIES, "summary_text"),
     "apel-summary-0.4": (receiver.SUMMARIES, "summary_text"),
     "apel-normalised-summary-0.4": (receiver.NORMALISED_SUMMARIES, "summary_text"),
+    "apel-accelerator-0.1": (receiver.ACCELERATORS, "accelerator"),
     "apel-sync-0.1": (receiver.SYNC, "text_message"),
 }
 RECEIVERS: Final[Mapping[str, Receiver]] = {name: found for name, (found, _) in _MODULES.items()}

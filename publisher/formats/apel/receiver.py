@@ -6,6 +6,7 @@ benchmark, user, VO, submit host or number of cores makes a second row, and the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
@@ -119,3 +120,68 @@ CAR_JOBS: Final = JOBS._replace(takes_charges=True)
 SUMMARIES: Final = JOBS._replace(on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
 NORMALISED_SUMMARIES: Final = SUMMARIES._replace(table="NormalisedSummaries", keeps_benchmark_values=False)
 SYNC: Final = SUMMARIES._replace(table="SyncRecords")
+
+
+# Accelerators of jobs: the server keeps a row for each month, job, site and model.
+
+MOST_MODELS: Final = 4  # of a job's GPUs, so that 250 jobs make no more than the 1,000 records that a message may have
+_MODEL_UNKNOWN: Final = "unknown"
+
+
+def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
+    """The GPUs of a job by model, those of no known model at the end; the server needs a word for these too."""
+    known = [(ascii_key(model) or _MODEL_UNKNOWN, count) for model, count in job.job.gpu_models]
+    rest = (job.job.gpu_count or 0) - sum(count for _, count in known)
+    merged = Counter(dict.fromkeys([model for model, _ in known], 0))
+    for model, count in known:
+        merged[model] += count
+    if rest > 0:
+        merged[_MODEL_UNKNOWN] += rest
+    return list(merged.items())
+
+
+def accelerator_fqan(who: UserIdentity) -> str:
+    """The job's FQAN, or one that names the same VO, group and role; '' where no VO is known."""
+    if not who.vo:
+        return ""
+    return who.apel_fqan() or "/".join([who.group or f"/{who.vo}", *([who.role] if who.role else [])])
+
+
+class AcceleratorKeys:
+    """What accelerators are added up by: month, site and models."""
+
+    def of(self, job: PublishedJob) -> SummaryKey:
+        """Raises: Unfit for a job that ended in no calendar month."""
+        month, site = month_number(job.ended_at), ascii_key(job.where.site) or "None"
+        models = ", ".join(sorted(model for model, _ in gpu_models(job)))
+        parts = repr((month, column(site), column(models)))
+        digest = blake2b(parts.encode(), digest_size=8).digest()
+        return SummaryKey(month=month, digest=digest, site=site, text=f"accelerators {models}")
+
+
+def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
+    """What the records of a job's accelerators say: names of APEL's messages, values as people read them."""
+    yield "Site", job.where.site
+    yield "GlobalJobId", job.job.job_id
+    yield "GlobalUserName", job.who.user
+    yield "FQAN", accelerator_fqan(job.who)
+    yield "GPUs", number(job.job.gpu_count)
+    yield "GPUModels", ", ".join(f"{model} ({count})" for model, count in gpu_models(job))
+    yield "WallDuration", f"{job.job.wall_s} s"
+    yield "EndTime", moment(job.ended_at)
+
+
+ACCELERATORS: Final = Receiver(
+    name="APEL",
+    on_change=OnChange.REPLACE,
+    table="AcceleratorRecords",
+    counts="accelerators",
+    row_keys=AcceleratorKeys,
+    whole_months=True,
+    signed=True,
+    gpus_only=True,
+    default_batch_records=1_000 // MOST_MODELS,
+    most_batch_records=1_000 // MOST_MODELS,
+    unreleased="APEL's server does not take accelerator records yet (apel/apel pull request 459)",
+    values=accelerator_values,
+)
