@@ -119,6 +119,8 @@ def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:
     for one in sources:
         if one.alarm:
             yield CRITICAL, one.alarm
+        elif one.silence:
+            yield WARNING, one.silence
         elif one.last is not None and one.last.ended is None:
             yield WARNING, f"source {one.name}: has not been read yet"
 

@@ -37,7 +37,7 @@ from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, importer_plugin, offered, source_plugin
-from publisher.sources.base import Source, WritingOrder
+from publisher.sources.base import BatchEntry, DatabaseEntry, Source, WritingOrder
 from publisher.transports import create_transport, transport_plugin
 from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import BatchEntry, ImportedFrom, LastReading
+    from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport
     from publisher.sources.statistics import Accounts, UsageReader
 
@@ -99,6 +99,13 @@ class LiveSite:
     @property
     def batch_entries(self) -> Sequence[BatchEntry]:
         return self.settings.batch_entries
+
+    @property
+    def database_entries(self) -> Sequence[DatabaseEntry]:
+        written = self.settings.written
+        if written is None or not hasattr(source_plugin(written.type), "database_paths"):
+            return ()
+        return (DatabaseEntry(name=written.name, type=written.type, options=written.options),)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -211,6 +218,15 @@ class LiveSite:
         from publisher.sources.sqlite_reader import copies_directory
 
         return last_reading(entry.database, copies_directory(self.environment))
+
+    def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
+        paths: Sequence[str] = offered(entry.type, "database_paths", "status")(entry.options, self.environment)
+        return paths
+
+    def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
+        ask = offered(self.settings.source.type, "newest_job", "status")
+        newest: NewestJob = ask(database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s)
+        return newest
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
         from publisher.sources.importing.batch_entry import bad_lines

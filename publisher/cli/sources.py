@@ -1,4 +1,4 @@
-"""The batch systems of `source` and their last readings, as `source list`, `status` and `publish --dry-run` show them."""
+"""The entries of `source` and their last readings, as `source list`, `status` and `publish --dry-run` show them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def _reading_json(one: SourceStatus) -> Json:
         "last_read": moment_text(last.ended) if last else None,
         "last_success": moment_text(last.succeeded) if last else None,
         "failing_since": moment_text(last.failing_since) if last else None,
-        "newest_end_time": moment_text(last.newest_end) if last else None,
+        "newest_end_time": moment_text(one.newest.ended_at) if one.newest else None,
+        "jobs_in_four_weeks": one.newest.four_weeks if one.newest else None,
         "set_aside": last.bad_lines if last else None,
         "damaged": list(last.damaged) if last else [],
         "trouble": one.trouble or None,
         "alarm": one.alarm or None,
+        "silence": one.silence or None,
     }
 
 
@@ -36,10 +38,12 @@ def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
 
 def _row(one: SourceStatus) -> tuple[str, ...]:
     last = one.last
+    newest = "unknown" if one.newest is None else moment_text(one.newest.ended_at) or "-"
+    if one.in_place:
+        return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
-        return one.name, one.type, "unknown", "unknown", "unknown", one.trouble
-    state = "never read" if last.ended is None else one.trouble or "ok"
-    if last.damaged and not one.trouble:
+        return one.name, one.type, "unknown", newest, "unknown", one.trouble
+    state = "never read" if last.ended is None else one.trouble or one.silence or "ok"
+    if last.damaged and state == "ok":
         state = f"ok, but passed over: {'; '.join(last.damaged)}"
-    newest, ended = moment_text(last.newest_end) or "-", moment_text(last.ended) or "never"
-    return one.name, one.type, ended, newest, f"{last.bad_lines:,}", state
+    return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", state

@@ -21,8 +21,7 @@ from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
 from publisher.sources.arex.values import zone_of_host
-from publisher.sources.base import BatchEntry, Source, SourceFacts
-from publisher.sources.importing.arc_jobs import check_arc_database
+from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6
@@ -277,32 +276,3 @@ def _outcomes_of(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _J
         outcomes.looked_at += 1
         outcomes.queues.add(job.queue)
     return outcomes
-
-
-def check_importers(site: Site) -> Iterator[Finding]:
-    for entry in site.batch_entries:
-        yield _maps(site, entry)
-        yield from _arc_databases(entry)
-
-
-def _maps(site: Site, entry: BatchEntry) -> Finding:
-    question = Question("map files", entry.name, "without them nothing is imported")
-    try:
-        site.importer(entry)
-    except ConfigError as error:
-        return question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
-    return question.ok("all that are named can be read")
-
-
-def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:
-    options: Any = entry.options
-    question = Question(
-        "arc_databases", entry.name, "without them nothing is imported, because jobs of the CEs would count twice"
-    )
-    for path in options.arc_databases or ():
-        try:
-            check_arc_database(path)
-        except SourceError as error:
-            yield question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
-        else:
-            yield question.ok(str(path))

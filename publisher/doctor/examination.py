@@ -18,9 +18,10 @@ from publisher.config import ConfiguredTarget, Settings
 from publisher.config.from_arc import ArcConf, read_arc_conf
 from publisher.config.from_arc.reader import ArcValues, ByHand
 from publisher.config.targets import added_up, apart, destination
-from publisher.doctor.databases import check_databases, check_importers, check_known_databases
+from publisher.doctor.databases import check_databases, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, Question, join
 from publisher.doctor.services import check_identity, check_services
+from publisher.doctor.sources import check_sources
 from publisher.doctor.state import check_directory, check_ledger
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
@@ -69,7 +70,7 @@ def examine(
 
     note("the configuration", check_settings(settings, choose(settings.targets, targets)))
     note("the accounting data", check_databases(site, settings, chosen))
-    note("the importers", check_importers(site))
+    note("the sources", check_sources(site))
     note("the state directory", check_directory(site.state, host.free_bytes))
     note("the ledger", check_ledger(site, chosen))
     note("the databases that were read before", check_known_databases(site, chosen))

@@ -1,16 +1,17 @@
-"""The batch systems of `source`: read before a round, and how old what is there has become. Nothing here prints."""
+"""The entries of `source`: batch systems are read before a round; and how old what is there has become. Nothing here prints."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.site import Site
-from publisher.sources.base import BatchEntry, LastReading
+from publisher.pipeline.status import LOCK_WAIT_S
+from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:
     from publisher.sources.importers import BadLine
@@ -18,19 +19,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("publisher")
 
 _TOO_LONG: Final = timedelta(days=1)
+# A source is silent when none of its jobs ended in the last two days, although 100 a day or more did, on average, in the four
+# weeks before its newest one.
+_SILENCE: Final = timedelta(days=2)
+_BUSY_JOBS: Final = 28 * 100
 _LOGGED_BAD: Final = 10
 _SHOWN_BAD: Final = 1_000
 
 
 class SourceStatus(NamedTuple):
-    """An entry of `source` that rounds read, and its last reading; None where that cannot be told. `trouble` is its, or why."""
+    """An entry of `source`. `trouble` is that of its last reading, or why nothing can be told of it.
+
+    `last` is the last reading of a batch system; None where that cannot be told, and of databases that are read in place.
+    """
 
     name: str
     type: str
     database: str
+    in_place: bool
     last: LastReading | None
+    newest: NewestJob | None  # None where that cannot be told
     trouble: str
     alarm: str  # what an administrator must do now, or ''
+    silence: str  # why somebody should look at a source without jobs, or ''
 
 
 class SetAside(NamedTuple):
@@ -71,6 +82,11 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
 
 def source_status(site: Site) -> Sequence[SourceStatus]:
     """Only reads."""
+    return [*(_in_place(site, entry) for entry in site.database_entries), *readings(site)]
+
+
+def readings(site: Site) -> Sequence[SourceStatus]:
+    """Of batch systems only."""
     return [_status(site, entry) for entry in _in_rounds(site)]
 
 
@@ -93,13 +109,61 @@ def _in_rounds(site: Site) -> Sequence[BatchEntry]:
 
 
 def _status(site: Site, entry: BatchEntry) -> SourceStatus:
-    last, trouble = None, ""
+    last: LastReading | None = None
+    newest, trouble = NewestJob(), ""
     try:
         last = site.last_reading(entry)
+        if entry.database.exists():
+            newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
+    except SourceError as error:
+        last, trouble = None, str(error)
+    alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, site.clock())
+    return SourceStatus(
+        name=entry.name,
+        type=entry.type,
+        database=str(entry.database),
+        in_place=False,
+        last=last,
+        newest=None if last is None else newest,
+        trouble=last.trouble if last else trouble,
+        alarm=alarm,
+        silence="" if alarm else _silence(entry.name, newest, site.clock()),
+    )
+
+
+def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
+    """Databases that cannot be read are an alarm of the targets, and of several the one with the newest job tells."""
+    files: Sequence[str] = ()
+    newest, trouble = None, ""
+    try:
+        files = site.database_files(entry)
+        found = [site.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
+        newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
     except SourceError as error:
         trouble = str(error)
-    alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, site.clock())
-    return SourceStatus(entry.name, entry.type, str(entry.database), last, last.trouble if last else trouble, alarm)
+    return SourceStatus(
+        name=entry.name,
+        type=entry.type,
+        database=", ".join(files),
+        in_place=True,
+        last=None,
+        newest=newest,
+        trouble=trouble,
+        alarm="",
+        silence="" if newest is None else _silence(entry.name, newest, site.clock()),
+    )
+
+
+def _silence(name: str, newest: NewestJob, now: datetime) -> str:
+    if newest.ended_at is None or newest.four_weeks < _BUSY_JOBS:
+        return ""
+    ended = datetime.fromtimestamp(newest.ended_at, UTC)
+    if now - ended <= _SILENCE:
+        return ""
+    return (
+        f"source {name}: no job has ended since {ended:%Y-%m-%dT%H:%M:%SZ}, and {newest.four_weeks // 28:,} a day did in the "
+        "four weeks before; see whether its accounting is still written where it is read"
+    )
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from publisher.ledger.contract import Ledger
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
-    from publisher.sources.base import BatchEntry, ImportedFrom, LastReading, Source, WritingOrder
+    from publisher.sources.base import (
+        BatchEntry,
+        DatabaseEntry,
+        ImportedFrom,
+        LastReading,
+        NewestJob,
+        Source,
+        WritingOrder,
+    )
     from publisher.sources.importers import BadLine, Importer, ImportReport
     from publisher.sources.statistics import Accounts, UsageReader
 
@@ -122,6 +130,8 @@ class Site(Protocol):
     @property
     def batch_entries(self) -> Sequence[BatchEntry]: ...
     @property
+    def database_entries(self) -> Sequence[DatabaseEntry]: ...
+    @property
     def environment(self) -> Mapping[str, str]: ...
     @property
     def parallel(self) -> bool: ...
@@ -170,6 +180,14 @@ class Site(Protocol):
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
         """Raises: SourceError."""
+        ...
+
+    def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
+        """Raises: SourceError when one that the configuration names is missing."""
+        ...
+
+    def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
+        """Of one of those databases. Raises: SourceError."""
         ...
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:

@@ -23,6 +23,7 @@ from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, month_of, months
 from publisher.model.totals import month_number, month_number_of, month_window, sync_host, year_and_month
 from publisher.pipeline import status as target_status
+from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 from publisher.sources.statistics import UsageGroup, UsagePage, Used
@@ -239,6 +240,7 @@ class Report:
     usage: Usage
     charges: Sequence[ChargedSum]
     targets: Sequence[TargetReport]
+    sources: Sequence[SourceStatus]
     drift: Sequence[CountDrift]
     partial: Sequence[str]
 
@@ -264,6 +266,7 @@ def collect(site: Site, window: Window, *, rows_read: RowsRead) -> Report:
         usage=tally.usage,
         charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
         targets=_targets(site, states, set_aside, window),
+        sources=source_status(site),
         drift=[
             row
             for target, wanted in zip(site.targets, tally.wanted, strict=True)

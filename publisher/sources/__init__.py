@@ -62,9 +62,9 @@ def source_plugin(name: str) -> SourcePlugin:
     return plugin
 
 
-def offered(name: str, factory: str, commands: str) -> Callable[[object, Mapping[str, str]], Any]:
+def offered(name: str, factory: str, commands: str) -> Callable[..., Any]:
     """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these commands need."""
-    found: Callable[[object, Mapping[str, str]], Any] | str | None = getattr(source_plugin(name), factory, None)
+    found: Callable[..., Any] | str | None = getattr(source_plugin(name), factory, None)
     if found is None:
         raise ConfigError(
             f"source.type: {commands}: a source of the type {name} does not offer what is needed; the type arex does"

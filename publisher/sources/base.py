@@ -227,23 +227,38 @@ class BatchEntry(NamedTuple):
     in_rounds: bool
 
 
+class NewestJob(NamedTuple):
+    """When the job of a database ended that ended last, and how many did in the four weeks before."""
+
+    ended_at: Epoch | None = None
+    four_weeks: int = 0
+
+
 class LastReading(NamedTuple):
-    """What became of reading an entry of `source` before rounds, and what its database holds now."""
+    """What became of reading an entry of `source` before rounds, and how many lines were set aside."""
 
     ended: datetime | None  # None: never read
     succeeded: datetime | None  # the last time that all of it could be read
     failing_since: datetime | None
     trouble: str = ""  # of the last reading
     damaged: tuple[str, ...] = ()  # archives that the last reading passed over
-    newest_end: Epoch | None = None
     bad_lines: int = 0
+
+
+class DatabaseEntry(NamedTuple):
+    """An entry of `source` whose databases rounds read in place, as A-REX's."""
+
+    name: str
+    type: str  # a name of SOURCES
+    options: object  # of its plug-in
 
 
 class SourcePlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live.
 
     It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py,
-    `database_paths(options, environment)`, which names its files,
+    `database_paths(options, environment)`, which names its files, `newest_job(path, environment, now, lock_wait_s)`, which
+    tells the `NewestJob` of one of them,
     `create_usage(options, environment)`, which makes a `UsageReader` (of both a name will do, `module:function`), and
     `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs are known in the order
     in which their ends were written.

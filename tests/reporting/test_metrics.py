@@ -22,6 +22,7 @@ from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.reporting.metrics.exporter import METRICS, MetricKind, MetricsEndpoint
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.support import gridengine_files
 from tests.support.daemons import RunningDaemon, until
 from tests.support.metrics_site import Samples, WatchedSite, samples
 from tests.support.patience import PATIENCE_S
@@ -150,6 +151,9 @@ def test_what_is_told_is_what_the_round_left(spooling: WatchedSite) -> None:
 def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
     site.site.config["targets"]["egi"]["sync"] = True
+    log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(gridengine_files.Entry())])
+    other = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)], "arc_databases": []}
+    site.site.config["source"] = [site.site.config["source"], other]
     site.finish_jobs(3)
     site.round()
     site.finish_jobs(3)

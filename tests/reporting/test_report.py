@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from lxml import html
 
-from publisher.reporting.html.tables import hours_text, share_text
+from publisher.reporting.html.values import hours_text, share_text
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.reporting.report_numbers import TABLES, WAIT_BOUNDS, Truth, csv_rows, page_tables, sql

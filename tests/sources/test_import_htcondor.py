@@ -355,18 +355,18 @@ def test_files_that_are_named_one_by_one_are_read_once(tmp_path: Path) -> None:
 
 
 def test_files_that_vanish_are_forgotten_without_a_word(tmp_path: Path) -> None:
-    directory, database = spool(tmp_path / "per-job", [ad(1), ad(2)]), tmp_path / "imported.db"
+    directory, database = spool(tmp_path / "per-job", [ad(1), ad(2), ad(3)]), tmp_path / "imported.db"
     run_import(database, directory)
     before = content(database)
-    for each in list(directory.iterdir()):
-        each.unlink()
+    for number in (1, 2):
+        (directory / f"history.{number}.0").unlink()
     report = run_import(database, directory)
     assert (report.notes, report.troubles) == ([], [])
     spool(directory, [ad(1)])  # somebody restored it
     assert run_import(database, directory).duplicates == 1
     assert content(database) == before
     with closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("SELECT count(*) FROM CondorJobFile WHERE Name <> ''").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM CondorJobFile WHERE Name <> ''").fetchone() == (2,)
 
 
 def test_nothing_of_htcondors_is_changed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import BlockedMonth, KeyTotal, gone_lines
 from publisher.pipeline import publish
-from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import LostJobs
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             limit=arguments.limit,
             accept_key_change=arguments.accept_key_change,
         )
-    return print_outcomes(arguments, site, ended, sources=source_status(site))
+    return print_outcomes(arguments, site, ended, sources=readings(site))
 
 
 def print_outcomes(

@@ -16,8 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from publisher import __version__
 from publisher.model.time import iso
 from publisher.reporting.html.plots import Plot, report_plots
-from publisher.reporting.html.tables import LONG, Table, day_text, definitions, printable, tables
+from publisher.reporting.html.tables import LONG, Table, definitions, tables
 from publisher.reporting.html.text import figures, findings
+from publisher.reporting.html.values import day_text, printable
 from publisher.reporting.report import DAY_S, Report
 
 _MOST_ROWS: Final = 500  # of a table on the page
@@ -31,6 +32,7 @@ _SECTIONS: Final = (
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
     ("Statuses", (), ("statuses",)),
     ("Waiting times", ("waits",), ("waits_by_queue", "waits")),
+    ("Sources", (), ("sources",)),
     ("Delivery", ("lags", "messages", "bytes"), ("delivery", "set_aside", "lags", "messages")),
     ("Drift", (), ("drift",)),
     ("Definitions", (), ("definitions",)),

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
 from publisher.model.rates import amount_text
-from publisher.model.time import Durations
+from publisher.model.time import Durations, iso, iso_epoch
+from publisher.reporting.html.values import day_text, harmless, hours_text, minutes_text, quoted, share_text, size_text
 from publisher.reporting.report import CountDrift, Report
 from publisher.sources.statistics import Used, by_weight
 
@@ -21,10 +21,6 @@ Value = str | int | float | Decimal | None
 
 LONG: Final = 24  # letters: a text of more needs room
 UNKNOWN: Final = "unknown"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
-# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 class CellKind(StrEnum):
@@ -67,7 +63,7 @@ class TableColumn:
             case None:
                 return ""
             case str():
-                return _harmless(value)
+                return harmless(value)
             case Decimal():
                 return amount_text(value)
         match self.kind:
@@ -100,7 +96,7 @@ class Table:
         """All rows without the total, which would be counted twice by who adds them up."""
         lines = [[column.key for column in self.columns]]
         lines += [[column.stored(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
-        return "".join(",".join(map(_quoted, line)) + "\r\n" for line in lines)
+        return "".join(",".join(map(quoted, line)) + "\r\n" for line in lines)
 
 
 def text(key: str, title: str, means: str) -> TableColumn:
@@ -120,64 +116,6 @@ def spread(durations: Durations, edges: Sequence[int], names: Sequence[str]) -> 
     counts = durations.within(edges)
     unknown = durations.unknown + durations.negative
     return [*zip(names, counts, strict=True), *([(UNKNOWN, unknown)] if unknown else [])]
-
-
-def day_text(day: int) -> str:
-    """`2026-03-05` of a number of days since 1970."""
-    try:
-        return f"{_EPOCH + timedelta(days=day):%Y-%m-%d}"
-    except OverflowError:
-        return f"day {day}"
-
-
-def size_text(count: float) -> str:
-    """`1.2 MB`, by thousands."""
-    at = 0
-    while count >= 1000 and at < len(_UNITS) - 1:
-        count, at = count / 1000, at + 1
-    return f"{count:,.0f} {_UNITS[at]}" if at == 0 else f"{count:,.1f} {_UNITS[at]}"
-
-
-def minutes_text(minutes: int | None) -> str:
-    """`3 h 05 min`, rounded down to the minute."""
-    if minutes is None:
-        return "unknown"
-    if minutes < 1:
-        return "under 1 min"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02} min"
-    return f"{minutes // 1440} days {minutes % 1440 // 60} h"
-
-
-def hours_text(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:,.0f}" if hours >= 100 or hours == 0 else f"{hours:,.1f}" if hours >= 0.1 else f"{hours:.3f}"
-
-
-def share_text(share: float) -> str:
-    return f"{share * 100:.1f} %"
-
-
-def _harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula; control characters are written out."""
-    if text.strip().startswith(_FORMULA) or text.startswith(_FORMULA):
-        text = f"'{text}"
-    return printable(text)
-
-
-def printable(text: str) -> str:
-    """A text on one line, in which nothing hides: control characters and what reverses the direction are written out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(letter in text for letter in ',";\r\n') else text
 
 
 # The unit of what is stored, and how it is shown.
@@ -257,6 +195,7 @@ def tables(report: Report) -> list[Table]:
         _waits(report),
         _quantiles(report),
         _charges(report),
+        _sources(report),
         _delivery(report),
         _lags(report),
         _messages(report),
@@ -379,6 +318,28 @@ def definitions(of: Sequence[Table]) -> Table:
         for column in table.columns
     ]
     return Table("definitions", "Definitions", columns, rows)
+
+
+def _sources(report: Report) -> Table:
+    columns = [
+        text("source", "Source", "Name of the entry of `source` in the configuration."),
+        text("type", "Type", "Kind of accounting database, or batch system."),
+        text("last_read", "Last read", "When the batch system was last read, in UTC; empty: never, or read in place."),
+        text(
+            "newest_job_ended", "Newest job ended", "When its newest job ended, in UTC; empty: unknown, or it has none."
+        ),
+        count("jobs_in_four_weeks", "Jobs in four weeks", "Jobs that ended in the four weeks up to its newest job."),
+        count("set_aside_lines", "Bad lines", "Lines of its accounting that could not be understood."),
+    ]
+    rows: list[tuple[Value, ...]] = []
+    for one in report.sources:
+        last, newest = one.last, one.newest
+        read = iso(last.ended) if last and last.ended else ""
+        ended = iso_epoch(newest.ended_at) if newest and newest.ended_at else ""
+        jobs, lines = newest.four_weeks if newest else None, last.bad_lines if last else None
+        rows.append((one.name, one.type, read, ended, jobs, lines))
+    note = "State of each source at the moment of the report."
+    return Table("sources", "Sources", columns, rows, notes=[note])
 
 
 def _delivery(report: Report) -> Table:

@@ -8,7 +8,8 @@ from typing import Final
 
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
-from publisher.reporting.html.tables import Table, definitions, hours_text, minutes_text, share_text, tables, verdict
+from publisher.reporting.html.tables import Table, definitions, tables, verdict
+from publisher.reporting.html.values import hours_text, minutes_text, share_text
 from publisher.reporting.report import Report, TargetReport, all_waits
 
 _MOST_ROWS: Final = 20
@@ -64,6 +65,7 @@ def findings(report: Report) -> list[Highlight]:
     return [
         *(_of_target(one) for one in report.targets),
         *_of_databases(report),
+        *_of_sources(report),
         *_of_drift(report),
         *_of_jobs(report),
     ]
@@ -89,6 +91,12 @@ def _of_target(one: TargetReport) -> Highlight:
 def _of_databases(report: Report) -> Iterator[Highlight]:
     for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
         yield Highlight("Incomplete", reason, bad=True)
+
+
+def _of_sources(report: Report) -> Iterator[Highlight]:
+    for one in report.sources:
+        if look := one.alarm or one.silence:
+            yield Highlight("Source", look.removeprefix("source "), bad=True)
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:

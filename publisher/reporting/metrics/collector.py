@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from glob import escape
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
 from publisher.pipeline import status as target_status
+from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S
@@ -26,19 +27,21 @@ Values = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Gauges by name and label; those of which nothing is known are None. `added` goes to counters."""
+    """Gauges by name, and by name and source; those of which nothing is known are None. `added` goes to counters."""
 
     target: str
     gauges: Mapping[str, float | None]
     added: Mapping[tuple[str, str], float]
+    of_sources: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
 
     @property
     def known(self) -> Values:
-        return {(name, ""): value for name, value in self.gauges.items() if value is not None}
+        gauges = {(name, ""): value for name, value in self.gauges.items()} | {**self.of_sources}
+        return {at: value for at, value in gauges.items() if value is not None}
 
     @property
     def unknown(self) -> Sequence[str]:
-        return [name for name, value in self.gauges.items() if value is None]
+        return [*(name for name, value in self.gauges.items() if value is None), *{name for name, _ in self.of_sources}]
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
@@ -168,7 +171,21 @@ def _of_site(site: Site) -> Measured:
             gauges |= {exporter.ROWS: source.rows(), exporter.SOURCE_READABLE: 1}
     except SourceError:
         pass  # the gauges say so, and the round has
-    return Measured(target="", gauges=gauges, added={})
+    of_sources = {at: value for one in source_status(site) for at, value in _of_source(one).items()}
+    return Measured(target="", gauges=gauges, added={}, of_sources=of_sources)
+
+
+def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
+    gauges: dict[str, float | None] = {
+        exporter.SOURCE_NEWEST: None if one.newest is None else one.newest.ended_at,
+        exporter.SOURCE_SILENT: bool(one.silence),
+    }
+    if one.last is not None:
+        gauges |= {
+            exporter.SOURCE_READ: _seconds(one.last.succeeded),
+            exporter.SOURCE_SET_ASIDE: one.last.bad_lines,
+        }
+    return {(name, one.name): value for name, value in gauges.items()}
 
 
 def _size(site: Site) -> float | None:

@@ -108,6 +108,16 @@ STATE_USABLE: Final = _metric(
 CERTIFICATE_ENDS: Final = _metric(
     "publisher_certificate_end_timestamp_seconds", "End of the host's certificate.", site=True
 )
+SOURCE_READ: Final = _metric(
+    "publisher_source_read_timestamp_seconds", "End of the last reading without trouble.", label="source", site=True
+)
+SOURCE_NEWEST: Final = _metric(
+    "publisher_source_newest_job_timestamp_seconds", "End of the newest job.", label="source", site=True
+)
+SOURCE_SET_ASIDE: Final = _metric("publisher_source_set_aside_lines", "Lines set aside.", label="source", site=True)
+SOURCE_SILENT: Final = _metric(
+    "publisher_source_silent", "1 when a source that had many jobs has none, else 0.", label="source", site=True
+)
 TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 
@@ -134,7 +144,7 @@ class _StoredFamilies(Collector):
         site = self._site()
         measures = [*self._measures(site), *_of_configuration(site)]
         for metric in METRICS:
-            family = _family(metric, measures, {target.name for target in site.targets})
+            family = _family(metric, measures, {target.name for target in site.targets}, _source_names(site))
             if family.samples:
                 yield family
 
@@ -159,11 +169,18 @@ def _of_configuration(site: Site) -> Iterator[StoredMetric]:
         yield StoredMetric(target=target.name, name=TARGET, label=f"{target.type}\n{target.format}", value=1)
 
 
-def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str]) -> Family:
+def _source_names(site: Site) -> set[str]:
+    return {*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)}
+
+
+def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str], sources: set[str]) -> Family:
     further = metric.label.split(", ") if metric.label else []
     labels = further if metric.site else ["target", *further]
-    # A target that was removed from the configuration concerns nobody any more.
-    mine = [one for one in measures if metric.site or one.target in targets]
+    # A target or source that was removed from the configuration concerns nobody any more.
+    if metric.label == "source":
+        mine = [one for one in measures if one.label in sources]
+    else:
+        mine = [one for one in measures if metric.site or one.target in targets]
     if metric.kind is MetricKind.SUMMARY:
         return _summary(metric, mine, labels)
     family: CounterMetricFamily | GaugeMetricFamily

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from publisher.sources.arex.source import Options, create, database_paths, writing_order
+from publisher.sources.arex.source import Options, create, database_paths, newest_job, writing_order
 
-__all__ = ["Options", "create", "create_statistics", "create_usage", "database_paths", "writing_order"]
+__all__ = ["Options", "create", "create_statistics", "create_usage", "database_paths", "newest_job", "writing_order"]
 
 # Loaded when a command asks for them.
 create_statistics: Final = "publisher.sources.arex.statistics:create"

@@ -124,6 +124,9 @@ _BY_END: Final = """
 WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
 WINDOW_TO_COUNT: Final = {layout: f"SELECT {_select_list(layout, _COUNTED)} {_BY_END}" for layout in LAYOUTS}
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
+# What ends in the future is of a wrong clock.
+NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
+FOUR_WEEKS: Final = "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # In row order, because what waits is the end of the table; the index on EndTime would be read whole.

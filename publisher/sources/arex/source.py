@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId, RowRef, SideTable
 from publisher.model.time import Window
+from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
@@ -26,8 +28,19 @@ from publisher.sources.arex.database import (
 from publisher.sources.arex.rows import ReadOptions, Row
 from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, clock_of, local_zone
 from publisher.sources.arex.write_order import ArexWritingOrder
-from publisher.sources.base import Absent, Cursor, DoneWith, EndedIn, OpenRow, Page, RowsAhead, Source, SourceFacts
-from publisher.sources.sqlite_reader import CopyDirectory, check_readable, copies_directory
+from publisher.sources.base import (
+    Absent,
+    Cursor,
+    DoneWith,
+    EndedIn,
+    NewestJob,
+    OpenRow,
+    Page,
+    RowsAhead,
+    Source,
+    SourceFacts,
+)
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable, copies_directory
 
 _BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
@@ -359,6 +372,23 @@ def database_paths(options: object, environment: Mapping[str, str] | None = None
     if absent:
         raise SourceError(absent[0].reason)
     return found
+
+
+def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock_wait_s: float) -> NewestJob:
+    """Of one file. Raises: SourceError."""
+
+    def ask(connection: sqlite3.Connection) -> NewestJob:
+        (newest,) = connection.execute(sql.NEWEST, {"now": _epoch(now)}).fetchone()
+        if newest is None:
+            return NewestJob()
+        (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
+        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs)
+
+    with (
+        closing(CopyDirectory(copies_directory(environment))) as copies,
+        closing(ReadOnlyFile(path, copies, busy_timeout_s=lock_wait_s)) as file,
+    ):
+        return file.ask(ask)
 
 
 def _present(options: Options) -> list[str]:

@@ -106,7 +106,12 @@ class HTCondorImporter(LineImporter[CondorRun]):
             if there:
                 run.accounting.connection.execute(_REMEMBER, (str(path), "", 0, 0))
             run.accounting.connection.executemany(_FORGET, gone)
-        return not others and bool(there or known)
+        if known and not there and not others:
+            raise SourceError(
+                f"{path}: is empty, and had files of jobs before; see whether HTCondor still writes there, and let some "
+                "days pass before files are removed"
+            )
+        return not others and bool(there)
 
     def _read_singles(self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]) -> None:
         """The files of one job each, in the order in which they were written."""

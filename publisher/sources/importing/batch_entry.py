@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import LedgerError, PublisherError
-from publisher.model.job import Epoch
 from publisher.sources.base import BatchEntry, LastReading
 from publisher.sources.importers import BadLine, Importer, ImportReport
 from publisher.sources.importing.database import ImportDatabase
@@ -38,7 +37,6 @@ _KEEP: Final = """
 """
 _HAS_READING: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'SourceReading')"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
-_NEWEST: Final = "SELECT max(EndTime) FROM AAR"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
 _SHOW_BAD_LINES: Final = (
     "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
@@ -73,9 +71,9 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
     def ask(connection: sqlite3.Connection) -> LastReading:
         (has_reading,) = connection.execute(_HAS_READING).fetchone()
         found = connection.execute(_LAST).fetchone() if has_reading else None
-        newest, bad_lines = (connection.execute(each).fetchone()[0] for each in (_NEWEST, _BAD_LINES))
+        (bad_lines,) = connection.execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
-        return last._replace(newest_end=None if newest is None else Epoch(newest), bad_lines=bad_lines)
+        return last._replace(bad_lines=bad_lines)
 
     if not database.exists():
         return NEVER

@@ -1,0 +1,80 @@
+"""The batch systems of the configuration: their map files, when they were read last, what was set aside, who has no jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from publisher.doctor.findings import Finding, Question
+from publisher.model.errors import ConfigError, SourceError
+from publisher.model.text import plural
+from publisher.model.time import iso_epoch
+from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.site import Site
+from publisher.sources.base import BatchEntry, NewestJob
+from publisher.sources.importing.arc_jobs import check_arc_database
+
+
+def check_sources(site: Site) -> Iterator[Finding]:
+    for entry in site.batch_entries:
+        yield _maps(site, entry)
+        yield from _arc_databases(entry)
+    for one in source_status(site):
+        if not one.in_place:
+            yield _reading(one)
+        if one.newest is not None:  # else the finding above says why, or that of the database
+            yield _newest(one, one.newest)
+        if one.last is not None and one.last.bad_lines:
+            yield _set_aside(one, one.last.bad_lines)
+
+
+def _reading(one: SourceStatus) -> Finding:
+    question = Question("last reading", one.name, "what is not read is not published")
+    advice = "`publisher publish --force` reads it, and says what is wrong"
+    if one.alarm:
+        return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
+    if one.last is None or one.last.ended is None:
+        return question.warning("there was none yet", "`publisher publish` reads it, and so does the daemon")
+    found = f"{one.last.ended:%Y-%m-%dT%H:%M:%SZ}"
+    return question.warning(f"{found}: {one.trouble}", advice) if one.trouble else question.ok(found)
+
+
+def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
+    question = Question("newest job", one.name, "a source that has no jobs any more looks like one that is not read")
+    if one.silence:
+        advice = "see whether the batch system runs jobs, and still writes its accounting where it is read"
+        return question.warning(one.silence.partition(": ")[2].partition(";")[0], advice)
+    if newest.ended_at is None:
+        return question.ok("it has no job yet")
+    return question.ok(f"{iso_epoch(newest.ended_at)}, {plural(newest.four_weeks, 'job')} in the four weeks up to it")
+
+
+def _set_aside(one: SourceStatus, lines: int) -> Finding:
+    question = Question("bad lines", one.name, "jobs in lines that cannot be understood are not published")
+    return question.warning(
+        f"{plural(lines, 'line is', 'lines are')} set aside",
+        f"`publisher source bad-lines {one.name}` shows them, and how to try them again",
+    )
+
+
+def _maps(site: Site, entry: BatchEntry) -> Finding:
+    question = Question("map files", entry.name, "without them nothing is imported")
+    try:
+        site.importer(entry)
+    except ConfigError as error:
+        return question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
+    return question.ok("all that are named can be read")
+
+
+def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:
+    options: Any = entry.options
+    question = Question(
+        "arc_databases", entry.name, "without them nothing is imported, because jobs of the CEs would count twice"
+    )
+    for path in options.arc_databases or ():
+        try:
+            check_arc_database(path)
+        except SourceError as error:
+            yield question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
+        else:
+            yield question.ok(str(path))
