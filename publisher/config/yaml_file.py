@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,52 +62,49 @@ def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
 
 def _compose(text: str, problems: Problems) -> yaml.Node | None:
     """The document's nodes. A syntax error ends the reading: what follows it cannot be distinguished."""
+    if yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError):  # the loader written in Python explains it better
+            return _nodes(text, yaml.CSafeLoader)
     try:
-        loader = _Loader(text)
-        try:
-            root = loader.get_single_node()
-        finally:
-            loader.dispose()
+        return _nodes(text, yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problems.add(Place(line=line, path=""), f"character U+{ord(text[error.position]):04X} is not allowed in YAML")
+        what = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
     except _Refused as refused:
-        problems.add(Place(line=refused.line, path=""), str(refused))
+        line, what = refused.line, str(refused)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
-        problems.add(Place(line=line, path=""), f"not valid YAML: {error.problem or error.context}")
-    else:
-        if root is None:
-            problems.add(Place(line=0, path=""), "empty; `publisher config example` prints one to start from")
-        return root
+        what = f"not valid YAML: {error.problem or error.context}"
+    problems.add(Place(line=line, path=""), what)
     return None
 
 
 class _Refused(yaml.YAMLError):
     """Valid YAML that is still refused."""
 
-    def __init__(self, what: str, event: yaml.Event) -> None:
-        self.line = event.start_mark.line + 1 if event.start_mark else 0
+    def __init__(self, what: str, event: yaml.Event | None = None) -> None:
+        self.line = event.start_mark.line + 1 if event and event.start_mark else 0
         super().__init__(what)
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes, bounded: no aliases (a few lines of them unfold to gigabytes) and no deep nesting."""
-
+def _nodes(text: str, loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> yaml.Node:
+    """Composed within bounds: no aliases (a few lines of them unfold to gigabytes), no deep nesting."""
     depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
+    for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.AliasEvent):
             raise _Refused("aliases (*name) are not used here; write the value out", event)
-        if self.depth >= _MAX_DEPTH:
-            raise _Refused(f"nested more than {_MAX_DEPTH} levels deep; a configuration needs six", event)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)  # type: ignore[arg-type]  # int for lists, a node for mappings
-        finally:
-            self.depth -= 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.NodeEvent):
+            if depth >= _MAX_DEPTH:
+                what = f"nested more than {_MAX_DEPTH} levels deep; a configuration needs six"
+                raise _Refused(what, event)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+    root = yaml.compose(text, Loader=loader)
+    if root is None:
+        raise _Refused("empty; `publisher config example` prints one to start from")
+    return root
 
 
 class _Converter:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import publisher.config.settings
 from publisher.config import Settings, load, one_off_target, show
-from publisher.config.schema import keys_of
+from publisher.config.schema import Problems, keys_of
 from publisher.config.settings import DEFAULT_STATE
-from publisher.config.yaml_file import MAX_BYTES
+from publisher.config.yaml_file import MAX_BYTES, parse_tree
 from publisher.model.errors import ConfigError
 from publisher.model.identity import IdentityMode
 from publisher.model.policy import KeyStyle, StartTime
@@ -163,6 +163,7 @@ targets:
         assert advice in told
 
 
+@pytest.mark.parametrize("libyaml", [True, False])
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -180,7 +181,10 @@ targets:
         (b"#" * (MAX_BYTES + 1), f"publisher.yaml: larger than {MAX_BYTES} bytes"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_one_clear_problem(read: Write, content: bytes, said: str) -> None:
+def test_a_file_that_is_no_configuration_is_one_clear_problem(
+    read: Write, content: bytes, said: str, libyaml: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yaml, "__with_libyaml__", libyaml and yaml.__with_libyaml__)
     (only,) = problems(read, content)
     assert only.startswith(said)
 
@@ -649,14 +653,32 @@ def test_arbitrary_trees_are_refused_by_name(read: Write, tree: dict[str, Any]) 
     only_config_errors(read, yaml.safe_dump(tree, allow_unicode=True).encode("utf-8", "surrogatepass"))
 
 
-@FUZZ
-@given(data=st.data(), scrap=SCRAPS)
-def test_a_broken_line_is_refused_by_name(read: Write, data: st.DataObject, scrap: str) -> None:
-    lines = FULL.splitlines()
-    at = data.draw(st.integers(0, len(lines) - 1))
+@st.composite
+def broken_lines(draw: st.DrawFn) -> bytes:
+    lines, scrap = FULL.splitlines(), draw(SCRAPS)
+    at = draw(st.integers(0, len(lines) - 1))
     key, colon, _ = lines[at].partition(":")
-    lines[at] = data.draw(st.sampled_from([f"{key}{colon} {scrap}", f"{scrap}{colon} x", scrap, lines[at] + scrap]))
-    only_config_errors(read, "\n".join(lines).encode("utf-8", "surrogatepass"))
+    broken = [f"{key}{colon} {scrap}", f"{scrap}{colon} x", scrap, lines[at] + scrap]
+    lines[at] = draw(st.sampled_from(broken))
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+@FUZZ
+@given(content=broken_lines())
+def test_a_broken_line_is_refused_by_name(read: Write, content: bytes) -> None:
+    only_config_errors(read, content)
+
+
+@FUZZ
+@given(content=broken_lines())
+def test_a_file_is_the_same_with_libyaml_and_without(content: bytes) -> None:
+    found, alone = Problems("publisher.yaml"), Problems("publisher.yaml")
+    tree = parse_tree(content, found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "__with_libyaml__", False)
+        slowly = parse_tree(content, alone)
+    if slowly is not None or tree is None:  # libyaml takes some tabs that the loader in Python refuses
+        assert (tree, found.lines()) == (slowly, alone.lines())
 
 
 def test_numbers_are_bounded(read: Write) -> None:
