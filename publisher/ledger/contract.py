@@ -16,12 +16,12 @@ from typing import NamedTuple, Protocol
 from publisher.model import per_job
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import (
-    CountedRun,
     Cursor,
     LearntLimit,
     Message,
     MessageId,
     OpenRow,
+    PlacedRuns,
     Progress,
     Rendered,
     WindowMark,
@@ -407,7 +407,7 @@ class Months(Protocol):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, CountedRun],
+        runs: PlacedRuns,
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

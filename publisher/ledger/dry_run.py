@@ -21,8 +21,8 @@ from publisher.ledger.sql import months as month_text
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.months import joined
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.model.job import Epoch, JobKey
-from publisher.model.message import CountedRun, Message, MessageId, Progress
+from publisher.model.job import Epoch
+from publisher.model.message import Message, MessageId, PlacedRuns, Progress
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 
@@ -123,7 +123,7 @@ class DryRunLedger(LedgerReader):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, CountedRun],
+        runs: PlacedRuns,
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -31,13 +33,55 @@ class RunKeyValues:
     fingerprint: int
 
 
-# End time and fingerprint of a `RunKeyValues`, and the row: database and RecordID. A tuple, because one is made for every job.
-CountedRun = tuple[Epoch, int, str, int]
-
-
 def delivered_from(job_id: JobId, row: RowRef) -> str:
     """The database under which a run is kept as delivered: '' where its job may stand in another row, in another spelling."""
     return "" if has_two_spellings(job_id) else row.database
+
+
+class PlacedRuns:
+    """Runs to be kept as delivered, in columns: key, end time, fingerprint, and the row by database and RecordID (hot path).
+
+    The database is '' where it is not known (`delivered_from`).
+    """
+
+    __slots__ = ("ended_at", "files", "fingerprints", "keys", "record_ids")
+
+    def __init__(
+        self,
+        keys: Iterable[JobKey] = (),
+        ended_at: Iterable[int] = (),
+        fingerprints: Iterable[int] = (),
+        file: str = "",
+        record_ids: Iterable[int] = (),
+    ) -> None:
+        """With runs of one database to begin with."""
+        self.keys = list(keys)
+        self.files = [file] * len(self.keys)
+        self.ended_at, self.fingerprints, self.record_ids = (
+            array("q", column) for column in (ended_at, fingerprints, record_ids)
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, key: JobKey, ended_at: Epoch, fingerprint: int, file: str, record_id: int) -> None:
+        self.keys.append(key)
+        self.files.append(file)
+        self.ended_at.append(ended_at)
+        self.fingerprints.append(fingerprint)
+        self.record_ids.append(record_id)
+
+    def extend(self, other: PlacedRuns) -> None:
+        self.keys.extend(other.keys)
+        self.files.extend(other.files)
+        self.ended_at.extend(other.ended_at)
+        self.fingerprints.extend(other.fingerprints)
+        self.record_ids.extend(other.record_ids)
+
+    @property
+    def values(self) -> Iterator[tuple[JobKey, int]]:
+        """Key and fingerprint of each."""
+        return zip(self.keys, self.fingerprints, strict=True)
 
 
 @per_job(frozen=True, slots=True)

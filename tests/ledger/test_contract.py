@@ -20,6 +20,7 @@ from publisher.model.message import (
     LearntLimit,
     Message,
     OpenRow,
+    PlacedRuns,
     Progress,
     Rendered,
     RunKeyValues,
@@ -147,7 +148,7 @@ def outbox_record(number: int, place: int = 0) -> OutboxRecord:
 def count(ledger: Ledger, jobs: int) -> None:
     ledger.count(
         "egi",
-        {},
+        PlacedRuns(),
         {MONTH: [group(jobs)]},
         dirty={},
         clean=[MONTH],

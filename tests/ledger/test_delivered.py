@@ -98,7 +98,7 @@ RUNS = st.dictionaries(
 
 @given(RUNS)
 def test_what_is_packed_comes_back(found: Mapping[JobKey, tuple[Epoch, int, int]]) -> None:
-    packed = pages.pack((key, *values) for key, values in found.items())
+    packed = pages.pack(list(found), *map(list, zip(*found.values(), strict=True)))
     assert len(packed) == pages.RUN_BYTES * len(found)
     assert pages.keys(packed) == list(found)
     assert list(pages.digests(packed)) == [pages.digest_of(key) for key in found]

@@ -13,6 +13,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.history import SqlHistory
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_database_to_read, open_ledger_file
 from publisher.model.job import Epoch, job_key
+from publisher.model.message import PlacedRuns
 from publisher.model.time import Window
 
 DAY = 86_400
@@ -46,7 +47,9 @@ class TargetPast:
         self.connection.execute(
             "INSERT OR IGNORE INTO numbering (id, target, file) VALUES (?, 1, 'a.db')", (numbering,)
         )
-        placed = [("a.db", ord(job[0]), job_key(job, ""), Epoch(at), 1) for job, at in ended.items()]
+        placed = PlacedRuns()
+        for job, at in ended.items():
+            placed.add(job_key(job, ""), Epoch(at), 1, "a.db", ord(job[0]))
         pages.write(SqliteDatabase(self.connection, self.path), message, placed, {"a.db": numbering})
 
     def told(self) -> TargetHistory:

@@ -18,7 +18,7 @@ import pytest
 from publisher.cli.commands.publish import notes
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
-from publisher.model.message import REMOVED, Progress
+from publisher.model.message import REMOVED, PlacedRuns, Progress
 from publisher.reporting import explain
 from tests.arex_databases import SampleJob
 from tests.support import spring_2028
@@ -166,9 +166,12 @@ def test_other_runs_are_found_in_the_rows_of_their_jobs_and_elsewhere(tmp_path: 
         runs = {job_key(f"job{n}", str(run)): (Epoch(ENDED + run), n) for run in range(3) for n in range(4000)}
         left_out = job_key("job7", "9")
         for some in batched({**runs, left_out: (Epoch(ENDED + 9), 7)}.items(), 600):
+            counted = PlacedRuns()
+            for key, (end, row) in some:
+                counted.add(key, end, REMOVED if key == left_out else 5, "a.db", row)
             ledger.count(
                 "egi",
-                {key: (end, REMOVED if key == left_out else 5, "a.db", row) for key, (end, row) in some},
+                counted,
                 {},
                 dirty={},
                 clean=(),

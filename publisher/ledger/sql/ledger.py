@@ -7,23 +7,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from operator import itemgetter
 
 from publisher.ledger.contract import Hold, MonthMessage, OutboxRecord, Outstanding, SyncMessage, TargetState
 from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.delivered.pages import PlacedRun
 from publisher.ledger.sql.messages import MessageSummary, carried_text, rendered_text
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
 from publisher.model.message import (
     REMOVED,
-    CountedRun,
     LearntLimit,
     Message,
     MessageId,
+    PlacedRuns,
     Progress,
     Rendered,
     WindowMark,
@@ -99,7 +97,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             text = rendered_text(records)
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
-            self._delivered.add(target, number, [_placed(record) for record in records])
+            self._delivered.add(target, number, _placed(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest)
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
@@ -128,7 +126,7 @@ class SqlLedger(LedgerReader):
     def count(
         self,
         target: str,
-        runs: Mapping[JobKey, CountedRun],
+        runs: PlacedRuns,
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],
@@ -143,12 +141,10 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             months.count(self._database, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._database, number, progress, policy_digest, now)
-            rows.leave_quarantine(self._database, number, (key for key, one in runs.items() if one[1] != REMOVED))
+            rows.leave_quarantine(self._database, number, (key for key, said in runs.values if said != REMOVED))
             if runs:
-                counted = rows.enter_counted(self._database, number, len(runs), now)
-                placed = [(file, row, key, end, texts) for key, (end, texts, file, row) in runs.items()]
-                self._delivered.add(number, counted, placed)
-                counts.look_before_again(self._database, number, map(itemgetter(0), runs.values()))
+                self._delivered.add(number, rows.enter_counted(self._database, number, len(runs), now), runs)
+                counts.look_before_again(self._database, number, map(Epoch, runs.ended_at))
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
@@ -404,9 +400,13 @@ class SqlLedger(LedgerReader):
         return number
 
 
-def _placed(record: Rendered) -> PlacedRun:
-    job, entry = record.job, record.entry
-    return delivered_from(job.job_id, job.row), job.row.record_id, entry.key, entry.ended_at, entry.fingerprint
+def _placed(records: Sequence[Rendered]) -> PlacedRuns:
+    runs = PlacedRuns()
+    for record in records:
+        job, entry = record.job, record.entry
+        file = delivered_from(job.job_id, job.row)
+        runs.add(entry.key, entry.ended_at, entry.fingerprint, file, job.row.record_id)
+    return runs
 
 
 def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:

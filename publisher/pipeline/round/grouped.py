@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
+from itertools import compress
 from typing import Final
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import Ledger
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
-from publisher.model.message import CountedRun, Progress, delivered_from
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns
+from publisher.model.message import PlacedRuns, Progress, delivered_from
 from publisher.model.totals import GroupPlace, month_number_of, month_window
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
@@ -116,11 +117,9 @@ class GroupedCounter:
         fingerprints = runs.fingerprints()
         groups = self._groups_of(runs, now)
         totals, written, counted = self._totals, self._totals.times_written, PageCount()
-        waiting = totals.waiting(keys)
-        # In one of two spellings a job may stand in another row too.
-        file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
-        new: dict[JobKey, CountedRun] = {}
+        met = totals.waiting(keys)
         left: list[int] = []
+        taken = [False] * len(keys)
         columns = zip(keys, groups, runs.ended_at, runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
         for at, (key, group, end, wall_s, user_s, kernel_s) in enumerate(columns):
             cpu_s = user_s + kernel_s
@@ -128,13 +127,14 @@ class GroupedCounter:
                 left.append(at)
                 continue
             fit = group.fit
-            if fit is None or key in waiting or key in new:
+            if fit is None or key in met:
                 continue
             if key in known:
                 if not self._decider.is_delivered(known[key], end, fingerprints[at]):
                     left.append(at)
                 continue
-            new[key] = end, fingerprints[at], file, runs.record_ids[at]
+            taken[at] = True
+            met.add(key)
             if group.written != written:
                 group.place, group.written = totals.place(fit.published), written
             if group.place is None:
@@ -142,7 +142,12 @@ class GroupedCounter:
             else:
                 group.place.add(end, wall_s, cpu_s)
             self._remark(group, fit, wall_s, cpu_s, counted)
-        totals.counted(new)
+        new = list(compress(keys, taken))
+        if new:
+            # In one of two spellings a job may stand in another row too.
+            file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
+            ends, said = compress(runs.ended_at, taken), compress(fingerprints, taken)
+            totals.counted(PlacedRuns(new, ends, said, file, compress(runs.record_ids, taken)))
         totals.remark(counted.arex_default, counted.arex_default_wall_s, counted.warnings)
         counted.jobs, counted.left = len(new), runs.rows(left)
         return counted

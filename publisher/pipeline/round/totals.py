@@ -28,7 +28,7 @@ from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import REMOVED, CountedRun, Progress, delivered_from
+from publisher.model.message import REMOVED, PlacedRuns, Progress, delivered_from
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import (
     Accumulator,
@@ -60,7 +60,7 @@ _SUMMED_OTHERWISE: Final = (
 _NO_PROGRESS: Final = Progress()
 _PREPARED_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB
 _KEPT_GROUPS: Final = 2_000  # of months that were written down and may go on: some 2 MB
-_FLUSH_JOBS: Final = 8_192  # entries that wait for their transaction: with what it makes of them some 5 MB
+_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 6 MB
 
 
 class MessageLimits(NamedTuple):
@@ -76,7 +76,7 @@ class _MonthRows:
     def __init__(self, month: int, grouping: Grouping) -> None:
         self._month = month
         self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
-        self.runs: dict[JobKey, CountedRun] = {}  # to be written down
+        self.runs = PlacedRuns()  # to be written down
         self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
         self.quarantined: list[SkippedJob] = []
         self.present = 0  # runs that the ledger has in this month
@@ -93,9 +93,9 @@ class _MonthRows:
         place = delivered_from(job.job_id, job.row), job.row.record_id
         if isinstance(fit, Publish):
             if self._sum(fit, was, before):
-                self.runs[job.key] = fit.entry.ended_at, fit.entry.fingerprint, *place
+                self.runs.add(job.key, fit.entry.ended_at, fit.entry.fingerprint, *place)
         elif before is not None and was is not None:
-            self.runs[job.key] = was.ended_at, REMOVED, *place
+            self.runs.add(job.key, was.ended_at, REMOVED, *place)
             self.moved[before] += 1
             if before == self._month:
                 self.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
@@ -155,8 +155,8 @@ class MonthlyTotals:
         self._months: dict[int, Accumulator | None] = {}
         self._added_to: set[int] = set()  # of these months, since totals were written down
         self.times_written = 0
-        self._runs: dict[JobKey, CountedRun] = {}  # counted, and not written down yet
-        self._changed: set[JobKey] = set()  # looked at, and to be counted when their month is summed up again
+        self._runs = PlacedRuns()  # counted, and not written down yet
+        self._waiting: set[JobKey] = set()  # these, and those that are counted when their month is summed up again
         # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
@@ -165,7 +165,7 @@ class MonthlyTotals:
         self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []  # by month: rows left behind, jobs lost
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._runs or key in self._changed
+        return key in self._waiting
 
     @property
     def held(self) -> list[BlockedMonth]:
@@ -185,12 +185,11 @@ class MonthlyTotals:
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
         job = fit.published.job
-        file = delivered_from(job.job_id, job.row)
-        values = fit.entry.ended_at, fit.entry.fingerprint, file, job.row.record_id
-        if fit.known is not None and values[:2] != (fit.known.ended_at, fit.known.fingerprint):
+        key, ended_at, said = fit.entry.key, fit.entry.ended_at, fit.entry.fingerprint
+        self._waiting.add(key)
+        if fit.known is not None and (ended_at, said) != (fit.known.ended_at, fit.known.fingerprint):
             # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
             self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
-            self._changed.add(fit.entry.key)
             return
         if fit.known is not None:
             self._dirty[month] += 0
@@ -198,7 +197,7 @@ class MonthlyTotals:
             totals.add(fit.published)
         else:
             self._dirty[month] -= 1
-        self._runs[fit.entry.key] = values
+        self._runs.add(key, ended_at, said, delivered_from(job.job_id, job.row), job.row.record_id)
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
         """Whether `take` would count it."""
@@ -220,17 +219,18 @@ class MonthlyTotals:
         """A new run comes to a month that will be summed up again."""
         self._dirty[month_number(ended_at)] -= 1
 
-    def counted(self, runs: Mapping[JobKey, CountedRun]) -> None:
+    def counted(self, runs: PlacedRuns) -> None:
         """These runs were added to their places, or are counted later."""
-        self._runs.update(runs)
+        self._runs.extend(runs)
+        self._waiting.update(runs.keys)
 
-    def waiting(self, keys: Iterable[JobKey]) -> frozenset[JobKey]:
-        """Those of some runs that were counted, and are not written down yet."""
-        return frozenset(key for key in keys if key in self._runs or key in self._changed)
+    def waiting(self, keys: Iterable[JobKey]) -> set[JobKey]:
+        """Those of some runs that are in it."""
+        return self._waiting.intersection(keys)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress
-        if len(self._runs) + len(self._changed) >= _FLUSH_JOBS:
+        if len(self._waiting) >= _FLUSH_JOBS:
             self.write_down()
 
     def write_down(self) -> None:
@@ -243,8 +243,8 @@ class MonthlyTotals:
         self._added_to.clear()
         if sum(map(len, contents.values())) > _KEPT_GROUPS:
             self._months.clear()
-        self._runs.clear()
-        self._changed.clear()
+        self._runs = PlacedRuns()
+        self._waiting.clear()
         self._dirty.clear()
         self._progress = Progress()
 
@@ -310,7 +310,7 @@ class MonthlyTotals:
                 found.add(job, fit, known.get(key), was_held=key in held)
             if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
                 self._count(found.runs, {}, dirty={state.month: 0, **found.moved})
-                found.runs.clear()
+                found.runs = PlacedRuns()
                 found.moved.clear()
         self._write_summed_up(state, found)
 
@@ -476,7 +476,7 @@ class MonthlyTotals:
 
     def _count(
         self,
-        runs: Mapping[JobKey, CountedRun],
+        runs: PlacedRuns,
         contents: Mapping[int, Sequence[SummaryGroup]],
         *,
         dirty: Mapping[int, int],
@@ -497,4 +497,4 @@ class MonthlyTotals:
             now=self._clock(),
         )
         self._sender.written_down(progress)
-        self._sender.count_remarks(runs)
+        self._sender.count_remarks(runs.keys)

@@ -18,9 +18,9 @@ from typing import Final
 
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun, PlacedRun
+from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey, RowRef
-from publisher.model.message import Cursor
+from publisher.model.message import Cursor, PlacedRuns
 
 # One table a numbering, indexed when it is filled: entry by entry the index would be written in no order.
 TABLE: Final = "CREATE TEMPORARY TABLE pages_of_{} (digest BIGINT NOT NULL, page BIGINT NOT NULL)"
@@ -234,11 +234,12 @@ class DeliveredRuns:
 
     # Writing, inside the caller's transaction
 
-    def add(self, target: int, message: int, runs: Sequence[PlacedRun]) -> None:
+    def add(self, target: int, message: int, runs: PlacedRuns) -> None:
         """Runs that a message carries."""
-        files = {run[0] for run in runs}
-        numberings = self._numberings(target)
-        pages.write(self._database, message, runs, {file: self._to_write(target, file, numberings) for file in files})
+        known = self._numberings(target)
+        pages.write(
+            self._database, message, runs, {file: self._to_write(target, file, known) for file in set(runs.files)}
+        )
 
     def _to_write(self, target: int, file: str, numberings: Sequence[tuple[int, str, bool]]) -> int:
         """The numbering of rows of a file that were read in this round, or before."""

@@ -19,12 +19,14 @@ A run that was sent again is in the pages of both messages; the later message is
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
+from publisher.model.message import PlacedRuns
 
 BLOCK_ROWS: Final = 8192
 _END_BYTES: Final = 4
@@ -47,8 +49,6 @@ SELECT numbering, block, runs FROM delivered_page WHERE message = :message ORDER
 _NEWEST = "SELECT coalesce(max(id), 0) FROM delivered_page"
 _BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering = :numbering"
 
-# A run and its row: database ('' where that is not known), RecordID, key, end time, fingerprint.
-PlacedRun = tuple[str, int, JobKey, Epoch, int]
 # Key, end time, fingerprint, row in the block.
 _PackedRun = tuple[JobKey, Epoch, int, int]
 
@@ -63,16 +63,17 @@ class PagedRun:
     fingerprint: int
 
 
-def pack(runs: Iterable[_PackedRun]) -> bytes:
+def pack(keys: Sequence[JobKey], ends: Sequence[int], fingerprints: Sequence[int], places: Sequence[int]) -> bytes:
     """Runs as `delivered_page.runs` keeps them."""
-    keys, ends, fingerprints, places = zip(*runs, strict=True)
+    wide = bytearray(struct.pack(f"<{len(keys)}I", *fingerprints))
+    del wide[_FINGERPRINT_BYTES :: _FINGERPRINT_BYTES + 1]
     within = [end if 0 <= end <= _LATEST_END else max(0, min(end, _LATEST_END)) for end in ends]
     return b"".join(
         [
             *[key[:JOB_DIGEST_BYTES] for key in keys],
             *[key[JOB_DIGEST_BYTES:] for key in keys],
             struct.pack(f"<{len(within)}I", *within),
-            *[fingerprint.to_bytes(_FINGERPRINT_BYTES, "little") for fingerprint in fingerprints],
+            wide,
             struct.pack(f"<{len(places)}H", *places),
         ]
     )
@@ -143,23 +144,29 @@ def _key(packed: bytes, count: int, place: int) -> JobKey:
     return JobKey(packed[job : job + JOB_DIGEST_BYTES] + packed[run : run + RUN_DIGEST_BYTES])
 
 
-def write(database: Database, message: int, runs: Iterable[PlacedRun], numberings: Mapping[str, int]) -> None:
+def write(database: Database, message: int, runs: PlacedRuns, numberings: Mapping[str, int]) -> None:
     """The pages of a message. `numberings` by database."""
-    blocks: dict[tuple[int, int], dict[JobKey, tuple[int, Epoch, int]]] = {}
-    for file, record_id, key, ended_at, fingerprint in runs:
-        blocks.setdefault((numberings[file], record_id // BLOCK_ROWS), {})[key] = record_id, ended_at, fingerprint
-    database.execute_many(
-        _INSERT,
-        [
-            {"message": message, "numbering": numbering, "block": block, "runs": _in_order(found)}
-            for (numbering, block), found in blocks.items()
-        ],
+    row_of = runs.record_ids.__getitem__
+    for numbering in sorted(set(numberings.values())):
+        here = [at for at, file in enumerate(runs.files) if numberings[file] == numbering]
+        here.sort(key=row_of)
+        start = 0
+        while start < len(here):
+            block = row_of(here[start]) // BLOCK_ROWS
+            end = bisect_left(here, (block + 1) * BLOCK_ROWS, lo=start, key=row_of)
+            packed = _packed(runs, here[start:end])
+            database.execute(_INSERT, {"message": message, "numbering": numbering, "block": block, "runs": packed})
+            start = end
+
+
+def _packed(runs: PlacedRuns, places: Sequence[int]) -> bytes:
+    """The runs at these places of the columns, which are of one block."""
+    return pack(
+        [runs.keys[at] for at in places],
+        [runs.ended_at[at] for at in places],
+        [runs.fingerprints[at] for at in places],
+        [runs.record_ids[at] % BLOCK_ROWS for at in places],
     )
-
-
-def _in_order(found: Mapping[JobKey, tuple[int, Epoch, int]]) -> bytes:
-    ordered = sorted((record_id, key, end, fingerprint) for key, (record_id, end, fingerprint) in found.items())
-    return pack((key, end, fingerprint, record_id % BLOCK_ROWS) for record_id, key, end, fingerprint in ordered)
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
@@ -171,7 +178,13 @@ def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]
             kept = [one for one in _all_of(packed) if one[0] in wanted]
             if kept:
                 database.execute(
-                    _INSERT, {"message": message, "numbering": numbering, "block": block, "runs": pack(kept)}
+                    _INSERT,
+                    {
+                        "message": message,
+                        "numbering": numbering,
+                        "block": block,
+                        "runs": pack(*zip(*kept, strict=True)),
+                    },
                 )
 
 
