@@ -13,7 +13,7 @@ import pytest
 
 from publisher.ledger.contract import Hold, Ledger, MessageState, MonthMessage, OutboxRecord, SyncMessage
 from publisher.ledger.dry_run import DryRunLedger
-from publisher.ledger.sqlite.connection import open_database_to_read
+from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import (
     Cursor,
@@ -29,27 +29,28 @@ from publisher.model.message import (
 )
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, SummaryKey
 from tests.support.jobs import make_job
-from tests.support.ledgers import open_ledger
+from tests.support.ledgers import opener
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MONTH = 2026 * 12 + 10
 END = Epoch(1_794_000_000)  # in that month
 
-# One line an implementation: how it is opened a first time, and again.
-KEPT: dict[str, Callable[[Path], Ledger]] = {"sqlite": open_ledger}
-ALL = KEPT | {"dry run": lambda path: DryRunLedger(open_database_to_read(path))}
+DATABASES = ("sqlite", "postgres")
 
 
-@pytest.fixture(params=KEPT)
+@pytest.fixture(params=DATABASES)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    opened = Kept(KEPT[request.param], tmp_path / "state" / "publishing.db")
+    opens = opener(request.param, request)
+    opened = Kept(lambda path: SqlLedger(opens(path)), tmp_path / "state" / "publishing.db")
     yield opened
     opened.ledger.close()
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=[(kind, dry_run) for kind in DATABASES for dry_run in (False, True)], ids=str)
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    opened = ALL[request.param](tmp_path / "state" / "publishing.db")
+    kind, dry_run = request.param
+    database = opener(kind, request, to_read=dry_run)(tmp_path / "state" / "publishing.db")
+    opened = DryRunLedger(database) if dry_run else SqlLedger(database)
     begin(opened)
     yield opened
     opened.close()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from publisher.ledger import sql, sqlite
-from publisher.ledger.sqlite import schema
+from publisher.ledger import schema, sql, sqlite
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.delivered import lookup
+from publisher.model.errors import LedgerError
 from tests.ledger.test_plans import statements
+from tests.support.postgres import PostgresServer
 
 REFUSED = {
     "INSERT OR": r"\bINSERT OR\b",
@@ -42,6 +47,27 @@ def test_what_an_insert_changes_names_the_table_of_each_column(statement: str) -
     changes = re.sub(r"\b\w+ = ", "", statement.split("DO UPDATE")[1].split("SET", 1)[1])
     bare = re.findall(r"(?<![.:\w])(\w+)(?![.\w(])", re.sub(r"'[^']*'", "", changes))
     assert not set(bare) & set(columns), statement
+
+
+@pytest.fixture(scope="module")
+def asked(postgres: PostgresServer) -> Iterator[Database]:
+    from publisher.ledger.postgres.connection import open_database
+
+    with closing(open_database(postgres.address, "statements")) as database:
+        database.execute(lookup.TABLE.format(1))
+        yield database
+
+
+@pytest.mark.parametrize("statement", PORTABLE)
+def test_postgresql_takes_every_statement(asked: Database, statement: str) -> None:
+    names = re.findall(r":(\w+)", statement)
+    complaint = ""
+    try:
+        with asked.atomic():
+            asked.execute(statement.replace("{}", "1"), dict.fromkeys(names))
+    except LedgerError as error:
+        complaint = str(error)
+    assert not complaint or "not-null constraint" in complaint  # no parameter has a value
 
 
 def tables() -> dict[str, str]:

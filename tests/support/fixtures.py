@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI
+from tests.support.postgres import PostgresServer, binaries, private_server
 from tests.support.sites import SiteUnderTest
 
 
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     return SiteUnderTest(tmp_path, pki, fake_ams)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A private server, one for all tests of this process; each test has an instance of its own in it."""
+    programs = binaries()
+    if programs is None or find_spec("psycopg") is None:
+        pytest.skip("needs PostgreSQL and psycopg (Debian: postgresql and python3-psycopg)")
+    with private_server(programs) as server:
+        yield server

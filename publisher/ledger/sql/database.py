@@ -63,6 +63,10 @@ class Database(Protocol):
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
 
+    def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
+        """Rows that are too many for memory, read as they are wanted."""
+        ...
+
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None: ...
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:

@@ -19,7 +19,7 @@ from publisher.model.time import Durations, Window
 from publisher.model.totals import month_number
 
 _DAY_S: Final = 86_400
-_SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as sqlite/schema.py lists them
+_SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as schema.py lists them
 
 _TARGETS = "SELECT name, id FROM target"
 # All of them: an index on the time would cost every message something, for ever.
@@ -62,7 +62,7 @@ class SqlHistory:
         self._database.close()
 
     def _read_messages(self, found: Mapping[int, _TargetPast], window: Window) -> None:
-        for number, target, state, name, records, size, settled_at in self._database.execute(_MESSAGES):
+        for number, target, state, name, records, size, settled_at in self._database.stream(_MESSAGES):
             past = found.get(target)
             if past is None or settled_at is None:
                 continue

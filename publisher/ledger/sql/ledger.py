@@ -31,7 +31,7 @@ from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
 _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
-_REJECTED = 3  # a number of `message.state`, as sqlite/schema.py lists them
+_REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET

@@ -234,7 +234,7 @@ def summary_of_carried(records: Sequence[OutboxRecord]) -> MessageSummary:
     )
 
 
-_SENT = 2  # a number of `message.state`, as sqlite/schema.py lists them
+_SENT = 2  # a number of `message.state`, as schema.py lists them
 _ENTER_MESSAGE = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
 VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""

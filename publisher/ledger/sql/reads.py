@@ -60,8 +60,10 @@ _TARGETS = "SELECT id, name FROM target ORDER BY name"
 
 _STATE = """
 SELECT target.id, start_rule, start_at, selection_digest, last_round, last_success, last_end, swept, delivered,
-       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 0),
-       (SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state < 2 AND state = 1),
+       (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
+        WHERE message.target = target.id AND state < 2 AND state = 0),
+       (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
+        WHERE message.target = target.id AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
        (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
 FROM target WHERE name = :name"""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from glob import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
+from publisher.ledger import schema
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
-from publisher.ledger.sqlite import schema
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.model.errors import LedgerError
 
@@ -23,6 +23,7 @@ _WAIT_S: Final = 120.0
 _READER_WAIT_S: Final = 2.0
 _WRITE: Final = "BEGIN IMMEDIATE"
 _HEADER_BYTES: Final = 100
+_APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
     "`start` decides from when, and receivers keep one copy of what they get twice"
@@ -50,6 +51,9 @@ class SqliteDatabase:
         return _transaction(self._connection, self._path, "BEGIN")
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows:
+        return self._connection.execute(statement, parameters)
+
+    def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
         return self._connection.execute(statement, parameters)
 
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
@@ -214,7 +218,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
     # In this order: another publisher that makes the tables meanwhile sets both at once.
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    if tables and application != schema.APPLICATION_ID:
+    if tables and application != _APPLICATION_ID:
         raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > schema.VERSION:
@@ -237,7 +241,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
                 for statement in schema.TABLES.split(";\n"):
                     if statement.strip():
                         connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 

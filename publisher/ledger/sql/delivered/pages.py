@@ -200,7 +200,7 @@ def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[i
 
 def of_numbering(database: Database, numbering: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
     """Id, message and runs of all pages of a numbering that were written after that one."""
-    yield from database.execute(_OF_NUMBERING, {"numbering": numbering, "after": after})
+    yield from database.stream(_OF_NUMBERING, {"numbering": numbering, "after": after})
 
 
 def newest(database: Database) -> int:
@@ -210,7 +210,7 @@ def newest(database: Database) -> int:
 
 def by_block(database: Database, numbering: int) -> Iterator[tuple[int, int, bytes]]:
     """Block, message and runs of all pages of a numbering, by block."""
-    yield from database.execute(_IN_ORDER, {"numbering": numbering})
+    yield from database.stream(_IN_ORDER, {"numbering": numbering})
 
 
 def by_id(database: Database, numbering: int, page: int) -> tuple[int, bytes] | None:

@@ -1,4 +1,5 @@
-"""Schema of the publishing database. This is its first version.
+"""Schema of the publishing database, as SQLite reads it; postgres/schema.py spells it for PostgreSQL.
+This is its first version.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
 until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each. A job
@@ -69,7 +70,6 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 
 
 VERSION: Final = 1
-APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
 
 _OF_TARGETS: Final = """
 CREATE TABLE target (

@@ -1,0 +1,245 @@
+"""What only the ledger in PostgreSQL does: locks with leases, connections that end, rights, and errors of the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.errors import Busy, LedgerError
+from tests.support.ledgers import instance_of
+from tests.support.postgres import PostgresServer, binaries, private_server
+
+pytest.importorskip("psycopg")
+
+from publisher.ledger.postgres import connection, locks
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOLDER = """
+import sys
+from datetime import UTC, datetime
+from publisher.ledger.postgres.connection import open_database
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.errors import LedgerError
+
+ledger = SqlLedger(open_database(*sys.argv[1:]))
+with ledger.working_on("egi"):
+    print("holds", flush=True)
+    sys.stdin.readline()
+    try:
+        begin = dict(start_rule="all", start=None, selection_digest="", now=datetime.now(UTC))
+        ledger.begin_round("egi", **begin)
+        print("wrote")
+    except LedgerError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> str:
+    return instance_of(tmp_path)
+
+
+@pytest.fixture
+def opened(postgres: PostgresServer, instance: str) -> Iterator[Callable[[], SqlLedger]]:
+    """Opens ledgers of one instance."""
+    with ExitStack() as closed_later:
+        yield lambda: closed_later.enter_context(
+            closing(SqlLedger(connection.open_database(postgres.address, instance)))
+        )
+
+
+def begin(ledger: SqlLedger) -> None:
+    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=NOW)
+
+
+def end_all_connections(server: PostgresServer) -> None:
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'publisher'")
+
+
+@pytest.fixture
+def holder(postgres: PostgresServer, instance: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the target egi; it writes when it reads a line, and says what came of it."""
+    command = [sys.executable, "-c", HOLDER, postgres.address, instance]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+def answer(holder: subprocess.Popen[str]) -> str:
+    said, _ = holder.communicate("write\n", timeout=60)
+    return said
+
+
+def test_a_target_is_one_publishers_and_the_other_is_told_whose(
+    opened: Callable[[], SqlLedger], holder: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(Busy, match=rf"target egi: .*process {holder.pid} is at work on it"), opened().working_on("egi"):
+        pass
+    assert answer(holder) == "wrote\n"
+    with opened().working_on("egi"):
+        pass
+
+
+def test_who_was_killed_holds_nothing(opened: Callable[[], SqlLedger], holder: subprocess.Popen[str]) -> None:
+    ledger = opened()
+    holder.kill()
+    holder.wait()
+    patience = iter(range(600))
+    with ledger.working_on("egi", lambda: next(patience, None) is not None):
+        begin(ledger)
+
+
+def test_who_hangs_is_ended_when_the_lease_is_over_and_writes_no_more(
+    opened: Callable[[], SqlLedger], holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = opened()
+    holder.send_signal(signal.SIGSTOP)
+    with pytest.raises(Busy), ledger.working_on("egi"):
+        pass
+    monkeypatch.setattr(locks, "LEASE_S", 0.0)
+    with ledger.working_on("egi"):
+        begin(ledger)
+        holder.send_signal(signal.SIGCONT)
+        assert "ended the connection" in answer(holder)
+        begin(ledger)
+
+
+def test_who_is_at_work_is_not_ended(opened: Callable[[], SqlLedger], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LEASE_S", 600.0)
+    with opened().working_on("egi"), pytest.raises(Busy), opened().working_on("egi"):
+        pass
+
+
+def test_a_lost_lease_is_noticed_in_the_next_transaction(
+    postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]
+) -> None:
+    ledger = opened()
+    with ledger.working_on("egi"):
+        begin(ledger)
+        postgres.sql(f"UPDATE \"publisher_{instance}\".lease SET fence = DEFAULT WHERE target = 'egi'")
+        with pytest.raises(LedgerError, match="another publisher works on it now"):
+            begin(ledger)
+
+
+def test_a_lost_connection_ends_the_work_and_the_next_one_goes_on(
+    postgres: PostgresServer, opened: Callable[[], SqlLedger]
+) -> None:
+    ledger = opened()
+    with ledger.working_on("egi"):
+        begin(ledger)
+        end_all_connections(postgres)
+        with pytest.raises(LedgerError, match="nothing is lost"):
+            begin(ledger)
+    with opened().working_on("egi"):
+        pass
+
+
+def test_instances_know_nothing_of_each_other(postgres: PostgresServer, instance: str) -> None:
+    with (
+        closing(SqlLedger(connection.open_database(postgres.address, instance))) as one,
+        closing(SqlLedger(connection.open_database(postgres.address, f"{instance}-b"))) as other,
+        one.working_on("egi"),
+        other.working_on("egi"),
+    ):
+        begin(one)
+        assert one.target("egi") is not None
+        assert other.target("egi") is None
+
+
+def test_who_only_reads_makes_nothing_and_writes_nothing(postgres: PostgresServer, instance: str) -> None:
+    with closing(SqlLedger(connection.open_database_to_read(postgres.address, instance))) as ledger:
+        assert ledger.target("egi") is None
+    assert postgres.sql(f"SELECT to_regnamespace('\"publisher_{instance}\"') IS NULL") == "t"
+    with closing(SqlLedger(connection.open_database(postgres.address, instance))) as ledger:
+        begin(ledger)
+    with closing(SqlLedger(connection.open_database_to_read(postgres.address, instance))) as ledger:
+        assert ledger.target("egi") is not None
+        with pytest.raises(LedgerError, match="read-only"):
+            begin(ledger)
+
+
+def test_a_newer_schema_is_left_alone(postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]) -> None:
+    opened()
+    postgres.sql(f'UPDATE "publisher_{instance}".about SET version = 99')
+    with pytest.raises(LedgerError, match="schema 99 is newer"):
+        opened()
+
+
+def test_a_role_without_rights_is_told_what_it_needs(
+    postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]
+) -> None:
+    postgres.sql("CREATE ROLE stranger LOGIN")
+    stranger = postgres.address.replace("user=publisher", "user=stranger")
+    with pytest.raises(LedgerError, match=r"CREATE SCHEMA .* AUTHORIZATION"):
+        connection.open_database(stranger, instance)
+    postgres.sql(f'CREATE SCHEMA "publisher_{instance}" AUTHORIZATION stranger')
+    with closing(SqlLedger(connection.open_database(stranger, instance))) as ledger:
+        begin(ledger)
+
+
+def test_a_lock_that_is_not_let_go_of_ends_the_work_with_advice(
+    postgres: PostgresServer, instance: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], SqlLedger]
+) -> None:
+    monkeypatch.setitem(connection._SETTINGS, "lock_timeout", "50ms")
+    ledger, other = opened(), opened()
+    begin(ledger)
+    with other._database.atomic():
+        other._database.execute("LOCK TABLE target")
+        with pytest.raises(LedgerError, match="another session holds a lock"):
+            begin(ledger)
+    begin(ledger)
+
+
+def test_a_server_that_is_away_crashed_or_full_of_connections_is_named_with_advice(instance: str) -> None:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("needs PostgreSQL")
+    with private_server(programs) as server:
+        ledger = SqlLedger(connection.open_database(server.address, instance))
+        begin(ledger)
+        server.stop(signal.SIGQUIT)
+        with pytest.raises(LedgerError, match="run again when it is there: nothing is lost"):
+            begin(ledger)
+        ledger.close()
+        with pytest.raises(LedgerError, match="run again when it is there: nothing is lost"):
+            connection.open_database(server.address, instance)
+        server.start()
+        with closing(SqlLedger(connection.open_database(server.address, instance))) as ledger:
+            assert ledger.target("egi") is not None
+            server.sql("ALTER ROLE publisher CONNECTION LIMIT 1")
+            with pytest.raises(LedgerError, match="no connection left"):
+                connection.open_database(server.address, instance)
+
+
+@pytest.mark.parametrize(
+    ("address", "mode"),
+    [
+        ("postgresql://db.example.org/site", "verify-full"),
+        ("postgresql://db.example.org/site?sslmode=require", "require"),
+        ("postgresql://127.0.0.1/site", "prefer"),
+        ("postgresql:///site?host=/run/postgresql", "prefer"),
+        ("service=accounting", "verify-full"),
+    ],
+)
+def test_the_server_is_verified_unless_it_is_this_machine(
+    address: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    given = connection.parameters(address)
+    assert given.get("sslmode", os.environ["PGSSLMODE"]) == mode
+
+
+def test_no_message_has_a_password() -> None:
+    address = "postgresql://publisher:geheim@db.example.org:5433/site"
+    assert connection.place_of(address) == "postgresql://db.example.org:5433/site"

@@ -1,0 +1,120 @@
+"""A private PostgreSQL for tests: on a socket in a directory of its own, gone with the process that started it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+_PACKAGES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin", "/usr/local/pgsql/bin")
+ROLE = "publisher"
+_START_S = 60.0
+
+
+def binaries() -> Path | None:
+    """Where the newest PostgreSQL of this machine has its programs; None where there is none."""
+    roots = [path for pattern in _PACKAGES for path in Path("/").glob(pattern.removeprefix("/"))]
+    return next((path for path in sorted(roots, reverse=True) if (path / "initdb").exists()), None)
+
+
+class PostgresServer:
+    """A server that can be stopped as a crash stops it, and started again."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._data = folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        # PostgreSQL refuses to run as root.
+        self._user = "nobody" if os.geteuid() == 0 else getpass.getuser()
+
+    @property
+    def address(self) -> str:
+        """For the role that publishes, which may do what docs/fleet.md says and no more."""
+        return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user={ROLE}"
+
+    @property
+    def admin_address(self) -> str:
+        return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user=postgres"
+
+    def prepare(self) -> None:
+        if os.geteuid() == 0:
+            found = pwd.getpwnam(self._user)
+            os.chown(self._folder, found.pw_uid, found.pw_gid)
+        settings = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", "-D", str(self._data), *settings)
+        with (self._data / "postgresql.conf").open("a") as settings_file:
+            settings_file.write(
+                f"listen_addresses = ''\nunix_socket_directories = '{self._folder}'\nfsync = off\n"
+                "max_connections = 60\nshared_buffers = 32MB\n"
+            )
+        self.start()
+        self.sql(f"CREATE ROLE {ROLE} LOGIN", database="postgres")
+        self.sql(f"CREATE DATABASE site OWNER {ROLE}", database="postgres")
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._as_user(), str(self._programs / "postgres"), "-D", str(self._data)],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_S
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+        while subprocess.run(ready, check=False).returncode:
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise AssertionError((self._folder / "log").read_text()[-2000:])
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGQUIT) -> None:
+        """SIGQUIT is what `pg_ctl stop -m immediate` sends: a crash; SIGINT ends connections in order."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
+
+    def sql(self, statement: str, *, database: str = "site") -> str:
+        """As the superuser."""
+        command = [str(self._programs / "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", str(self._folder)]
+        return subprocess.run(
+            [*command, "-U", "postgres", "-d", database, "-c", statement],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user(), str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd=self._folder)
+
+    def _as_user(self) -> list[str]:
+        command = ["setpriv", "--pdeathsig", "QUIT"]
+        if os.geteuid() == 0:
+            found = pwd.getpwnam(self._user)
+            command += [f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--clear-groups"]
+        return command
+
+
+@contextmanager
+def private_server(programs: Path) -> Iterator[PostgresServer]:
+    """A server of its own, empty but for the role and its database."""
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="publisher-postgres-", dir=root))
+    server = PostgresServer(programs, folder)
+    try:
+        server.prepare()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
