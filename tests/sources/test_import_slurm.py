@@ -48,7 +48,7 @@ def runs_of(path: Path, zone: str = "UTC") -> list[SacctRun]:
     with opened(path) as file:
         lines = file.lines(0)
         reader = SacctReader(Header(next(lines).content), ZoneInfo(zone))
-        return [row.run for row in reader.rows(lines, whole=True) if row.run is not None]
+        return [run for piece in reader.pieces(lines, whole=True) for run in piece.records]
 
 
 def read(lines: list[dict[str, object]], tmp_path: Path) -> list[SacctRun]:

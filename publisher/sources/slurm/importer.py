@@ -20,7 +20,7 @@ from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_s
 from publisher.sources.importing.line_importer import LineImporter, LogPiece
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
-from publisher.sources.slurm.records import Header, NotSacct, SacctReader, SacctRow, SacctRun
+from publisher.sources.slurm.records import Header, NotSacct, SacctReader, SacctRun
 from publisher.sources.slurm.sacct import Sacct
 from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
 
@@ -110,8 +110,7 @@ class SlurmImporter(LineImporter[SacctRun]):
                 return
             header = Header(first.content)
             reader = SacctReader(header, self._mapping.zone)
-            for row in reader.rows(file.lines(start) if start > first.end else lines, whole=file.compressed):
-                yield _piece(row)
+            yield from reader.pieces(file.lines(start) if start > first.end else lines, whole=file.compressed)
         except NotSacct as error:
             raise SourceError(f"{file.path}: {error}") from error
 
@@ -128,8 +127,3 @@ class SlurmImporter(LineImporter[SacctRun]):
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know (nodes that failed, allocations "
                 "without a step, resized jobs): published with none"
             )
-
-
-def _piece(row: SacctRow) -> LogPiece[SacctRun]:
-    records = () if row.run is None else (row.run,)
-    return LogPiece(row.lines.offset, row.end, row.lines.content, records, row.bad, row.skipped)

@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from enum import Enum, auto
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogLine, clean
 
 # In the order in which they are asked for. The name of a job is any text that its user likes: last, it cannot move the others.
@@ -36,7 +37,9 @@ _FIRST: Final = "JobIDRaw"
 _REQUIRED: Final = (_FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
 _REQUIRED_PAIRS: Final = (("AllocCPUS", "NCPUS"), ("UserCPU", "TotalCPU"), ("SystemCPU", "TotalCPU"))
 _OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}  # of versions and of files that were made by hand
-_STEP: Final = re.compile(rb"[0-9]{1,19}[.][0-9A-Za-z_+-]{1,64}")
+_NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
+_NO_NUMBER: Final = "does not begin with a job's number"
+_NO_JOB: Final = "is a step whose job is not there"
 _LONG: Final = "has a line that is too long for a record"
 _SURELY_WITHOUT_STEPS: Final = 200
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
@@ -56,6 +59,7 @@ _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**
 _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
+_REMEMBERED: Final = 1_000  # texts of columns that have few
 
 
 class NotSacct(Exception):
@@ -67,7 +71,7 @@ class BadRow(Exception):
 
 
 class SacctRun(NamedTuple):
-    """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there."""
+    """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there, and so are counts that are 0."""
 
     raw_id: str
     job_id: str  # as people know it: 93_2 of an array, 128+1 of a heterogeneous job
@@ -90,11 +94,11 @@ class SacctRun(NamedTuple):
     nodes: int
     node_list: str
     tres: str  # AllocTRES; '' for a job that was given nothing
-    tasks: int | None
-    memory_kib: int | None
-    virtual_kib: int | None
-    energy_j: int | None
-    limit_min: int | None
+    tasks: int
+    memory_kib: int
+    virtual_kib: int
+    energy_j: int
+    limit_min: int
 
 
 class _JobColumns(NamedTuple):
@@ -127,65 +131,46 @@ class _JobColumns(NamedTuple):
 
 
 class _StepColumns(NamedTuple):
-    """The columns of a step's line that are read."""
+    """The columns of steps that are read, each with the values of all steps of one job."""
 
-    State: str
-    ExitCode: str
-    TotalCPU: str
-    UserCPU: str
-    SystemCPU: str
-    NTasks: str
-    MaxRSS: str
-    MaxVMSize: str
-
-
-class _Kind(Enum):
-    """What a line is."""
-
-    JOB = auto()
-    STEP = auto()
-    REST = auto()  # of a name that goes over lines
-    NOTHING = auto()
+    State: Sequence[str] = ()
+    ExitCode: Sequence[str] = ()
+    TotalCPU: Sequence[str] = ()
+    UserCPU: Sequence[str] = ()
+    SystemCPU: Sequence[str] = ()
+    NTasks: Sequence[str] = ()
+    MaxRSS: Sequence[str] = ()
+    MaxVMSize: Sequence[str] = ()
 
 
-class JobLines:
+_NO_STEPS: Final = _StepColumns()
+
+
+class _JobLines:
     """The line of a job and those of its steps, as texts; `wrong` is why they cannot be understood."""
 
     __slots__ = ("content", "end", "offset", "steps", "text", "wrong")
 
-    def __init__(self, line: LogLine, kind: _Kind) -> None:
+    def __init__(self, line: LogLine, wrong: str = "") -> None:
         self.offset = line.offset
         self.end = line.end
         self.content = line.content
         self.text = line.content.decode("utf-8", "replace")
         self.steps: list[str] = []
-        self.wrong = _LONG if len(line.content) != line.length else ""
-        if kind is not _Kind.JOB:
-            self.wrong = (
-                "is a step whose job is not there" if kind is _Kind.STEP else "does not begin with a job's number"
-            )
+        self.wrong = wrong if len(line.content) == line.length else _LONG
 
-    def add(self, line: LogLine, kind: _Kind) -> None:
+    def add(self, line: LogLine, *, is_step: bool) -> None:
+        """A step, or more of a name that goes over lines."""
         self.end = line.end
         text = line.content.decode("utf-8", "replace")
         if len(line.content) != line.length:
             self.wrong = _LONG
-        elif kind is _Kind.STEP:
+        elif is_step:
             self.steps.append(text)
         elif self.steps:
             self.steps[-1] += f"\n{text}"
         else:
             self.text += f"\n{text}"
-
-
-class SacctRow(NamedTuple):
-    """What a job's line and those of its steps say together."""
-
-    lines: JobLines
-    end: int  # where the next job begins
-    run: SacctRun | None
-    skipped: str = ""  # why it is no usage
-    bad: str = ""
 
 
 class Header:
@@ -245,84 +230,90 @@ class SacctReader:
         self._header = header
         self._ran: int | None = 0  # jobs that ran, all of them without steps and CPU time
         self._moment = _moment_reader(zone)
+        self._beginning = re.compile(_NUMBER + re.escape(header.separator)).match
         self._of_job = header.picked(_JobColumns._fields)
         self._of_step = header.picked(_StepColumns._fields)
 
-    def rows(self, lines: Iterable[LogLine], *, whole: bool) -> Iterator[SacctRow]:
+    def pieces(self, lines: Iterable[LogLine], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
         """The jobs of the lines behind the header, each with its steps.
 
         Unless the text is `whole`, the last job may still get steps: it ends where it begins, to be read once more.
 
         Raises: NotSacct for a text that tells no CPU time, or no time zone.
         """
-        job: JobLines | None = None
+        job: _JobLines | None = None
         for line in lines:
-            kind = self._kind(line)
-            if kind is _Kind.JOB or (job is None and kind is not _Kind.NOTHING):
+            number = self._beginning(line.content)
+            if number is not None and number.lastindex == 1:
                 if job is not None:
-                    yield self._row(job, line.offset)
-                job = JobLines(line, kind)
-            elif job is not None and kind is not _Kind.NOTHING:
-                job.add(line, kind)
+                    yield self._piece(job, line.offset)
+                job = _JobLines(line)
+            elif number is None and self._is_nothing(line):
+                continue
+            elif job is not None:
+                job.add(line, is_step=number is not None)
+            else:
+                job = _JobLines(line, _NO_NUMBER if number is None else _NO_JOB)
         if job is not None:
-            yield self._row(job, job.end if whole else job.offset)
+            yield self._piece(job, job.end if whole else job.offset)
         self._refuse_without_steps(0)
 
-    def _kind(self, line: LogLine) -> _Kind:
-        """What a line begins. Raises: NotSacct for other columns than those of the first header."""
-        number, found, _ = line.content.partition(self._header.separator)
-        if found and number.isdigit():
-            return _Kind.JOB
-        if found and _STEP.fullmatch(number):
-            return _Kind.STEP
-        if number == _FIRST.encode() and found:
-            if line.content.rstrip(b"\r") != self._header.line:
-                raise NotSacct(
-                    f"has other columns from byte {line.offset:,} on; give each output of sacct a file of its own"
-                )
-            return _Kind.NOTHING
-        return _Kind.REST if line.content.strip() else _Kind.NOTHING
+    def _is_nothing(self, line: LogLine) -> bool:
+        """Raises: NotSacct for other columns than those of the first header."""
+        if not line.content.startswith(_FIRST.encode() + self._header.separator):
+            return not line.content.strip()
+        if line.content.rstrip(b"\r") != self._header.line:
+            raise NotSacct(
+                f"has other columns from byte {line.offset:,} on; give each output of sacct a file of its own"
+            )
+        return True
 
-    def _row(self, lines: JobLines, end: int) -> SacctRow:
+    def _piece(self, lines: _JobLines, end: int) -> LogPiece[SacctRun]:
         """What the lines from that of a job to the next one say."""
         if lines.wrong:
-            return SacctRow(lines, end, None, bad=lines.wrong)
+            return LogPiece(lines.offset, end, lines.content, (), lines.wrong)
         try:
-            job = _JobColumns._make(self._of_job(self._header.fields(lines.text)))
-            steps = [_StepColumns._make(self._of_step(self._header.fields(text))) for text in lines.steps]
-            row = self._decided(lines, end, job, steps)
+            run, skipped = self._read(lines)
         except BadRow as error:
-            return SacctRow(lines, end, None, bad=str(error))
-        if row.run is not None and row.run.wall_s and self._ran is not None:
-            self._ran = None if steps or row.run.user_ms else self._ran + 1
+            return LogPiece(lines.offset, end, lines.content, (), str(error))
+        if run is None:
+            return LogPiece(lines.offset, end, lines.content, (), "", skipped)
+        if self._ran is not None and run.wall_s:
+            self._ran = None if lines.steps or run.user_ms else self._ran + 1
             self._refuse_without_steps(_SURELY_WITHOUT_STEPS)
-        return row
+        return LogPiece(lines.offset, end, lines.content, (run,))
 
     def _refuse_without_steps(self, least: int) -> None:
         """Raises: NotSacct."""
         if self._ran is not None and self._ran > least:
             raise NotSacct("has no steps, so that CPU times are zero; make it without -X (--allocations)")
 
-    def _decided(self, lines: JobLines, end: int, job: _JobColumns, steps: Sequence[_StepColumns]) -> SacctRow:
+    def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
+        """The run, or why it is no usage. Raises: BadRow."""
+        fields = self._header.fields
+        job = _JobColumns._make(self._of_job(fields(lines.text)))
+        steps = _NO_STEPS
+        if lines.steps:
+            steps = _StepColumns._make(zip(*[self._of_step(fields(text)) for text in lines.steps], strict=True))
         state = job.State.partition(" ")[0]
         ended_at, started_at = self._moment(job.End), self._moment(job.Start)
         if state in _LIVE or ended_at is None:
-            return SacctRow(lines, end, None, f"not over ({state})")
+            return None, f"not over ({state})"
         wall_s = _count(job.ElapsedRaw, _MOST_S)
         if wall_s is None:
             raise BadRow(f"ElapsedRaw is {job.ElapsedRaw!r}, not a number of seconds")
         if started_at is None or not (wall_s or job.AllocTRES):
-            return SacctRow(lines, end, None, f"never ran ({state})")
-        return SacctRow(lines, end, self._run(job, steps, state, started_at, ended_at, wall_s))
+            return None, f"never ran ({state})"
+        return self._run(job, steps, state, started_at, ended_at, wall_s), ""
 
     def _run(
-        self, job: _JobColumns, steps: Sequence[_StepColumns], state: str, started_at: int, ended_at: int, wall_s: int
+        self, job: _JobColumns, steps: _StepColumns, state: str, started_at: int, ended_at: int, wall_s: int
     ) -> SacctRun:
         """Raises: BadRow."""
         submitted_at = self._moment(job.Submit)
         if submitted_at is None:
             raise BadRow("has no time of submission")
-        suspended_s = (_milliseconds(job.Suspended) or 0) // 1000
+        suspended_s = _seconds(job.Suspended)
         if submitted_at > started_at:
             # What is left of a job that was resized: it shows the start of the first part, which has a row of its own.
             started_at = submitted_at
@@ -339,55 +330,51 @@ class SacctReader:
             state,
             _exit_code(job.ExitCode),
             submitted_at,
-            self._moment(job.Eligible),
+            submitted_at if job.Eligible == job.Submit else self._moment(job.Eligible),
             started_at,
             ended_at,
             wall_s,
             suspended_s,
             user_ms,
             system_ms,
-            _count(job.AllocCPUS) or 0,
-            _count(job.AllocNodes) or 0,
+            _known_count(job.AllocCPUS),
+            _known_count(job.AllocNodes),
             job.NodeList,
             job.AllocTRES,
-            _largest([_count(step.NTasks) for step in steps]),
-            _largest([_kib(step.MaxRSS) for step in steps]),
-            _largest([_kib(step.MaxVMSize) for step in steps]),
-            _count(job.ConsumedEnergyRaw, _MOST_JOULES),
-            _count(job.TimelimitRaw),
+            max(map(_known_count, steps.NTasks), default=0),
+            max(map(_kib, steps.MaxRSS), default=0),
+            max(map(_kib, steps.MaxVMSize), default=0),
+            _count(job.ConsumedEnergyRaw, _MOST_JOULES) or 0,
+            _known_count(job.TimelimitRaw),
         )
 
 
-def _cpu(job: _JobColumns, steps: Sequence[_StepColumns]) -> tuple[int | None, int | None]:
+def _cpu(job: _JobColumns, steps: _StepColumns) -> tuple[int | None, int | None]:
     """Milliseconds of user and system: the job's, which are those of its steps, else their sum.
 
     Unknown where nobody measured: a job without a step, and one whose node failed, of which no step has an exit code.
     """
-    own = _cpu_of(job)
+    own = _cpu_of(job.UserCPU, job.SystemCPU, job.TotalCPU)
     if own is None:
-        parts = [cpu for cpu in map(_cpu_of, steps) if cpu is not None]
+        parts = [cpu for cpu in map(_cpu_of, steps.UserCPU, steps.SystemCPU, steps.TotalCPU) if cpu is not None]
         if not parts:
             return None, None
         own = sum(user for user, _ in parts), sum(system for _, system in parts)
-    if own == (0, 0) and not any(map(_was_measured, steps)):
-        return None, None
-    return own
+    return own if any(own) or _were_measured(steps) else (None, None)
 
 
-def _was_measured(step: _StepColumns) -> bool:
-    return step.MaxRSS != "" or (step.ExitCode != "" and step.State != "RESIZING")
+def _were_measured(steps: _StepColumns) -> bool:
+    if any(steps.MaxRSS):
+        return True
+    return any(code and state != "RESIZING" for code, state in zip(steps.ExitCode, steps.State, strict=True))
 
 
-def _cpu_of(line: _JobColumns | _StepColumns) -> tuple[int, int] | None:
-    user, system = _milliseconds(line.UserCPU), _milliseconds(line.SystemCPU)
-    if user is not None and system is not None:
-        return user, system
-    total = _milliseconds(line.TotalCPU)
-    return None if total is None else (total, 0)
-
-
-def _largest(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
+    user_ms, system_ms = _milliseconds(user), _milliseconds(system)
+    if user_ms is not None and system_ms is not None:
+        return user_ms, system_ms
+    total_ms = _milliseconds(total)
+    return None if total_ms is None else (total_ms, 0)
 
 
 def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
@@ -414,14 +401,30 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
     return read
 
 
+_DIGITS: Final = {f"{number:0{width}}": number for width in (2, 3) for number in range(10**width)}
+
+
 def _milliseconds(text: str) -> int | None:
     """A duration: 00:01.250, 01:00:00, 1-03:46:40. None for one that is not there or not known."""
+    # Hot path: nearly all are of one of these two forms, which a regular expression reads in three times the time.
+    try:
+        if len(text) == 8 and text[2::3] == "::":
+            return (_DIGITS[text[:2]] * 3600 + _DIGITS[text[3:5]] * 60 + _DIGITS[text[6:]]) * 1000
+        if len(text) == 9 and text[2:6:3] == ":.":
+            return (_DIGITS[text[:2]] * 60 + _DIGITS[text[3:5]]) * 1000 + _DIGITS[text[6:]]
+    except KeyError:
+        return None
     found = _DURATION.fullmatch(text)
     if found is None:
         return None
     days, hours, minutes, seconds, fraction = found.groups("0")
     whole_s = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
     return whole_s * 1000 + int(f"{fraction:0<3}"[:3])
+
+
+@lru_cache(_REMEMBERED)
+def _seconds(text: str) -> int:
+    return (_milliseconds(text) or 0) // 1000
 
 
 def _count(text: str, most: int = _MOST_COUNT) -> int | None:
@@ -431,11 +434,16 @@ def _count(text: str, most: int = _MOST_COUNT) -> int | None:
     return count if count <= most else None
 
 
-def _kib(text: str) -> int | None:
-    """A size: 8420K, 12M, or bytes as --noconvert has them."""
+@lru_cache(_REMEMBERED)
+def _known_count(text: str) -> int:
+    return _count(text) or 0
+
+
+def _kib(text: str) -> int:
+    """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
     found = _SIZE.fullmatch(text)
     if found is None:
-        return None
+        return 0
     whole, fraction, unit = found.groups()
     size = int(whole) * _UNITS[unit]
     if fraction:
@@ -443,6 +451,7 @@ def _kib(text: str) -> int | None:
     return size // 1024
 
 
+@lru_cache(_REMEMBERED)
 def _exit_code(text: str) -> int | None:
     """`CODE:SIGNAL`; of a job that a signal ended 128 and the signal, as a shell has it."""
     code, _, signal = text.partition(":")
