@@ -38,7 +38,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.early": list(WHICH),
     "queries.attribute_texts": list(WHICH),
     "queries.strange_fqans": list(WHICH),
-    "queries.fqans_of_row": list(WHICH),
+    "queries.main_fqans": list(WHICH),
     "queries.benchmarks_of_row": list(WHICH),
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.finished_among": [(2,)],

@@ -7,7 +7,7 @@ a unary plus: it keeps SQLite off the index of a term that hardly selects (a sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 # Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and whole rows from the first.
@@ -55,21 +55,13 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: what `RunColumns` has, when it was submitted, and what makes its kind
-# (counting/columns.py unpacks it). A column that is read costs 0.05 µs a row.
-_COUNTED: Final = (
-    *(
-        "RecordID",
-        "JobID",
-        "LocalJobID",
-        "EndTime",
-        "UsedWalltime",
-        "UsedCPUUserTime",
-        "UsedCPUKernelTime",
-        "SubmitTime",
-    ),
-    *NAMES,
-    *("NodeCount", "CPUCount"),
+# What one row is for those who only count: what `RunColumns` has, and its kind in two numbers of 62 bits (counting/columns.py
+# unpacks them). Each column that is read costs as much as all of the packing.
+_COUNTED: Final = ("RecordID", "JobID", "LocalJobID", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
+# What makes a kind: columns, each with the bits that it has in the packed number, where 0 is NULL.
+KINDS: Final[tuple[dict[str, int], ...]] = (
+    {"EndpointID": 10, "QueueID": 12, "StatusID": 6, "NodeCount": 14, "CPUCount": 20},
+    {"UserID": 22, "VOID": 12, "FQANID": 16, "BenchmarkID": 12},
 )
 _SIDES: Final = {
     "AuthTokenAttributes": ("AttrKey", "AttrValue"),
@@ -98,6 +90,23 @@ def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
     return ", ".join(f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}" for column in columns)
 
 
+def _packed(columns: Mapping[str, int], layout: int) -> str:
+    """A kind's columns as one number; NULL where one does not fit or is no number, or where the time of submission is odd.
+
+    A fraction in any of them makes a fraction of it.
+    """
+    known = {column: bits for column, bits in columns.items() if _has(column, layout)}
+    fits = " AND ".join(f"ifnull(AAR.{column}, 0) BETWEEN 0 AND {2**bits - 2}" for column, bits in known.items())
+    number = "0 * AAR.SubmitTime"
+    for column, bits in columns.items():
+        number = f"({number}) * {2**bits}" + (f" + ifnull(AAR.{column}, -1) + 1" if column in known else "")
+    return f"CASE WHEN AAR.SubmitTime BETWEEN 1 AND {2**46} AND {fits} THEN {number} END"
+
+
+def _counted(layout: int) -> str:
+    return ", ".join((_select_list(layout, _COUNTED), *(_packed(columns, layout) for columns in KINDS)))
+
+
 CONFIGURATION: Final = (
     "SELECT KeyName, KeyValue FROM DBConfig WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')"
 )
@@ -112,7 +121,7 @@ SINCE: Final = {
     for layout in LAYOUTS
 }
 SINCE_TO_COUNT: Final = {
-    layout: f"SELECT {_select_list(layout, _COUNTED)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
+    layout: f"SELECT {_counted(layout)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
     for layout in LAYOUTS
 }
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
@@ -122,7 +131,7 @@ _BY_END: Final = """
     ORDER BY EndTime, RecordID LIMIT :limit
 """
 WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
-WINDOW_TO_COUNT: Final = {layout: f"SELECT {_select_list(layout, _COUNTED)} {_BY_END}" for layout in LAYOUTS}
+WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for layout in LAYOUTS}
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
@@ -228,11 +237,12 @@ def strange_fqans(which: str) -> str:
     """
 
 
-def fqans_of_row(which: str) -> str:
-    """Everything that may be a main FQAN, a job's in the order of writing."""
+def main_fqans(which: str) -> str:
+    """The main FQAN of each row: the first that is called so, else the first of all."""
     return f"""
-        SELECT RecordID, CAST(AttrKey AS TEXT), AttrValue FROM AuthTokenAttributes
-        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') ORDER BY RecordID, rowid
+        SELECT RecordID, AttrValue, min((CAST(AttrKey AS TEXT) <> 'mainfqan') * {2**62} + rowid) FROM AuthTokenAttributes
+        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
+        GROUP BY RecordID
     """
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, Final
 
 from publisher.model.job import JobRecord, RunColumns
@@ -21,13 +21,11 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
 
-# A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, the time of submission, and the kind.
+# A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, and the kind.
 _RUN: Final = 7
-_KIND: Final = slice(8, None)
-_NAMED: Final = tuple(sql.NAMES)  # how a kind begins
-_FQAN, _BENCHMARK = 4, 6  # their places in a kind
 _FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
+# Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the row.
 Kind = tuple[Any, ...]
 Where = tuple[str, dict[str, object]]
 
@@ -39,6 +37,7 @@ class ColumnReader:
         self._database = database
         self._whole = whole
         self._names = NameTables(whole.layout, whole.text)
+        self._lacks: dict[Kind, tuple[bool, bool]] = {}  # whether rows name no FQAN, and no benchmark
         self._examples: dict[Kind, JobRecord] = {}
 
     def read(
@@ -47,18 +46,24 @@ class ColumnReader:
         """As `RowReader.read` of rows that hold what counts; most jobs come as columns. Raises: sqlite3.Error."""
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
-        everywhere = _between(rows) if span else _listed([row[0] for row in rows])
-        kinds = self._kinds(connection, rows, everywhere)
-        odd = _odd(rows) | self._odd_beside(connection, rows, everywhere)
-        self._read_examples(connection, rows, kinds, odd, asked)
-        examples = [None if row[0] in odd else self._examples.get(kind) for row, kind in zip(rows, kinds, strict=True)]
-        strange = [row[0] for row, example in zip(rows, examples, strict=True) if example is None]
-        found = self._read_whole(connection, strange, asked)
-        if len(strange) == len(rows):
-            return found
-        plain = compress(rows, examples) if strange else rows
-        record_ids, job_ids, local_ids, ended, wall, user, kernel = islice(zip(*plain, strict=True), _RUN)
+        columns = list(zip(*rows, strict=True))
+        record_ids = columns[0]
+        everywhere = _between(record_ids) if span else _listed(record_ids)
+        kinds = self._kinds(connection, record_ids, list(zip(*columns[_RUN:], strict=True)), everywhere)
+        odd = _odd(rows, columns) | self._odd_beside(connection, record_ids, everywhere)
+        self._read_examples(connection, record_ids, kinds, odd, asked)
+        examples = list(map(self._examples.get, kinds))
+        if odd:
+            examples = [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
         shared = [one for one in examples if one is not None]
+        strange: list[int] = []
+        if len(shared) < len(rows):
+            strange = [row for row, one in zip(record_ids, examples, strict=True) if one is None]
+        found = self._read_whole(connection, strange, asked)
+        if not shared:
+            return found
+        plain = [tuple(compress(column, examples)) for column in columns[:_RUN]] if strange else columns[:_RUN]
+        record_ids, job_ids, local_ids, ended, wall, user, kernel = plain
         runs = RunColumns(self._database, record_ids, job_ids, local_ids, ended, wall, user, kernel, shared)
         return replace(found, runs=runs)
 
@@ -69,27 +74,52 @@ class ColumnReader:
         rows = connection.execute(sql.BY_ROW[self._whole.layout], wanted).fetchall()
         return self._whole.read(connection, rows, asked, span=False)
 
-    def _kinds(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> list[Kind]:
+    def _kinds(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], kinds: list[Kind], everywhere: Where
+    ) -> list[Kind]:
         """What each row shares with others, with the FQAN and the benchmark that stand beside it.
 
         Schema 1 has both there, schema 2 only where the row has none.
         """
-        kinds = [row[_KIND] for row in rows]
-        distinct = set(kinds)
-        self._names.look_up(connection, {name: {kind[at] for kind in distinct} for at, name in enumerate(_NAMED)})
-        fqans, benchmarks = self._names.fqans, self._names.benchmarks
-        without_fqan = _where(rows, kinds, everywhere, lambda kind: not fqans.get(kind[_FQAN]))
-        without_benchmark = _where(rows, kinds, everywhere, lambda kind: not benchmarks.get(kind[_BENCHMARK]))
-        if without_fqan is None and without_benchmark is None:
+        fqan_of: dict[int, object] = {}
+        benchmark_of: dict[int, object] = {}
+        lacking = self._lacking(connection, kinds)
+        if without := _where(record_ids, [fqan for fqan, _ in lacking], everywhere):
+            which, at = without
+            fqan_of = {row: text for row, text, _ in connection.execute(sql.main_fqans(which), at).fetchall()}
+        if without := _where(record_ids, [benchmark for _, benchmark in lacking], everywhere):
+            which, at = without
+            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+        if not (fqan_of or benchmark_of):
             return kinds
-        fqan_of, benchmark_of = _main_fqans(connection, without_fqan), _benchmarks(connection, without_benchmark)
-        return [(*kind, fqan_of.get(row[0]), benchmark_of.get(row[0])) for row, kind in zip(rows, kinds, strict=True)]
+        return [
+            (where, who, fqan_of.get(row), benchmark_of.get(row))
+            for row, (where, who) in zip(record_ids, kinds, strict=True)
+        ]
 
-    def _odd_beside(self, connection: sqlite3.Connection, rows: Sequence[Row], everywhere: Where) -> set[int]:
+    def _lacking(self, connection: sqlite3.Connection, kinds: Sequence[Kind]) -> list[tuple[bool, bool]]:
+        """Whether the rows of these kinds name no FQAN, and no benchmark."""
+        lacks = self._lacks
+        if new := set(kinds) - lacks.keys():
+            if len(lacks) > _REMEMBERED:
+                lacks.clear()
+                new = set(kinds)
+            fqans, benchmarks = self._names.fqans, self._names.benchmarks
+            for kind, numbers in self._look_up(connection, new).items():
+                lacks[kind] = not fqans.get(numbers["FQANID"]), not benchmarks.get(numbers["BenchmarkID"])
+        return [lacks[kind] for kind in kinds]
+
+    def _look_up(self, connection: sqlite3.Connection, kinds: Collection[Kind]) -> dict[Kind, Mapping[str, int | None]]:
+        """The numbers of kinds, of which all names are known then."""
+        numbers = {kind: _unpacked(kind) for kind in kinds}
+        self._names.look_up(connection, {name: {each[name] for each in numbers.values()} for name in sql.NAMES})
+        return numbers
+
+    def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
         finished = {record_id for (record_id,) in connection.execute(sql.finished_or_early(which), at).fetchall()}
-        among = {row[0] for row in rows}  # between them may be rows that belong to another database
+        among = set(record_ids)  # between them may be rows that belong to another database
         odd = set() if self._whole.layout == sql.IMPORTED else among - finished
         if None in finished:
             odd.update(record_id for (record_id,) in connection.execute(sql.early(which), at))
@@ -101,7 +131,7 @@ class ColumnReader:
     def _read_examples(
         self,
         connection: sqlite3.Connection,
-        rows: Sequence[Row],
+        record_ids: Sequence[int],
         kinds: Sequence[Kind],
         odd: set[int],
         asked: ReadOptions,
@@ -110,17 +140,20 @@ class ColumnReader:
         if len(self._examples) > _REMEMBERED:
             self._examples.clear()
         known = self._examples
+        if not (met := set(kinds) - known.keys()):
+            return
         new: dict[Kind, int] = {}
-        for row, kind in zip(rows, kinds, strict=True):
-            if kind not in known and kind not in new and row[0] not in odd:
-                new[kind] = row[0]
-        plain = {record_id: kind for kind, record_id in new.items() if self._is_plain(kind)}
+        for record_id, kind in zip(record_ids, kinds, strict=True):
+            if kind in met and kind not in new and record_id not in odd:
+                new[kind] = record_id
+        numbers = self._look_up(connection, new)
+        plain = {record_id: kind for kind, record_id in new.items() if self._is_plain(kind, numbers[kind])}
         for job in self._read_whole(connection, list(plain), asked).jobs:
             known[plain[job.row.record_id]] = job
 
-    def _is_plain(self, kind: Kind) -> bool:
+    def _is_plain(self, kind: Kind, numbers: Mapping[str, int | None]) -> bool:
         """Whether everything that it points to is there, and is text, and its status is that of an end."""
-        endpoint, queue, user, vo, fqan, status, benchmark = kind[:7]
+        endpoint, queue, user, vo, fqan, status, benchmark = (numbers[name] for name in sql.NAMES)
         names = self._names
         if (
             names.statuses.get(status, "") in ("", "in-progress")
@@ -136,34 +169,35 @@ class ColumnReader:
         return not any(map(is_undecodable, texts))
 
 
-def _odd(rows: Sequence[Row]) -> set[int]:
+def _unpacked(kind: Kind) -> Mapping[str, int | None]:
+    """The numbers that are packed in a kind, by column."""
+    numbers: dict[str, int | None] = {}
+    for packed, columns in zip(kind[:2], sql.KINDS, strict=True):
+        rest = packed if isinstance(packed, int) else 0
+        for column, bits in reversed(columns.items()):
+            rest, number = divmod(rest, 2**bits)
+            numbers[column] = number - 1 if number else None
+    return numbers
+
+
+def _odd(rows: Sequence[Row], columns: Sequence[Sequence[Any]]) -> set[int]:
     """The rows whose own values are not as A-REX writes them, or whose texts hold escapes."""
-    return set() if _are_bare(rows) else {row[0] for row in rows if not _is_bare(row)}
+    return set() if _are_bare(columns) else {row[0] for row in rows if not _is_bare(row)}
 
 
-def _are_bare(rows: Sequence[Row]) -> bool:
+def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
     """Whether `_is_bare` says so of every row, at a quarter of the price: whole columns are looked at."""
-    _, job_ids, local_ids, *numbers = islice(zip(*rows, strict=True), 8)
+    _, job_ids, local_ids, *numbers = columns
     try:
         # Both raise on what is of no such type, and a float makes a float of the sum.
         texts, total = "".join((*job_ids, *local_ids)), sum(map(sum, numbers))
     except TypeError:
         return False
-    if total.__class__ is not int or "%" in texts or not all(job_ids):
-        return False
-    ended, wall, user, kernel, submitted = map(min, numbers)
-    return bool(ended > 0 and submitted > 0 and wall >= 0 and user >= 0 and kernel >= 0)
-
-
-def _is_bare(row: Row) -> bool:
-    _, job_id, local_id, ended, wall, user, kernel, submitted = row[:8]
-    return (
-        job_id.__class__ is local_id.__class__ is str
-        and submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
-        and job_id != ""
-        and "%" not in job_id
-        and "%" not in local_id
-        and submitted > 0
+    ended, wall, user, kernel, *_ = map(min, numbers)
+    return bool(
+        total.__class__ is int
+        and "%" not in texts
+        and all(job_ids)
         and ended > 0
         and wall >= 0
         and user >= 0
@@ -171,36 +205,33 @@ def _is_bare(row: Row) -> bool:
     )
 
 
-def _between(rows: Sequence[Row]) -> Where:
-    return sql.BETWEEN, {"first": rows[0][0], "last": rows[-1][0]}
+def _is_bare(row: Row) -> bool:
+    _, job_id, local_id, ended, wall, user, kernel, where, who = row
+    return (
+        job_id.__class__ is local_id.__class__ is str
+        and ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
+        and where.__class__ is who.__class__ is int
+        and job_id != ""
+        and "%" not in job_id
+        and "%" not in local_id
+        and ended > 0
+        and wall >= 0
+        and user >= 0
+        and kernel >= 0
+    )
+
+
+def _between(record_ids: Sequence[int]) -> Where:
+    return sql.BETWEEN, {"first": record_ids[0], "last": record_ids[-1]}
 
 
 def _listed(record_ids: Sequence[int]) -> Where:
     return sql.LISTED, {"rows": json.dumps(record_ids)}
 
 
-def _where(
-    rows: Sequence[Row], kinds: Iterable[Kind], everywhere: Where, lacks: Callable[[Kind], bool]
-) -> Where | None:
-    """Where to look beside the rows of kinds that lack something: row by row for few, beside all for many; None for none."""
-    lacking = {kind for kind in set(kinds) if lacks(kind)}
-    wanted = [row[0] for row in rows if row[_KIND] in lacking] if lacking else []
-    if not wanted:
+def _where(record_ids: Sequence[int], wanted: Sequence[bool], everywhere: Where) -> Where | None:
+    """Where to look beside rows that lack something: row by row for few, beside all for many; None for none."""
+    if not any(wanted):
         return None
-    return _listed(wanted) if len(wanted) * _FEW < len(rows) else everywhere
-
-
-def _main_fqans(connection: sqlite3.Connection, where: Where | None) -> dict[int, object]:
-    """The main FQAN beside each row: the first that is called so, else the first of all."""
-    main: dict[int, object] = {}
-    others: dict[int, object] = {}
-    if where is not None:
-        for record_id, key, value in connection.execute(sql.fqans_of_row(where[0]), where[1]).fetchall():
-            if value:
-                (main if key == "mainfqan" else others).setdefault(record_id, value)
-    return others | main
-
-
-def _benchmarks(connection: sqlite3.Connection, where: Where | None) -> dict[int, object]:
-    """The benchmark beside each row, the newest one."""
-    return {} if where is None else dict(connection.execute(sql.benchmarks_of_row(where[0]), where[1]).fetchall())
+    few = wanted.count(True) * _FEW < len(wanted)
+    return _listed(list(compress(record_ids, wanted))) if few else everywhere
