@@ -37,7 +37,7 @@ from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, importer_plugin, offered, source_plugin
-from publisher.sources.base import BatchEntry, DatabaseEntry, Source, WritingOrder
+from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source, WritingOrder
 from publisher.transports import create_transport, transport_plugin
 from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
-    from publisher.sources.importers import BadLine, Importer, ImportReport
+    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
@@ -129,8 +129,31 @@ class LiveSite:
 
     def source(self, *, lock_wait_s: float | None = None) -> Source:
         """Raises: SourceError."""
+        source = self._databases(lock_wait_s)
+        if not (entries := self._joined_entries()):
+            return source
+        from publisher.sources.importing.joined import JoinedSource
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return JoinedSource(
+            source,
+            entries,
+            [str(entry.database) for entry in self.batch_entries],
+            copies_below=copies_directory(self.environment),
+            busy_timeout_s=lock_wait_s,
+        )
+
+    def _databases(self, lock_wait_s: float | None = None) -> Source:
         plugin = source_plugin(self.settings.source.type)
-        return plugin.create(self.settings.source.options, self.process.environment, lock_wait_s=lock_wait_s)
+        return plugin.create(self.settings.source.options, self.environment, lock_wait_s=lock_wait_s)
+
+    def _joined_entries(self) -> Sequence[JoinedEntry]:
+        """The batch systems whose runs are joined to A-REX's jobs."""
+        return [
+            JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
+            for entry in self.batch_entries
+            if entry.join_wait_s is not None
+        ]
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""
@@ -184,6 +207,17 @@ class LiveSite:
         from publisher.sources.sqlite_reader import copies_directory
 
         return origin_of(job.row, job.job_id, copies_below=copies_directory(self.environment))
+
+    def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
+        if not (entries := self._joined_entries()):
+            return ()
+        from publisher.sources.importing.joined import BatchRuns, rules_of
+        from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, copies_directory
+
+        runs = BatchRuns(entries, copies_directory(self.environment), BUSY_TIMEOUT_S)
+        with closing(runs), closing(self._databases()) as source:
+            as_it_is = source.find(job.job_id, frozenset(), self.clock()).jobs
+            return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, runs)]
 
     def measure_book(self) -> MeasureBook:
         """What was measured of the targets, kept for metrics. Raises: LedgerError."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -116,12 +117,23 @@ _check_source_name: Final = schema.check(
 )
 
 
+_JOIN_WAIT_S: Final = 3600
+
+
+class Joined(StrEnum):
+    """Whose jobs get what only a batch system knows of them."""
+
+    AREX = "arex"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKeys:
     """The keys of every source; the rest are those of its type."""
 
     type: str = field(metadata={"help": "write the kind of accounting database, arex, or the batch system"})
     name: str = field(default="", metadata={"check": _check_source_name})
+    join: Joined | None = None
+    join_wait_s: int = _JOIN_WAIT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,12 +313,15 @@ class _Sources:
         self._clusters: set[str] = set()
         self.written: SourceSettings | None = None
         self.batch_entries: list[BatchEntry] = []
+        self._joins: list[Place] = []
 
     def read(self, blocks: Sequence[YamlBlock], importers: YamlBlock | None) -> None:
         for block in blocks:
             self._entry(block)
         if importers is not None:
             self._importers(importers)
+        for place in self._joins if self.written is None else ():
+            self._reading.wrong(place, "there is no entry of the type arex whose jobs could be joined")
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
@@ -324,17 +339,21 @@ class _Sources:
         if shape is None:
             return
         schema.check_names(block, [*schema.keys_of(SourceKeys), *schema.keys_of(shape)], reading)
-        name = schema.read_keys(block, SourceKeys, reading).get("name") or kind
+        keys = schema.read_keys(block, SourceKeys, reading)
+        name = keys.get("name") or kind
         options: Any = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
         if name in self._names:
             reading.wrong(block.place, f"another source is called {name} too; give each a name of its own")
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
-            self._add(block, kind, name, options)
+            join_wait_s = keys.get("join_wait_s", _JOIN_WAIT_S) if keys.get("join") else None
+            self._add(block, kind, name, options, join_wait_s)
 
-    def _add(self, block: YamlBlock, kind: str, name: str, options: object) -> None:
+    def _add(self, block: YamlBlock, kind: str, name: str, options: object, join_wait_s: int | None) -> None:
         if kind in self._registered.importers:
-            self._add_batch_system(block, kind, name, options)
+            self._add_batch_system(block, kind, name, options, join_wait_s)
+        elif join_wait_s is not None:
+            self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
         elif self.written is None:
             self.written = SourceSettings(type=kind, name=name, options=options)
         else:
@@ -342,8 +361,10 @@ class _Sources:
                 block.place, f"another entry has the type {self.written.type}; name all its files in one, as databases"
             )
 
-    def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any) -> None:
-        reading = self._reading
+    def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any, join_wait_s: int | None) -> None:
+        reading, join = self._reading, join_wait_s is not None
+        if join:
+            self._check_join(block.keys["join"].place, options)
         if options.must_read and not options.reads:
             missing = block.place.under(options.reads_key, block.place.line)
             reading.wrong(missing, "missing; name the files or directories to read")
@@ -354,8 +375,13 @@ class _Sources:
         if options.submit_host and options.submit_host in [each.submit_host for each in others]:
             reading.wrong(block.place, f"another {kind} has the submit_host {options.submit_host}; give each its own")
         database = imported_database(self._state, name)
-        options = replace(options, place=f"source.{name}")
-        self.batch_entries.append(BatchEntry(name=name, type=kind, options=options, database=database, in_rounds=True))
+        options = replace(options, place=f"source.{name}", join=join)
+        self.batch_entries.append(BatchEntry(name, kind, options, database, in_rounds=True, join_wait_s=join_wait_s))
+
+    def _check_join(self, place: Place, options: Any) -> None:
+        self._joins.append(place)
+        if options.arc_databases == ():
+            self._reading.wrong(place, "arc_databases says that no CE submits to this cluster; take out one")
 
     def _importers(self, block: YamlBlock) -> None:
         known, reading = self._registered.importers, self._reading

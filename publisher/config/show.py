@@ -19,6 +19,7 @@ from publisher.model.time import iso_epoch
 
 if TYPE_CHECKING:
     from publisher.reporting.charges.rules import ChargeRule
+    from publisher.sources.base import BatchEntry
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
@@ -46,11 +47,15 @@ def _sources(settings: Settings) -> Any:
     written = settings.written
     entries = [] if written is None else [{"type": written.type, "name": written.name, **_keys(written.options)}]
     entries += [
-        {"type": each.type, "name": each.name, **_set_keys(each.options)}
+        {"type": each.type, "name": each.name, **_joined(each), **_set_keys(each.options)}
         for each in settings.batch_entries
         if each.in_rounds
     ]
     return entries[0] if len(entries) == 1 else entries
+
+
+def _joined(entry: BatchEntry) -> dict[str, Any]:
+    return {} if entry.join_wait_s is None else {"join": "arex", "join_wait_s": _duration(entry.join_wait_s)}
 
 
 def _set_keys(options: object) -> dict[str, Any]:

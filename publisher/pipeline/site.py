@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Source,
         WritingOrder,
     )
-    from publisher.sources.importers import BadLine, Importer, ImportReport
+    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule
     from publisher.sources.statistics import Accounts, UsageReader
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
@@ -168,6 +168,10 @@ class Site(Protocol):
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
         """Which record of another system's accounting a job was made of; None for a job of A-REX. Raises: SourceError."""
+        ...
+
+    def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
+        """Where each value came from that a batch system's run joined to a job of A-REX. Raises: SourceError."""
         ...
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:

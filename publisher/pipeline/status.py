@@ -29,12 +29,13 @@ LOOKED_AT: Final = 2_000  # rows of all targets together
 
 
 class WaitingJobs(NamedTuple):
-    """Jobs that the next round would send; `exact`, or at most so many."""
+    """Jobs that the next round would send; `exact`, or at most so many. `awaited` wait for what their batch system tells."""
 
     pending: int
     late: int  # of them ended before the last published end
     first_end: Epoch | None
     exact: bool
+    awaited: int = 0
 
 
 def count_pending(
@@ -52,6 +53,7 @@ def count_pending(
         late=sum(part.late for part in parts),
         first_end=min(ends, default=None),
         exact=all(part.exact for part in parts),
+        awaited=sum(part.awaited for part in parts),
     )
 
 
@@ -81,7 +83,8 @@ def _not_read(
     """What no round has dealt with: rows that were not finished when they were read, and those behind the cursors."""
 
     def of_page(page: Page) -> WaitingJobs:
-        return _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
+        found = _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
+        return found._replace(awaited=len(page.awaited))
 
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
@@ -174,6 +177,7 @@ class TargetStatus(NamedTuple):
     began: bool  # it had a round
     exact: bool = True
     missing: Sequence[Missing] = ()  # databases that its rounds have read
+    awaited: int | None = 0  # jobs that are over and wait for what their batch system tells; None as for `pending`
 
 
 class Traced(NamedTuple):
@@ -227,6 +231,7 @@ def _status(
         last_published_end=state.last_published_end if state else None,
         pending=pending,
         late=late,
+        awaited=waits.awaited if waits else None,
         held=len(state.held) if state else 0,
         oldest_unsent=oldest,
         overdue=None if success is None else target.overdue_after(success),

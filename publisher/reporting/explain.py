@@ -166,7 +166,9 @@ class Explanation:
     unfit: str = ""
     group_jobs: int | None = None
     charge: ExplainedCharge | None = None
-    imported: Sequence[ImportRule] = ()  # how fields of the job record came about, where an importer wrote the row
+    imported: Sequence[
+        ImportRule
+    ] = ()  # how fields of the job record came about that an importer wrote, or that were joined
     origin: ImportedFrom | None = None  # which of its records that was
 
 
@@ -204,7 +206,14 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
             for target in chosen
             for one in _at_target(_Bench(target, formats[target.name], ledger, site.policy_digest(target), now), page)
         ]
-    return [replace(one, imported=rules.get(one.row, ()), origin=origins.get(one.row)) for one in found]
+    return [_with_origins(one, rules.get(one.row, ()), origins.get(one.row)) for one in found]
+
+
+def _with_origins(one: Explanation, rules: Sequence[ImportRule], origin: ImportedFrom | None) -> Explanation:
+    """With how the fields of its job record came about; what was joined to a job of A-REX says so in its values too."""
+    joined = {} if origin is not None else dict(rules)
+    values = [replace(value, rule=joined.get(value.source, value.rule)) for value in one.values]
+    return replace(one, values=values, imported=rules, origin=origin)
 
 
 def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime) -> Page:
@@ -221,7 +230,9 @@ def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat
 
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
-    """Empty for a job of A-REX, and where the importer of another is no longer configured."""
+    """Of a job of A-REX, where joined values come from; empty where the importer of another job is no longer configured."""
+    if job.interface not in BY_INTERFACE:
+        return site.joined_from(job)
     entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
     entries.sort(key=lambda entry: str(entry.database) != job.row.database)
     return site.importer(entries[0]).explain(job) if entries else ()
@@ -257,8 +268,14 @@ def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
             for skipped in page.skipped
         ),
         *(_of(bench, job) for job in page.jobs),
-        *(bench.explanation(row.row, "", "open", "it has not finished, or A-REX still writes it") for row in page.open),
+        *(bench.explanation(row.row, "", "open", _why_open(row.row, page)) for row in page.open),
     ]
+
+
+def _why_open(row: RowRef, page: Page) -> str:
+    if row in page.awaited:
+        return "it is over, and waits for what its batch system tells (join_wait)"
+    return "it has not finished, or A-REX still writes it"
 
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:

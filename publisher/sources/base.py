@@ -20,6 +20,7 @@ __all__ = [
     "DoneWith",
     "EndedIn",
     "EndedRun",
+    "JoinedEntry",
     "LastReading",
     "OpenRow",
     "Page",
@@ -35,7 +36,8 @@ class Page:
 
     `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
     `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
-    and no longer exist. `runs` are further jobs, for those who asked to count them only.
+    and no longer exist. `runs` are further jobs, for those who asked to count them only. `awaited` are those of the `open`
+    rows whose job is over, and waits for what its batch system tells of it.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -46,6 +48,7 @@ class Page:
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
+    awaited: tuple[RowRef, ...] = ()
 
 
 # End, JobID and LocalJobID of a run. A tuple, because one is made for every job.
@@ -218,13 +221,30 @@ class ImportedFrom(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """A batch system of the configuration: an entry of `source`, which every round reads, or a block of `importers`."""
+    """A batch system of the configuration: an entry of `source`, which every round reads, or a block of `importers`.
+
+    `join_wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
+    """
 
     name: str
     type: str  # a name of IMPORTERS
     options: object  # the importer's `Options`
     database: Path  # that it is read into
     in_rounds: bool
+    join_wait_s: int | None = None
+
+
+class JoinedEntry(NamedTuple):
+    """A batch system whose runs are joined: its name, what A-REX calls it, its database, and how long a job waits for it."""
+
+    name: str
+    lrms: str
+    database: Path
+    wait_s: int
+
+    def ran(self, lrms: str) -> bool:
+        """Whether it may have run a job of which A-REX names this batch system, or none."""
+        return not lrms or self.lrms in lrms.lower()
 
 
 class NewestJob(NamedTuple):

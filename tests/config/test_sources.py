@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from publisher.config import Settings, load
+from publisher.config import Settings, load, show
 from publisher.model.errors import ConfigError
 from publisher.sources.arex import Options as ArexOptions
 from publisher.sources.gridengine.importer import Options as GridEngineOptions
@@ -62,6 +62,13 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
         ([SLURM | {"files": ["x"], "command": ["y"]}], "source[1]: names both files and command"),
         ([GRID_ENGINE | {"paths": []}], "source[1].paths: missing; name the files or directories to read"),
         ([{"type": "htcondor", "cluster": "c"}], "source[1].history: missing; name the files or directories to read"),
+        ([SLURM | {"join": "arex"}], "source[1].join: there is no entry of the type arex whose jobs could be joined"),
+        ([AREX | {"join": "arex"}], "source[1].join: is a key of a batch system, whose runs are joined"),
+        ([AREX, SLURM | {"join": "sonar"}], "source[2].join: 'sonar' is not known"),
+        (
+            [AREX, SLURM | {"join": "arex", "arc_databases": []}],
+            "source[2].join: arc_databases says that no CE submits",
+        ),
         (
             [SLURM | {"submit_host": "h"}, SLURM | {"submit_host": "h", "name": "b", "cluster": "two"}],
             "source[2]: another slurm has the submit_host h; give each its own",
@@ -72,6 +79,17 @@ def test_what_is_wrong_with_a_list(source: object, complaint: str, tmp_path: Pat
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, source)
     assert complaint in str(caught.value)
+
+
+def test_how_long_a_job_waits_for_its_run(tmp_path: Path) -> None:
+    joined = SLURM | {"join": "arex"}
+    for keys, wait_s in (({}, 3600), ({"join_wait_s": "3h"}, 10_800)):
+        found = read(tmp_path, [joined | keys, AREX])
+        assert [each.join_wait_s for each in found.batch_entries] == [wait_s]
+        shown = tmp_path / "shown.yaml"
+        shown.write_text(show(found))
+        assert load(shown, {}, host_name="ce.example.org").batch_entries == found.batch_entries
+    assert read(tmp_path, [AREX, SLURM]).batch_entries[0].join_wait_s is None
 
 
 def test_a_batch_system_is_configured_in_one_place(tmp_path: Path) -> None:

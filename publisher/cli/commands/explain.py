@@ -93,7 +93,7 @@ def _notes(one: Explanation) -> list[str]:
     if one.origin is not None:
         read_from = f", read from {one.origin.file}" if one.origin.file else ""
         notes.append(f"origin: {one.origin.importer} record {one.origin.key}{read_from}")
-    notes += [f"imported: {field}: {rule}" for field, rule in one.imported]
+    notes += [f"{'imported: ' if one.origin else ''}{field}: {rule}" for field, rule in one.imported]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
         notes.append(f"the record shows this job alone; its group has {one.group_jobs:,} jobs by now")

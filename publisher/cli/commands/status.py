@@ -12,6 +12,7 @@ from publisher.cli.output import Json, Part, TextTable, attributes, moment_text,
 from publisher.cli.parser import add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.text import plural
 from publisher.pipeline import status as operations
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.status import TargetStatus
@@ -78,7 +79,9 @@ def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Jso
             one.target: {
                 "last_success": moment_text(one.last_success),
                 "last_published_end_time": moment_text(one.last_published_end),
-                **attributes(one, "delivered", "pending", "late", "exact", "in_doubt", "quarantined", "held"),
+                **attributes(
+                    one, "delivered", "pending", "late", "awaited", "exact", "in_doubt", "quarantined", "held"
+                ),
                 "missing_databases": [missing.file for missing in one.missing],
             }
             for one in found
@@ -89,7 +92,12 @@ def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Jso
 
 def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> list[Part]:
     found, sources = both
-    return [TextTable(_COLUMNS, list(map(_row, found))), *sources_text(sources)]
+    awaited = [
+        f"target {one.target}: {plural(one.awaited, 'job waits', 'jobs wait')} for what the batch system tells (join_wait)"
+        for one in found
+        if one.awaited
+    ]
+    return [TextTable(_COLUMNS, list(map(_row, found))), *awaited, *sources_text(sources)]
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:

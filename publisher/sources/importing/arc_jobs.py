@@ -2,7 +2,7 @@
 
 A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has, and that ended not
 long ago, waits in the table `ArcRun` of the database that is imported into. A run that a CE has leaves it, or stays for whoever
-joins it to the CE's job.
+joins it to the CE's job (`sources/importing/joined.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError
+from publisher.sources.base import GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
@@ -44,6 +45,7 @@ ARC_RUNS: Final = """
         Waits INTEGER NOT NULL,     -- 1: no CE has it yet
         FileID INTEGER,
         Job TEXT NOT NULL,          -- the row as it would be in AAR, in JSON
+        Adds TEXT NOT NULL,         -- what of it may be joined to the CE's job, by field of a job record, in JSON; or ''
         PRIMARY KEY (JobID, LocalJobID)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ArcRun_LocalJobID ON ArcRun (LocalJobID);
@@ -51,10 +53,10 @@ ARC_RUNS: Final = """
 """
 # Of two that claim one JobID the later and greater stays, unless it is replaced: the order of files does not matter.
 _KEEP: Final = """
-    INSERT INTO ArcRun VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO ArcRun VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         StartTime = excluded.StartTime, EndTime = excluded.EndTime, Waits = min(Waits, excluded.Waits),
-        FileID = excluded.FileID, Job = excluded.Job
+        FileID = excluded.FileID, Job = excluded.Job, Adds = excluded.Adds
     WHERE ? OR excluded.Waits < Waits OR (excluded.EndTime, excluded.Job) > (EndTime, Job)
 """
 _REMOVE: Final = "DELETE FROM ArcRun WHERE JobID = ?"
@@ -62,6 +64,10 @@ _WAITING: Final = "SELECT DISTINCT JobID FROM ArcRun WHERE Waits AND Importer = 
 _RUNS: Final = """
     SELECT JobID, LocalJobID, FileID, Job FROM ArcRun
     WHERE JobID IN (SELECT value FROM json_each(?)) ORDER BY JobID, LocalJobID
+"""
+_OF_NUMBERS: Final = """
+    SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
+    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
 _ENDED: Final = "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
 
@@ -151,24 +157,12 @@ class ArcRunTable:
         self._importer = importer
 
     def keep(self, runs: Sequence[ArcRun], *, waits: bool, replace: bool = False) -> None:
-        self._connection.executemany(
-            _KEEP,
-            [
-                (
-                    job.job_id,
-                    number,
-                    self._importer,
-                    job.started_at,
-                    job.ended_at,
-                    waits,
-                    file,
-                    json.dumps(job),
-                    replace,
-                )
-                for job, numbers, file in runs
-                for number in numbers
-            ],
-        )
+        rows = []
+        for job, numbers, file in runs:
+            times = (job.started_at, job.ended_at)
+            values = (waits, file, json.dumps(job), _additions(job), replace)
+            rows += [(job.job_id, number, self._importer, *times, *values) for number in numbers]
+        self._connection.executemany(_KEEP, rows)
 
     def remove(self, job_ids: Sequence[str]) -> None:
         self._connection.executemany(_REMOVE, [(job_id,) for job_id in job_ids])
@@ -184,6 +178,52 @@ class ArcRunTable:
     def ended_between(self, begin: int, end: int) -> int:
         """How many runs ended in [begin, end)."""
         return int(self._connection.execute(_ENDED, (self._importer, begin, end)).fetchone()[0])
+
+
+def _additions(job: ImportedJob) -> str:
+    """The column `Adds`. Its text tells whether a job that was published changed, so it must stay as it is written."""
+    extra = dict(job.extra)
+    values = {
+        "gpu_count": job.gpu_count,
+        "gpu_models": _numbers(extra.get(GPU_MODELS, "").split(",")),
+        "memory_kib": job.memory_kib,
+        "virtual_memory_kib": job.virtual_memory_kib,
+        "node_count": job.node_count,
+        "cpu_count": job.cpu_count,
+        "hosts": [host for host in extra.get("nodenames", "").split(":") if host],
+        "quantities": _numbers(extra.get(QUANTITIES, "").split()),
+    }
+    known = {name: value for name, value in values.items() if value}
+    return json.dumps(known, separators=(",", ":"), sort_keys=True) if known else ""
+
+
+def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
+    """Of texts such as `NumTasks=4`."""
+    parts = (pair.rpartition("=") for pair in pairs)
+    return [(name, int(text)) for name, _, text in parts if text.isdecimal()]
+
+
+class StoredRun(NamedTuple):
+    """A run that a CE has or may yet claim, as the table holds it."""
+
+    job_id: str
+    started_at: int
+    ended_at: int
+    adds: str
+
+
+def runs_of_numbers(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
+    """The runs that a CE may know by these numbers. Raises: sqlite3.Error."""
+    found: dict[str, list[StoredRun]] = defaultdict(list)
+    try:
+        rows = connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # nothing was read into it since it may be joined
+            return {}
+        raise
+    for number, *run in rows:
+        found[number].append(StoredRun(*run))
+    return found
 
 
 def _run(rows: Sequence[tuple[str, str, int | None, str]]) -> ArcRun:

@@ -157,7 +157,7 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
 
 def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
     """Raises: UsageError, SourceError."""
-    return ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms, join=bool(options.join))
+    return ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms, join=options.join)
 
 
 def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:

@@ -140,7 +140,7 @@ class ImporterOptions:
     arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
     arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
     arc_wait_s: int = 86_400
-    join: str = field(default="", metadata={"hidden": True})  # `arex`: its jobs get what only the batch system knows
+    join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has
     exclude_users: tuple[str, ...] = ()
 
     @property

@@ -1,0 +1,284 @@
+"""Jobs of A-REX with what only their batch systems know of them: a `Source` around another one.
+
+A batch system that is an entry of `source` is read into a database of its own, and its runs that A-REX has stand there in the
+table `ArcRun` (`sources/importing/arc_jobs.py`). The jobs of a page are looked up there together, by their local ids. A job
+whose run is not there yet stays an open row for `join_wait_s` after its end.
+
+    job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import compress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable
+from publisher.model.time import Window
+from publisher.sources.base import (
+    Absent,
+    Cursor,
+    DoneWith,
+    EndedIn,
+    JoinedEntry,
+    OpenRow,
+    Page,
+    RowsAhead,
+    Source,
+    SourceFacts,
+)
+from publisher.sources.importers import ImportRule
+from publisher.sources.importing.arc_jobs import APART_S, StoredRun, runs_of_numbers
+from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
+
+_NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
+
+
+class BatchRun(NamedTuple):
+    """A run of a batch system that is a job of A-REX."""
+
+    entry: JoinedEntry
+    run: StoredRun
+
+
+class BatchRuns:
+    """The runs of all batch systems that are joined, by local id."""
+
+    def __init__(self, entries: Sequence[JoinedEntry], copies_below: Path, busy_timeout_s: float) -> None:
+        self.entries = entries
+        self._busy_timeout_s = busy_timeout_s
+        self._copies = CopyDirectory(copies_below)
+        self._files: dict[Path, ReadOnlyFile] = {}
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._copies.close()
+
+    def look_up(self, local_ids: Sequence[str]) -> Mapping[str, Sequence[BatchRun]]:
+        """One question to each batch system's database. Raises: SourceError."""
+        numbers = sorted(set(filter(None, local_ids)))
+        found: dict[str, list[BatchRun]] = {}
+        for entry in self.entries if numbers else ():
+            for number, runs in self._asked(entry, numbers).items():
+                found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
+        return found
+
+    def _asked(self, entry: JoinedEntry, numbers: Sequence[str]) -> Mapping[str, Sequence[StoredRun]]:
+        path = entry.database
+        if not os.path.exists(path):  # it was not read yet
+            return {}
+        if path not in self._files:
+            self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
+        return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers))
+
+    def waits(self, lrms: str) -> int:
+        """How long after its end a job waits for its run."""
+        return max((entry.wait_s for entry in self.entries if entry.ran(lrms)), default=0)
+
+
+def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues, lrms: str) -> BatchRun | None:
+    """The run that is this job: of the same number and overlapping, as numbers come again. None where two systems have one.
+
+    A run that is requeued keeps its number: the one counts that ended nearest to the job.
+    """
+    return _nearest(found.get(run.local_id, ()), run.ended_at, run.wall_s, lrms)
+
+
+def _nearest(runs: Sequence[BatchRun], ended_at: int, wall_s: int, lrms: str) -> BatchRun | None:
+    first, last = ended_at - wall_s - APART_S, ended_at + APART_S
+    near = [one for one in runs if one.run.started_at <= last and one.run.ended_at >= first and one.entry.ran(lrms)]
+    if not near or len({one.entry.name for one in near}) > 1:
+        return None
+    return min(near, key=lambda one: (abs(one.run.ended_at - ended_at), -one.run.started_at))
+
+
+def additions(adds: str, job: RunValues) -> dict[str, Any]:
+    """What of a run's values this job has not."""
+    values: dict[str, Any] = json.loads(adds) if adds else {}
+    if "hosts" in values:
+        values["hosts"] = tuple(values["hosts"])
+    for name in values.keys() & {"gpu_models", "quantities"}:
+        values[name] = tuple((word, number) for word, number in values[name])
+    return {name: value for name, value in values.items() if hasattr(job, name) and not getattr(job, name)}
+
+
+def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
+    """Where each value comes from that is joined to a job; `job` is as A-REX has it. Raises: SourceError."""
+    found = runs.look_up([job.local_id])
+    of_batch = run_of(found, job, job.lrms)
+    if of_batch is not None:
+        origin = f"joined from {of_batch.run.job_id} of source {of_batch.entry.name}"
+        return [ImportRule(name, origin) for name in additions(of_batch.run.adds, job)]
+    names = sorted({one.entry.name for one in found.get(job.local_id, ()) if one.entry.ran(job.lrms)})
+    if len(names) > 1:
+        return [ImportRule("joined", f"nothing: runs of the sources {' and '.join(names)} have this number and time")]
+    return []
+
+
+def _left(runs: RunColumns, without: Sequence[bool]) -> RunColumns:
+    keep = [not each for each in without]
+    columns: Sequence[Any] = runs[1:]
+    return RunColumns(runs.database, *(list(compress(column, keep)) for column in columns))
+
+
+class JoinedSource:
+    """A `Source`."""
+
+    def __init__(
+        self,
+        source: Source,
+        entries: Sequence[JoinedEntry],
+        batch_databases: Sequence[str],
+        *,
+        copies_below: Path,
+        busy_timeout_s: float | None = None,
+    ) -> None:
+        """`batch_databases` are those of all batch systems, whose jobs have everything themselves."""
+        self._source = source
+        self._batch_databases = frozenset(batch_databases)
+        self._runs = BatchRuns(entries, copies_below, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
+
+    def since(
+        self,
+        cursor: Cursor | None,
+        database: str,
+        needs: frozenset[SideTable],
+        now: datetime,
+        done_with: DoneWith | None = None,
+        *,
+        columns: bool = False,
+    ) -> Iterator[Page]:
+        if done_with is not None and database not in self._batch_databases:
+            done_with = partial(self._done_with, done_with)
+        for page in self._source.since(cursor, database, needs, now, done_with, columns=columns):
+            yield self._joined(page, needs, now)
+
+    def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
+        seen = {each.row: each.finished_seen_at for each in rows if each.finished_seen_at is not None}
+        for page in self._source.reread(rows, needs, now):
+            yield self._joined(page, needs, now, seen)
+
+    def window(
+        self,
+        window: Window,
+        needs: frozenset[SideTable],
+        now: datetime,
+        after: tuple[Epoch, RowRef] | None = None,
+        *,
+        columns: bool = False,
+    ) -> Iterator[Page]:
+        for page in self._source.window(window, needs, now, after, columns=columns):
+            yield self._joined(page, needs, now)
+
+    def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
+        return self._joined(self._source.find(job_id, needs, now), needs, now)
+
+    def _joined(
+        self, page: Page, needs: frozenset[SideTable], now: datetime, seen: Mapping[RowRef, Epoch] = _NOTHING_SEEN
+    ) -> Page:
+        """A page with what the batch systems know of its jobs, and without those that wait for that.
+
+        `seen` is when rows were first seen that waited before.
+        """
+        if page.runs is not None and page.runs.database not in self._batch_databases:
+            page = self._counted(page, page.runs, needs, now)
+        if not page.jobs or page.jobs[0].row.database in self._batch_databases:
+            return page
+        moment = Epoch(int(now.timestamp()))
+        found = self._runs.look_up([job.local_id for job in page.jobs])
+        jobs: list[JobRecord] = []
+        waiting: list[OpenRow] = []
+        for job in page.jobs:
+            run = run_of(found, job, job.lrms)
+            first_seen = seen.get(job.row, moment)
+            if run is not None:
+                jobs.append(replace(job, joined=run.run.adds, **additions(run.run.adds, job)))
+            elif self._waits(job.local_id, min(job.ended_at, first_seen), job.lrms, moment):
+                waiting.append(OpenRow(row=job.row, finished_seen_at=first_seen))
+            else:
+                jobs.append(job)
+        awaited = tuple(one.row for one in waiting)
+        return replace(page, jobs=tuple(jobs), open=(*page.open, *waiting), awaited=awaited)
+
+    def _waits(self, local_id: str, since: int, lrms: str, now: int) -> bool:
+        return local_id != "" and since + self._runs.waits(lrms) > now
+
+    def _counted(self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime) -> Page:
+        """A page of columns; what waits, or lacks a number that counts, is read whole."""
+        found, moment = self._runs.look_up(runs.local_ids), int(now.timestamp())
+        texts: list[str] = []
+        whole: list[bool] = []
+        columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, strict=True)
+        for local_id, end, wall_s, example in columns:
+            run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
+            texts.append("" if run is None else run.run.adds)
+            waits = run is None and self._waits(local_id, end, example.lrms, moment)
+            whole.append(waits or not (run is None or (example.node_count and example.cpu_count)))
+        runs = runs._replace(joined=texts)
+        if any(whole):
+            page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
+            runs = _left(runs, whole)
+        return replace(page, runs=runs if runs.record_ids else None)
+
+    def _with_rows(self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime) -> Page:
+        """A page with some rows read whole."""
+        for read in self._source.reread([OpenRow(row=row, finished_seen_at=None) for row in rows], needs, now):
+            page = replace(
+                page, jobs=page.jobs + read.jobs, skipped=page.skipped + read.skipped, open=page.open + read.open
+            )
+        return page
+
+    def _done_with(self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]) -> Sequence[bool]:
+        """As it is asked about the runs with what is joined to them, whatever their batch system is called."""
+        found = self._runs.look_up([run.local_id for run in runs])
+        return done_with(rows, [self._whole(found, run) for run in runs] if found else runs)
+
+    def _whole(self, found: Mapping[str, Sequence[BatchRun]], run: RunValues) -> RunValues:
+        of_batch = run_of(found, run, "")
+        if of_batch is None:
+            return run
+        adds = of_batch.run.adds
+        more = {} if run.node_count and run.cpu_count else additions(adds, run)
+        return replace(run, joined=adds, **more)
+
+    # As they are
+
+    def databases(self) -> tuple[str, ...]:
+        return self._source.databases()
+
+    def absent(self) -> tuple[Absent, ...]:
+        return self._source.absent()
+
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        return self._source.ahead(cursor, start, late_before)
+
+    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
+        return self._source.ends(rows)
+
+    def rows(self) -> int:
+        return self._source.rows()
+
+    def fits(self, cursor: Cursor) -> bool:
+        return self._source.fits(cursor)
+
+    def count(self, window: Window) -> int:
+        return self._source.count(window)
+
+    def by_end(self) -> AbstractContextManager[EndedIn]:
+        return self._source.by_end()
+
+    def facts(self) -> tuple[SourceFacts, ...]:
+        return self._source.facts()
+
+    def close(self) -> None:
+        self._runs.close()
+        self._source.close()

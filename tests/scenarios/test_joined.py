@@ -1,0 +1,211 @@
+"""Jobs of A-REX joined to what their batch system tells of them, through the real command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import SampleJob, generate
+from tests.support import sacct_text
+from tests.support.pki import PKI
+from tests.support.sites import ConfiguredSite
+from tests.support.stand_in_sacct import install
+
+BEGUN = int(time.time())
+TRES = "billing=2,cpu=2,gres/gpu=2,gres/gpu:a100=2,mem=4G,node=1"
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+    spool = {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "start": "all", "every": "1s"}
+    made = ConfiguredSite(tmp_path, pki, pki.host(), {"out": spool})
+    made.config["records"]["statuses"] = ["completed", "failed"]
+    made.config["source"] = [made.config["source"], slurm(made)]
+    return made
+
+
+def slurm(site: ConfiguredSite, *jobs: SampleJob, **keys: object) -> dict[str, Any]:
+    """An entry whose sacct knows these jobs of A-REX, and the job 77 that nobody else has."""
+    show(site, *jobs)
+    command = [sys.executable, "-S", str(Path(install.__code__.co_filename)), str(site.folder / "sacct")]
+    entry = {"type": "slurm", "name": "hpc", "cluster": sacct_text.CLUSTER, "command": command, "look_back_s": "2d"}
+    return entry | {"join": "arex", "arc_wait_s": "1h"} | keys
+
+
+def show(site: ConfiguredSite, *jobs: SampleJob, **columns: object) -> None:
+    own = sacct_text.job(77, Submit=BEGUN - 9000, AllocTRES="cpu=1,node=1")
+    install(site.folder / "sacct", [own, sacct_text.step(own), *lines(jobs, **columns)])
+
+
+def lines(jobs: Iterable[SampleJob], **columns: object) -> Iterable[dict[str, object]]:
+    for job in jobs:
+        begun = job.end_time - 40 - job.wall_s
+        number = int(job.local_job_id or 0)
+        given = {"Submit": begun, "ElapsedRaw": job.wall_s, "AllocTRES": TRES, "ConsumedEnergyRaw": 9000} | columns
+        line = sacct_text.job(number, **given)
+        yield from (line, sacct_text.step(line, NTasks=4))
+
+
+def arex_jobs(count: int, ago_s: int, **values: Any) -> list[SampleJob]:
+    """Jobs that ended so long ago, a second apart, of which A-REX knows neither memory nor nodes."""
+    now = int(time.time())
+    day = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 3, tzinfo=UTC)
+    made = [job for job in generate(3, 5 * count + 20, *day) if job.local_job_id and job.status == "completed"][:count]
+    unknown: dict[str, Any] = {"memory_kib": 0, "virtual_memory_kib": 0, "node_names": (), "lrms": "SLURM"}
+    return [
+        replace(job.moved_to(now - ago_s - place), submit_time=now - ago_s - job.wall_s - 500, **unknown | values)
+        for place, job in enumerate(made)
+    ]
+
+
+def arrived(site: ConfiguredSite) -> list[dict[str, str]]:
+    """Each record in the order of messages."""
+    files = sorted((site.folder / "out").rglob("*"), key=lambda path: path.stat().st_mtime_ns)
+    text = "".join(path.read_text() for path in files if path.is_file())
+    names = {"id": "LocalJobId", "gpus": "ConsumableResource", "memory": "Memory", "host": "Host", "nodes": "NodeCount"}
+    found = []
+    for record in re.findall(r"<UsageRecord>.*?</UsageRecord>|<urf:UsageRecord>.*?</urf:UsageRecord>", text, re.DOTALL):
+        values = {key: re.search(rf"<(?:urf:)?{name}\b[^>]*>([^<]*)<", record) for key, name in names.items()}
+        found.append({key: match[1] for key, match in values.items() if match})
+    return found
+
+
+def total(run: Any) -> int:
+    assert run.status == 0, run.err
+    records: int = run.json["targets"]["out"]["records"]
+    return records
+
+
+def test_jobs_of_arex_get_what_only_the_batch_system_knows(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(3, 7200)
+    site.fill(*jobs)
+    show(site, *jobs)
+    assert total(site.publish()) == 4
+    rows = {row["id"]: row for row in arrived(site)}
+    assert set(rows) == {"77", *(str(job.local_job_id) for job in jobs)}
+    assert "gpus" not in rows.pop("77")
+    assert {(row["gpus"], row["memory"], row["host"]) for row in rows.values()} == {("2", "8420", "node1")}
+    assert total(site.publish()) == 0
+
+
+def status(site: ConfiguredSite) -> dict[str, Any]:
+    found: dict[str, Any] = site.run("status", "--json").json["targets"]["out"]
+    return found
+
+
+def regular(site: ConfiguredSite) -> int:
+    """A round that looks at what is new, and not at every row."""
+    return total(site.run("publish", "--json"))
+
+
+def test_a_job_waits_for_its_run_and_goes_with_it(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(3, 120)
+    site.fill(*jobs)
+    show(site, jobs[0])
+    assert total(site.publish()) == 2
+    assert (status(site)["awaited"], status(site)["pending"]) == (2, 0)
+    assert "target out: 2 jobs wait for what the batch system tells (join_wait)" in site.run("status").out
+    explained = site.run("explain", jobs[1].job_id).out
+    assert "open: it is over, and waits for what its batch system tells (join_wait)" in explained
+    time.sleep(1.1)
+    assert regular(site) == 0
+    show(site, *jobs)
+    time.sleep(1.1)
+    assert regular(site) == 2
+    assert status(site)["awaited"] == 0
+    rows = arrived(site)
+    assert len(rows) == 4
+    assert {row["id"]: row.get("gpus") for row in rows if row["id"] != "77"} == {
+        str(job.local_job_id): "2" for job in jobs
+    }
+    assert total(site.publish()) == 0
+
+
+def test_a_job_goes_without_its_run_in_the_end_and_is_changed_when_that_comes(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(3, 7200)
+    site.fill(*jobs)
+    assert total(site.publish()) == 4
+    assert status(site)["awaited"] == 0
+    assert not any("gpus" in row or "memory" in row for row in arrived(site) if row["id"] != "77")
+    show(site, *jobs[:2])
+    assert total(site.publish()) == 2
+    changed = arrived(site)[4:]
+    assert sorted((row["id"], row["gpus"]) for row in changed) == sorted(
+        (str(job.local_job_id), "2") for job in jobs[:2]
+    )
+    assert total(site.publish()) == 0
+
+
+def test_what_arex_knows_is_not_overwritten(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(1, 7200, memory_kib=4711, node_names=("wn1",), nodes=3)
+    site.fill(*jobs)
+    show(site, *jobs)
+    assert total(site.publish()) == 2
+    (row,) = [row for row in arrived(site) if row["id"] != "77"]
+    assert (row["memory"], row["host"], row["nodes"], row["gpus"]) == ("4711", "wn1", "3", "2")
+
+
+def test_a_number_that_came_again_joins_the_run_of_its_time(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    earlier = replace(job, end_time=job.end_time - 3 * 86_400)
+    requeued = lines([replace(job, end_time=job.end_time - 900)], AllocTRES="cpu=2,gres/gpu=1")
+    others = lines([earlier], AllocTRES="cpu=2,gres/gpu=8")
+    install(site.folder / "sacct", [*others, *lines([job]), *requeued])
+    site.config["source"][1]["look_back_s"] = "9d"
+    assert total(site.publish()) == 1 + 1
+    gpus = {row["gpus"] for row in arrived(site) if row["id"] == job.local_job_id}
+    assert gpus == {"2", "8"}  # the earlier one is a job of the batch system alone
+
+
+def test_a_job_of_another_batch_system_is_neither_joined_nor_waits(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 60, lrms="condor")
+    site.fill(job)
+    assert total(site.publish()) == 2
+    assert not any("gpus" in row for row in arrived(site))
+
+
+def test_explain_names_where_each_value_came_from(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 7200, virtual_memory_kib=5)
+    site.fill(job)
+    show(site, job)
+    assert total(site.publish()) == 2
+    run = site.run("explain", job.job_id, "--json")
+    (found,) = run.json["explanations"]
+    number = f"hpc1:{job.local_job_id}:{job.end_time - 40 - job.wall_s}"
+    origin = f"joined from {number} of source hpc"
+    rules = {value["name"]: value["rule"] for value in found["values"]}
+    assert [rules[name] for name in ("GPUs", "MemoryReal", "Host")] == [origin] * 3
+    assert origin not in (rules["MemoryVirtual"], rules["Processors"])
+    assert {one["field"] for one in found["imported"]} == {
+        *("gpu_count", "gpu_models", "memory_kib", "hosts", "quantities")
+    }
+    assert found["fate"] == "delivered"
+    assert f"gpu_count: {origin}" in site.run("explain", job.job_id).out
+
+
+def test_formulas_and_exports_have_what_is_joined(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(2, 7200)
+    site.fill(*jobs)
+    show(site, *jobs)
+    site.config["records"]["charges"] = [{"formula": "gres_gpu * 1000 + NumTasks", "unit": "h"}]
+    assert total(site.publish()) == 3
+    day = ("--from", "2020-01", "--to", "2030-01")
+    done = site.run("charge", *day, "--jobs", "--json").json
+    assert sorted(one["amount"] or one["reason"] for one in done["charges"]) == [
+        "2004",
+        "2004",
+        "gres_gpu is not known",
+    ]
+    exported = site.run("export", "--format", "json-lines", "-b", "2020-01-01")
+    assert exported.status == 0, exported.err
+    assert [json.loads(line)["gpu_count"] for line in exported.out.splitlines()].count(2) == 2
