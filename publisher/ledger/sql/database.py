@@ -49,8 +49,12 @@ class ChargeLocks(Protocol):
 class Database(Protocol):
     """One connection to a publishing database. Not for use by several threads at once."""
 
-    def atomic(self) -> AbstractContextManager[None]:
-        """A write transaction: it happens whole, or not at all on whatever is raised. Raises: LedgerError."""
+    def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:
+        """A write transaction: it happens whole, or not at all on whatever is raised.
+
+        `to_settle`: bytes of messages that it writes down, and that must be settled later whatever becomes of the disk.
+        Raises: LedgerError.
+        """
         ...
 
     def reading(self) -> AbstractContextManager[None]:

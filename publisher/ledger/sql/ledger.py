@@ -94,7 +94,7 @@ class SqlLedger(LedgerReader):
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
         summary = rows.summary_of_rendered(records)
         target = self._known_number(message.target)
-        with self._database.atomic():
+        with self._database.atomic(to_settle=len(message.payload)):
             text = rendered_text(records)
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, _placed(records))
@@ -149,7 +149,7 @@ class SqlLedger(LedgerReader):
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)
         whole = {month for one in messages for month in one.months}
-        with self._database.atomic():
+        with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for month in whole:
                 months.send(self._database, number, month)
             places: Counter[int] = Counter()
@@ -208,7 +208,7 @@ class SqlLedger(LedgerReader):
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)
-        with self._database.atomic():
+        with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for one in messages:
                 text = carried_text(one.records)
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)

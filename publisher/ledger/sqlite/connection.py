@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 from publisher.ledger import schema
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
+from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
+from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError
 
 # Several targets share the file (pipeline/publish.py), each with a transaction before and after every message.
@@ -38,9 +40,17 @@ class SqliteDatabase:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._room = DiskRoom(connection, path)
 
-    def atomic(self) -> AbstractContextManager[None]:
-        return _transaction(self._connection, self._path, _WRITE)
+    @contextmanager
+    def atomic(self, to_settle: int = 0) -> Iterator[None]:
+        if to_settle:
+            with _translated(self._path):
+                self._room.take(to_settle)
+        else:
+            self._room.give_back()
+        with _transaction(self._connection, self._path, _WRITE):
+            yield
 
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._path)
@@ -69,6 +79,7 @@ class SqliteDatabase:
         return FileChargeLocks(self._path)
 
     def close(self) -> None:
+        self._room.give_back()
         self._connection.close()
 
 
@@ -158,7 +169,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise LedgerError(f"{path}: {error}; {_advice(error, path)}") from error
+        raise LedgerError(f"{path}: {_told(error, path)}") from error
     except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
@@ -247,7 +258,6 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
 
 # By words in the library's message.
 _ADVICE: Final = {
-    ("full",): "make room on the file system of {folder}, then run again: nothing is lost",
     (
         "readonly",
         "read-only",
@@ -262,7 +272,11 @@ _ADVICE: Final = {
 }
 
 
-def _advice(error: sqlite3.Error, path: Path) -> str:
+def _told(error: sqlite3.Error, path: Path) -> str:
+    """What is wrong, and what to do now."""
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return room.advice(path)
     text = str(error).lower()
     found = (advice for words, advice in _ADVICE.items() if any(word in text for word in words))
-    return next(found, "run again; if the error persists, report it").format(folder=path.parent)
+    what_to_do = next(found, "run again; if the error persists, report it").format(folder=path.parent)
+    return f"{error}; {what_to_do}"
