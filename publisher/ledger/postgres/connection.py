@@ -48,7 +48,7 @@ class PostgresDatabase:
         self._streams = count(1)
         self._leases = Leases(self, instance)
 
-    def atomic(self) -> AbstractContextManager[None]:
+    def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:  # the disk is the server's
         return self._transaction("BEGIN", self._leases.check)
 
     def reading(self) -> AbstractContextManager[None]:
