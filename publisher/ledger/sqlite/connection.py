@@ -169,7 +169,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise LedgerError(f"{path}: {_told(error, path)}") from error
+        raise LedgerError(f"{path}: {_explained(error, path)}") from error
     except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
@@ -272,7 +272,7 @@ _ADVICE: Final = {
 }
 
 
-def _told(error: sqlite3.Error, path: Path) -> str:
+def _explained(error: sqlite3.Error, path: Path) -> str:
     """What is wrong, and what to do now."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return room.advice(path)
