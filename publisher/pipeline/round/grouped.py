@@ -146,8 +146,8 @@ class GroupedCounter:
         if new:
             # In one of two spellings a job may stand in another row too.
             file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
-            ends, said = compress(runs.ended_at, taken), compress(fingerprints, taken)
-            totals.counted(PlacedRuns(new, ends, said, file, compress(runs.record_ids, taken)))
+            ends, values = compress(runs.ended_at, taken), compress(fingerprints, taken)
+            totals.counted(PlacedRuns(new, ends, values, file, compress(runs.record_ids, taken)))
         totals.remark(counted.arex_default, counted.arex_default_wall_s, counted.warnings)
         counted.jobs, counted.left = len(new), runs.rows(left)
         return counted
