@@ -185,9 +185,9 @@ class MonthlyTotals:
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
         job = fit.published.job
-        key, ended_at, said = fit.entry.key, fit.entry.ended_at, fit.entry.fingerprint
+        key, ended_at, value = fit.entry.key, fit.entry.ended_at, fit.entry.fingerprint
         self._waiting.add(key)
-        if fit.known is not None and (ended_at, said) != (fit.known.ended_at, fit.known.fingerprint):
+        if fit.known is not None and (ended_at, value) != (fit.known.ended_at, fit.known.fingerprint):
             # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
             self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
             return
@@ -197,7 +197,7 @@ class MonthlyTotals:
             totals.add(fit.published)
         else:
             self._dirty[month] -= 1
-        self._runs.add(key, ended_at, said, delivered_from(job.job_id, job.row), job.row.record_id)
+        self._runs.add(key, ended_at, value, delivered_from(job.job_id, job.row), job.row.record_id)
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
         """Whether `take` would count it."""
