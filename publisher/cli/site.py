@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
-    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule
+    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
@@ -261,6 +261,11 @@ class LiveSite:
         ask = offered(self.settings.source.type, "newest_job", "status")
         newest: NewestJob = ask(database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s)
         return newest
+
+    def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
+        from publisher.sources.importing.batch_entry import retry
+
+        return retry(entry, self.importer(entry, reading=True), self.clock, self.wait)
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
         from publisher.sources.importing.batch_entry import bad_lines

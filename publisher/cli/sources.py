@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text
+from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.pipeline.batch_systems import SourceStatus
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
 
 
 def sources_json(found: Sequence[SourceStatus]) -> Json:
-    return {one.name: {**attributes(one, "type", "database"), **_reading_json(one)} for one in found}
+    return {one.name: {"type": one.type, "database": ", ".join(one.databases), **_reading_json(one)} for one in found}
 
 
 def _reading_json(one: SourceStatus) -> Json:

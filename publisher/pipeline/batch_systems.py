@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from publisher.pipeline.status import LOCK_WAIT_S
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:
-    from publisher.sources.importers import BadLine
+    from publisher.sources.importers import BadLine, Retried
 
 log = logging.getLogger("publisher")
 
@@ -35,7 +35,7 @@ class SourceStatus(NamedTuple):
 
     name: str
     type: str
-    database: str
+    databases: Sequence[str]
     in_place: bool
     last: LastReading | None
     newest: NewestJob | None  # None where that cannot be told
@@ -95,13 +95,27 @@ def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
 
     Raises: UsageError for a name that is not configured, SourceError.
     """
+    chosen = _chosen(site, name)
+    lines = [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
+    return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
+
+
+def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None]:
+    """Read the files once more in which lines of one source, or of each, were set aside.
+
+    Raises: UsageError for a name that is not configured, PublisherError.
+    """
+    return {entry.name: site.retry_bad_lines(entry) for entry in _chosen(site, name)}
+
+
+def _chosen(site: Site, name: str | None) -> Sequence[BatchEntry]:
+    """Raises: UsageError."""
     entries = _in_rounds(site)
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
         known = ", ".join(entry.name for entry in entries) or "none"
         raise UsageError(f"{name}: is no batch system of `source`; there are: {known}")
-    lines = [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
-    return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
+    return chosen
 
 
 def _in_rounds(site: Site) -> Sequence[BatchEntry]:
@@ -121,7 +135,7 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     return SourceStatus(
         name=entry.name,
         type=entry.type,
-        database=str(entry.database),
+        databases=(str(entry.database),),
         in_place=False,
         last=last,
         newest=None if last is None else newest,
@@ -144,7 +158,7 @@ def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
     return SourceStatus(
         name=entry.name,
         type=entry.type,
-        database=", ".join(files),
+        databases=files,
         in_place=True,
         last=None,
         newest=newest,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Source,
         WritingOrder,
     )
-    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule
+    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.statistics import Accounts, UsageReader
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
@@ -192,6 +192,10 @@ class Site(Protocol):
 
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
         """Of one of those databases. Raises: SourceError."""
+        ...
+
+    def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
+        """Read the files with bad lines once more; None where there are none. Raises: PublisherError."""
         ...
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import RecordError, SourceError, gravest
@@ -153,6 +154,15 @@ class ImportReport:
         )
 
 
+class Retried(NamedTuple):
+    """What became of lines that had been set aside. `gone` are files that are not there any more, with their lines."""
+
+    tried: int
+    still_bad: int
+    gone: Mapping[str, int]
+    report: ImportReport
+
+
 class ImportRule(NamedTuple):
     """How a field of the job record came to be what it is when the job was imported."""
 
@@ -169,6 +179,10 @@ class Importer(Protocol):
         Raises: UsageError without anything to read, or for a database that is not ours, LedgerError when it cannot be
         written, Busy when another process keeps it locked.
         """
+        ...
+
+    def forget_file(self, connection: Connection, path: Path) -> None:
+        """Forget what is kept of a file beside how far it was read, inside a transaction: it is to be read again."""
         ...
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import re
 import signal
 import tomllib
@@ -70,6 +71,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "publish": ("publish", "--json"),
     # Before the others: a republish sends nothing while a database is missing.
     "source list": ("source", "list", "--json"),
+    "source retry": ("source", "retry", "--json"),
     "source retire": ("source", "retire", "--json", "GONE"),
     "republish": ("republish", "--json", "--yes", "--from", "2026-10", "--to", "2026-10"),
     "sync": ("sync", "--json", "--target", "egi", "--months", "all"),
@@ -288,7 +290,21 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         site.save()
         found["publish"] |= set(paths(site.publish().json))
         found["charge"] |= set(paths(site.run(*JSON_RUNS["charge"]).json))
+        found["source retry"] |= {*_retried(site, accounting)}
     return found
+
+
+def _retried(site: SiteUnderTest, accounting: Path) -> Iterator[str]:
+    """With a file that is gone, and one that is damaged."""
+    del site.config["importers"]
+    gone = write(site.folder / "accounting.gone", [colon(Entry()), b"gone\n"])
+    entry = {"type": "gridengine", "cluster": "two.example.org", "paths": [str(accounting), str(gone)]}
+    site.config["source"] = [site.config["source"], {**entry, "arc_databases": []}]
+    site.save()
+    site.publish()
+    gone.unlink()
+    accounting.write_bytes(gzip.compress(accounting.read_bytes())[:-9])
+    return paths(site.run("source", "retry", "--json").json)
 
 
 def test_the_manual_has_a_section_for_every_json_object() -> None:

@@ -1,17 +1,22 @@
-"""`source`: batch systems and accounting databases that were read: list, bad-lines, retire."""
+"""`source`: batch systems and accounting databases that were read: list, bad-lines, retry, retire."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from publisher.cli.commands import Context
+from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text
-from publisher.pipeline.batch_systems import SetAside, SourceStatus, set_aside, source_status
+from publisher.model.errors import RecordError, SourceError, UsageError
+from publisher.model.text import plural
+from publisher.pipeline.batch_systems import SetAside, SourceStatus, retry_bad_lines, set_aside, source_status
 from publisher.pipeline.guards import databases
 from publisher.pipeline.guards.databases import SourceFile
+from publisher.pipeline.site import Site
+from publisher.sources.importers import Retried
 
 _SHOWN_BYTES = 80
 _COLUMNS = ("database", "last seen", "state")
@@ -19,29 +24,81 @@ _COLUMNS = ("database", "last seen", "state")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    add_json(
-        add_action(actions, "list", "show each source and database, when it was last read, and whether it is retired")
-    )
-    bad_lines = add_action(
-        actions, "bad-lines", "show the lines of batch systems that could not be understood, and why"
-    )
-    bad_lines.add_argument("name", nargs="?", metavar="NAME", help="of the source (default: all)")
-    add_json(bad_lines)
+    for action, text in (
+        ("list", "show each source and database, when it was last read, and whether it is retired"),
+        ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
+        ("retry", "read files with bad lines once more, after they were repaired or publisher was updated"),
+    ):
+        parser_of_action = add_action(actions, action, text)
+        parser_of_action.add_argument("name", nargs="?", metavar="NAME", help="of the source (default: all)")
+        add_json(parser_of_action)
     retire = add_action(actions, "retire", "no longer expect these databases: they are gone for good")
-    retire.add_argument("databases", nargs="+", metavar="FILE", help="as `source list` shows it")
+    retire.add_argument(
+        "databases", nargs="+", metavar="NAME", help="a source's name, or a file as `source list` shows it"
+    )
     add_json(retire)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.action == "list":
-        found = databases.listed(site), source_status(site)
+        found = _listed(site, arguments.name)
         print_result(found, _listed_json, _listed_text, in_json=arguments.json)
     elif arguments.action == "bad-lines":
         print_result(set_aside(site, arguments.name), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
+    elif arguments.action == "retry":
+        return _retry(retry_bad_lines(site, arguments.name), in_json=arguments.json)
     else:
         print_result(databases.retire(site, arguments.databases), _as_json, _as_retired, in_json=arguments.json)
     return 0
+
+
+def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequence[SourceStatus]]:
+    """Raises: UsageError for a name that is not configured."""
+    files, sources = databases.listed(site), source_status(site)
+    if name is None:
+        return files, sources
+    chosen = [one for one in sources if one.name == name]
+    if not chosen:
+        raise UsageError(f"{name}: is no source; there are: {', '.join(one.name for one in sources)}")
+    return [one for one in files if one.file in chosen[0].databases], chosen
+
+
+def _retry(found: Mapping[str, Retried | None], *, in_json: bool) -> int:
+    retried = {name: one for name, one in found.items() if one is not None}
+    print_result(retried, _retried_json, _retried_text, in_json=in_json)
+    troubles = [f"source {name}: {line}" for name, one in retried.items() for line in one.report.troubles]
+    for line in troubles:
+        error_line(line)
+    bad = RecordError.exit_status if any(one.still_bad or one.gone for one in retried.values()) else 0
+    return SourceError.exit_status if troubles else bad
+
+
+def _retried_json(found: Mapping[str, Retried]) -> Json:
+    return {
+        "sources": {
+            name: {
+                **attributes(one, "tried", "still_bad"),
+                "gone": [{"file": file, "lines": lines} for file, lines in one.gone.items()],
+                **attributes(one.report, "imported", "updated"),
+                "troubles": list(one.report.troubles),
+            }
+            for name, one in found.items()
+        }
+    }
+
+
+def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
+    yield TextTable(
+        ("source", "tried", "still bad", "imported", "updated"),
+        [
+            (name, *(f"{number:,}" for number in (one.tried, one.still_bad, one.report.imported, one.report.updated)))
+            for name, one in found.items()
+        ],
+    )
+    for name, one in found.items():
+        for file, lines in one.gone.items():
+            yield f"{name}: {file} is no file that is there: {plural(lines, 'line')} of it cannot be tried again"
 
 
 def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Json:

@@ -19,6 +19,7 @@ from publisher.ledger.contract import KnownDatabase, Positions
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.target import Target
 from publisher.pipeline.site import Site
+from publisher.sources import imported_database
 from publisher.sources.base import Source
 
 _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
@@ -153,12 +154,18 @@ def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
         known: dict[str, list[KnownDatabase]] = {}
         for each in ledger.known_databases():
             known.setdefault(each.file, []).append(each)
-        wanted = [file if file in known else os.path.abspath(file) for file in files]
+        wanted = [_file_of(file, known, site) for file in files]
         _check_retirable(wanted, known, there)
         now = site.clock()
         for each in (each for file in wanted for each in known[file] if each.retired is None):
             ledger.retire_database(each.target, each.file, now)
     return [one for one in listed(site) if one.file in wanted]
+
+
+def _file_of(name: str, known: Collection[str], site: Site) -> str:
+    """The database of a source that has this name, or had it, or the file."""
+    imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
+    return next((file for file in (imported, name) if file in known), os.path.abspath(name))
 
 
 def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None) -> SourceFile:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from sqlite3 import Connection
 from typing import ClassVar, Final, NamedTuple
 
 from publisher.model.errors import SourceError
@@ -151,6 +152,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
             return None
         return piece or LogPiece(0, seen.size, path.name.encode(), (), "does not end with the end of a line")
+
+    def forget_file(self, connection: Connection, path: Path) -> None:
+        connection.execute(_FORGET, (str(path.parent), path.name))
 
     def skips(self, record: CondorRun) -> str:
         return self._mapping.skips(record)

@@ -12,8 +12,9 @@ from typing import Final
 
 from publisher.model.errors import LedgerError, PublisherError
 from publisher.sources.base import BatchEntry, LastReading
-from publisher.sources.importers import BadLine, Importer, ImportReport
+from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.importing.log_files import Cursors, opened, rotated_siblings
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _TABLES: Final = """
@@ -42,6 +43,9 @@ _SHOW_BAD_LINES: Final = (
     "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
 )
 _LOOK_EVERY_S: Final = 0.2
+_BAD_FILES: Final = "SELECT Path, count(*) FROM ImportBadLine GROUP BY Path ORDER BY Path"
+_RETRY: Final = "INSERT OR IGNORE INTO ImportRetried SELECT Digest FROM ImportBadLine WHERE Path = ?"
+_NOT_MET_AGAIN: Final = "DELETE FROM ImportBadLine WHERE Digest IN (SELECT Digest FROM ImportRetried)"
 NEVER: Final = LastReading(ended=None, succeeded=None, failing_since=None)
 
 
@@ -89,6 +93,59 @@ def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLin
         return file.ask(
             lambda connection: [BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})]
         )
+
+
+def retry(
+    entry: BatchEntry, importer: Importer, clock: Callable[[], datetime], wait: Callable[[float], bool]
+) -> Retried | None:
+    """Read the files once more in which lines were set aside, whole; None where there are none.
+
+    What is known of them changes nothing. A line that is not met again is no longer bad, unless a file was in trouble.
+    Raises: PublisherError.
+    """
+    if not entry.database.exists():
+        return None
+    with alone(entry.database, wait):
+        with closing(ImportDatabase(entry.database, _TABLES)) as accounting:
+            counts: dict[str, int] = dict(accounting.connection.execute(_BAD_FILES).fetchall())
+            cursors = Cursors(accounting, entry.type)
+            files = {path: _files_of(Path(path), cursors) for path in counts}
+            with accounting.transaction():
+                accounting.connection.execute("DELETE FROM ImportRetried")
+                for path, found in files.items():
+                    for each in found:
+                        cursors.read_again(str(each))
+                        importer.forget_file(accounting.connection, each)
+                    if found:
+                        accounting.connection.execute(_RETRY, (path,))
+        again = list(dict.fromkeys(each for found in files.values() for each in found))
+        if not again:
+            report = ImportReport(importer=entry.type, database=entry.database)
+        else:
+            report = importer.run(again, entry.database, clock())
+        with closing(ImportDatabase(entry.database, _TABLES)) as accounting, accounting.transaction():
+            if not report.troubles:
+                accounting.connection.execute(_NOT_MET_AGAIN)
+            accounting.connection.execute("DELETE FROM ImportRetried")
+            (left,) = accounting.connection.execute(_BAD_LINES).fetchone()
+    gone = {path: counts[path] for path, found in files.items() if not found}
+    tried = sum(counts.values()) - sum(gone.values())
+    return Retried(tried=tried, still_bad=left - sum(gone.values()), gone=gone, report=report)
+
+
+def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
+    """Where a line may stand today that was met in this file: there, and where rotation moved what was read of it.
+
+    Raises: SourceError.
+    """
+    there = [path] if path.is_file() else []
+    if not path.parent.is_dir() or not path.is_absolute():
+        return there
+    for sibling in rotated_siblings(path, 0.0):
+        with opened(sibling) as file:
+            if any(file.begins(cursor.mark) for cursor in cursors.all() if cursor.mark.consumed):
+                there.append(sibling)
+    return there
 
 
 @contextmanager

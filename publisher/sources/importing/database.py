@@ -103,8 +103,21 @@ TABLES: Final = f"""
 
 
 # Also in databases that were made before. What was published of a job is known by its row.
-_TAKEN_BACK: Final = """
+_ADDED: Final = """
     CREATE TABLE IF NOT EXISTS ImportTakenBack (JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL) WITHOUT ROWID;
+
+    -- Digests of bad lines whose files are being read once more, and that were not met again yet.
+    CREATE TABLE IF NOT EXISTS ImportRetried (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
+
+    -- Compressed files that were read to their ends, and how they looked then.
+    CREATE TABLE IF NOT EXISTS ImportArchive (
+        Importer TEXT NOT NULL,
+        Path TEXT NOT NULL,
+        Bytes INTEGER NOT NULL,
+        Modified INTEGER NOT NULL,
+        FileID INTEGER NOT NULL,
+        PRIMARY KEY (Importer, Path)
+    ) WITHOUT ROWID;
 """
 _WAIT_S: Final = 60.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
@@ -125,6 +138,7 @@ _CLEAR_SIDE: Final = tuple(
     f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
 )
 _SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_MET_AGAIN: Final = "DELETE FROM ImportRetried WHERE Digest = ?"
 _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 
@@ -221,6 +235,8 @@ class ImportDatabase:
             done = self.connection.execute(_SET_ASIDE, kept)
             if done.rowcount:
                 new.append(line)
+            else:
+                self.connection.execute(_MET_AGAIN, (line.digest,))
         return new
 
     def bad_lines(self, importer: str) -> int:
@@ -315,7 +331,7 @@ class ImportDatabase:
             raise UsageError(
                 f"{self.path}: is not a database that `publisher import` made; name another file with --database"
             )
-        self.connection.executescript(f"BEGIN IMMEDIATE; {_TAKEN_BACK} {tables} COMMIT;")
+        self.connection.executescript(f"BEGIN IMMEDIATE; {_ADDED} {tables} COMMIT;")
 
     def _ours(self) -> bool:
         present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from sqlite3 import Connection
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.job import JobRecord
@@ -23,6 +24,7 @@ from publisher.sources.importing.log_files import (
     FileCursor,
     LogFile,
     in_directory,
+    look_of,
     opened,
     rotated_siblings,
     spooled,
@@ -108,6 +110,9 @@ class LineImporter(ABC, Generic[Record]):
             self.finish(run)
         return run.report
 
+    def forget_file(self, connection: Connection, path: Path) -> None:
+        """Nothing else is kept of it."""
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
 
@@ -157,9 +162,30 @@ class _Reading(Generic[Record]):
                 self._content(file)
         elif path.is_dir():
             self._directory(path)
-        else:
+        elif not self._is_unchanged_archive(path):
             self._rotated(path)
-            self._run.read(path, self._content)
+            self._file(path)
+
+    def _file(self, path: Path) -> None:
+        """Read what is new in a file; an archive that has not changed is not decompressed."""
+        if self._is_unchanged_archive(path):
+            return
+        run, look = self._run, look_of(path)
+        troubles = len(run.report.troubles)
+        run.read(path, self._content)
+        read = next((number for number, paths in self._found.items() if number is not None and path in paths), None)
+        if look is not None and read is not None and len(run.report.troubles) == troubles:
+            with run.accounting.transaction():
+                run.cursors.keep_archive(look, read)
+
+    def _is_unchanged_archive(self, path: Path) -> bool:
+        look = look_of(path)
+        number = None if look is None else self._run.cursors.unchanged_archive(look)
+        if number is None:
+            return False
+        self._run.report.files += 1
+        self._found[number].add(path)
+        return True
 
     def report_missing(self) -> None:
         """Contents that are no longer under their names, and in none of the files that were read."""
@@ -182,7 +208,7 @@ class _Reading(Generic[Record]):
         while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
             done.update(new.values())
             for each in new:
-                run.read(each, self._content)
+                self._file(each)
             listing = in_directory(path, names, self._importer.single)
         self._report_others(listing.others)
         if len(run.report.troubles) > troubles:
@@ -217,7 +243,7 @@ class _Reading(Generic[Record]):
         troubles = self._run.report.troubles
         before = len(troubles)
         for sibling in rotated_siblings(path, since, self._importer.single):
-            self._run.read(sibling, self._content)
+            self._file(sibling)
         if len(troubles) == before:
             self._missing.extend((path, cursor) for cursor in gone)
 

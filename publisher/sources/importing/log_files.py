@@ -160,11 +160,15 @@ class LogFile:
 
     def fits(self, mark: FilePosition) -> bool:
         """Whether the mark is a place in this content."""
-        if len(self._head) < mark.head_bytes or _digest(self._head[: mark.head_bytes]) != mark.head:
+        if not self.begins(mark):
             return False
         self._stream.seek(mark.consumed - mark.tail_bytes)
         tail = self._stream.read(mark.tail_bytes)
         return len(tail) == mark.tail_bytes and _digest(tail) == mark.tail
+
+    def begins(self, mark: FilePosition) -> bool:
+        """Whether this content begins as that of the mark, whatever follows."""
+        return len(self._head) >= mark.head_bytes and _digest(self._head[: mark.head_bytes]) == mark.head
 
     def mark(self, consumed: int) -> FilePosition:
         """The mark of the place where a line ends that `lines` gave, the last one or not long before it."""
@@ -356,6 +360,12 @@ _UPDATE: Final = (
     "UPDATE ImportFile SET Path = ?, Modified = ?, Bytes = ?, HeadBytes = ?, Head = ?, TailBytes = ?, Tail = ?"
     " WHERE FileID = ?"
 )
+_ARCHIVE: Final = "SELECT FileID FROM ImportArchive WHERE Importer = ? AND Path = ? AND Bytes = ? AND Modified = ?"
+_KEEP_ARCHIVE: Final = "INSERT OR REPLACE INTO ImportArchive VALUES (?, ?, ?, ?, ?)"
+_FORGET_ARCHIVE: Final = "DELETE FROM ImportArchive WHERE Importer = ? AND Path = ?"
+_READ_AGAIN: Final = (
+    "UPDATE ImportFile SET Importer = Importer || ' before' WHERE Importer = :importer AND Path = :path"
+)
 _LOST: Final = "UPDATE ImportFile SET Path = '' WHERE FileID = ? AND Path = ?"
 
 
@@ -370,6 +380,18 @@ class FileCursor:
     path: str
     modified: float
     mark: FilePosition
+
+
+ArchiveLook = tuple[str, int, int]  # path, bytes, and nanoseconds of the last modification
+
+
+def look_of(path: Path) -> ArchiveLook | None:
+    """None for what is not compressed, by its name, or not there."""
+    try:
+        found = path.stat() if path.suffix in SUFFIXES else None
+    except OSError:
+        return None  # reading it says why
+    return None if found is None else (str(path), found.st_size, found.st_mtime_ns)
 
 
 class ReadElsewhere(Exception):
@@ -419,6 +441,20 @@ class Cursors:
                 raise ReadElsewhere
             execute(_UPDATE, (str(file.path), modified, *place, number))
         return replace(cursor, number=number, path=str(file.path), modified=modified, mark=mark)
+
+    def unchanged_archive(self, look: ArchiveLook) -> int | None:
+        """The cursor's number of a compressed file that looked so when it was read to its end: it need not be read again."""
+        found = self._database.connection.execute(_ARCHIVE, (self._importer, *look)).fetchone()
+        return None if found is None else int(found[0])
+
+    def keep_archive(self, look: ArchiveLook, number: int) -> None:
+        """That a compressed file, which looked so before it was read, was read to its end; inside a transaction."""
+        self._database.connection.execute(_KEEP_ARCHIVE, (self._importer, *look, number))
+
+    def read_again(self, path: str) -> None:
+        """Forget how far what stood under this name was read, inside a transaction; jobs still tell where they were met."""
+        self._database.connection.execute(_READ_AGAIN, {"importer": self._importer, "path": path})
+        self._database.connection.execute(_FORGET_ARCHIVE, (self._importer, path))
 
     def forget_path(self, cursor: FileCursor, path: Path) -> None:
         """That a content is no longer under its name, inside a transaction."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Final
 
 from publisher.model.job import JobRecord
@@ -199,6 +200,9 @@ class SonarImporter:
         with import_run(self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch) as run:
             _Import(run, self._options, self._site).paths(to_read(paths, self._site))
         return run.report
+
+    def forget_file(self, connection: Connection, path: Path) -> None:
+        """Nothing else is kept of it."""
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
