@@ -252,10 +252,15 @@ class RunColumns(NamedTuple):
 
     def fingerprints(self) -> list[int]:
         """The `RunValues.fingerprint` of each run."""
+        examples = {id(job): job for job in self.examples}
+        ends = {
+            at: (f"({job.status!r}", f"{job.node_count or 0}, {job.cpu_count or 0})") for at, job in examples.items()
+        }
+        columns = (self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s)
         texts = [
-            f"({job.status!r}, {end}, {wall}, {user}, {kernel}, {job.node_count or 0}, {job.cpu_count or 0})"
-            for job, end, wall, user, kernel in zip(
-                self.examples, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True
+            f"{begin}, {end}, {wall}, {user}, {kernel}, {rest}"
+            for (begin, rest), end, wall, user, kernel in zip(
+                [ends[id(job)] for job in self.examples], *columns, strict=True
             )
         ]
         if self.joined:

@@ -206,6 +206,10 @@ class Accumulator:
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def jobs(self) -> int:
+        return sum(sums.jobs for sums in self._groups.values())
+
     def add(self, job: PublishedJob) -> None:
         """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
         run = job.job

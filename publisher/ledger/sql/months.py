@@ -1,6 +1,6 @@
 """Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`.
 
-Groups are kept as JSON, compressed: the same bytes for the same groups.
+Groups are kept as JSON, compressed, with their fields in order: the same bytes for the same groups.
 """
 
 from __future__ import annotations
@@ -18,38 +18,19 @@ from typing import Any, Final
 
 from publisher.ledger.contract import MonthState, OutboxRecord
 from publisher.ledger.sql.database import Database
-from publisher.model.job import Epoch
 from publisher.model.rates import Benchmark
 from publisher.model.totals import InheritedMonth, SummaryGroup, month_number, sync_host
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_BENCHMARKS: Final = SummaryGroup._fields.index("benchmarks")
 
 
 def encode(groups: Sequence[SummaryGroup]) -> bytes:
     rows = [
-        [
-            group.year,
-            group.month,
-            group.site,
-            group.user,
-            group.vo,
-            group.vo_group,
-            group.role,
-            group.submit_host,
-            group.infrastructure,
-            group.kind,
-            [[one.kind, str(one.value)] for one in group.benchmarks],
-            group.node_count,
-            group.cpu_count,
-            group.earliest_end,
-            group.latest_end,
-            group.wall_s,
-            group.cpu_s,
-            group.normalised_wall_micro,
-            group.normalised_cpu_micro,
-            group.jobs,
-        ]
+        (*group[:_BENCHMARKS], [[one.kind, str(one.value)] for one in group.benchmarks], *group[_BENCHMARKS + 1 :])
         for group in groups
     ]
-    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
+    return zlib.compress(_ENCODER.encode(rows).encode(), 6)
 
 
 @lru_cache(maxsize=2)  # of the month whose messages arrive one after the other
@@ -64,32 +45,8 @@ def digest(text: bytes) -> str:
 
 
 def _group(row: list[Any]) -> SummaryGroup:
-    # fmt: off
-    (year, month, site, user, vo, vo_group, role, submit_host, infrastructure, kind, benchmarks, nodes, cores,
-     earliest, latest, wall, cpu, wall_micro, cpu_micro, jobs) = row
-    # fmt: on
-    return SummaryGroup(
-        year=year,
-        month=month,
-        site=site,
-        user=user,
-        vo=vo,
-        vo_group=vo_group,
-        role=role,
-        submit_host=submit_host,
-        infrastructure=infrastructure,
-        kind=kind,
-        benchmarks=tuple(_benchmark(name, value) for name, value in benchmarks),
-        node_count=nodes,
-        cpu_count=cores,
-        earliest_end=Epoch(earliest),
-        latest_end=Epoch(latest),
-        wall_s=wall,
-        cpu_s=cpu,
-        normalised_wall_micro=wall_micro,
-        normalised_cpu_micro=cpu_micro,
-        jobs=jobs,
-    )
+    benchmarks = tuple(_benchmark(name, value) for name, value in row[_BENCHMARKS])
+    return SummaryGroup._make((*row[:_BENCHMARKS], benchmarks, *row[_BENCHMARKS + 1 :]))
 
 
 @lru_cache(maxsize=1024)

@@ -53,7 +53,7 @@ class _RunGroup:
     fit: Publish | None = None
     warnings: tuple[str, ...] = ()
     place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
-    written: int = -1  # how often totals had been written down when `place` was looked up
+    months: object = None  # those of the totals when `place` was looked up
 
 
 @cache
@@ -116,7 +116,7 @@ class GroupedCounter:
         held = self._ledger.held(self._target, keys)
         fingerprints = runs.fingerprints()
         groups = self._groups_of(runs, now)
-        totals, written, counted = self._totals, self._totals.times_written, PageCount()
+        totals, months, counted = self._totals, self._totals.months, PageCount()
         met = totals.waiting(keys)
         left: list[int] = []
         taken = [False] * len(keys)
@@ -135,8 +135,8 @@ class GroupedCounter:
                 continue
             taken[at] = True
             met.add(key)
-            if group.written != written:
-                group.place, group.written = totals.place(fit.published), written
+            if group.months is not months:
+                group.place, group.months = totals.place(fit.published), months
             if group.place is None:
                 totals.count_later(end)
             else:
@@ -178,20 +178,14 @@ class GroupedCounter:
         until = min(int(now.timestamp()), seconds.stop - 1)
         group = _RunGroup(example=example, until=-1)
         if until in seconds:
-            job = _with_values(example, Epoch(until), 0)
+            job = replace(example, ended_at=Epoch(until), wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
             verdict = self._decider.decide(job, job.key, None, None)
             if isinstance(verdict, Skip):
                 group = _RunGroup(example=example, until=until)
-            elif isinstance(verdict, Publish):
-                worst = replace(verdict.published, job=_with_values(example, Epoch(until), _MOST_S))
-                if self._totals.admits(worst, now):
-                    warnings = shared_warnings(verdict.published)
-                    group = _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
+            elif isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
+                warnings = shared_warnings(verdict.published)
+                group = _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
         if len(self._groups) >= _REMEMBERED:
             self._groups.clear()
         self._groups[id(example), period] = group
         return group
-
-
-def _with_values(example: JobRecord, ended_at: Epoch, most_s: int) -> JobRecord:
-    return replace(example, ended_at=ended_at, wall_s=most_s, cpu_user_s=most_s, cpu_kernel_s=0)

@@ -57,9 +57,8 @@ _SUMMED_OTHERWISE: Final = (
     "it was summed up without service levels, for the format of before, and rows of it are gone since; "
     "publish it in that format, or give their database to source.databases again"
 )
-_NO_PROGRESS: Final = Progress()
 _PREPARED_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB
-_KEPT_GROUPS: Final = 2_000  # of months that were written down and may go on: some 2 MB
+_KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 6 MB
 
 
@@ -152,9 +151,8 @@ class MonthlyTotals:
         self._accept_key_change = accept_key_change
         self._clock = clock
         self._page_read = page_read
-        self._months: dict[int, Accumulator | None] = {}
-        self._added_to: set[int] = set()  # of these months, since totals were written down
-        self.times_written = 0
+        self.months: dict[int, Accumulator | None] = {}  # another one when places in totals do not hold any more
+        self._jobs_written: dict[int, int] = {}  # in the totals of these months, when they were written down
         self._runs = PlacedRuns()  # counted, and not written down yet
         self._waiting: set[JobKey] = set()  # these, and those that are counted when their month is summed up again
         # Months to sum up again, with the runs that left them, less those that came.
@@ -208,7 +206,7 @@ class MonthlyTotals:
         return True
 
     def place(self, like: PublishedJob) -> GroupPlace | None:
-        """Where new runs of its month are added that are like this one, until totals are written down (`times_written`).
+        """Where new runs of its month are added that are like this one, as long as `months` is the same object.
 
         None in a month that will be summed up again: `count_later`.
         """
@@ -235,14 +233,16 @@ class MonthlyTotals:
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
-        # Months to which nothing came lately are read again should something come: jobs are written in the order of time.
-        self._months = {month: totals for month, totals in self._months.items() if month in self._added_to}
-        contents = {month: list(totals.groups()) for month, totals in self._months.items() if totals is not None}
+        jobs = {month: totals.jobs for month, totals in self.months.items() if totals is not None}
+        added_to = {month: self.months[month] for month in jobs if jobs[month] != self._jobs_written[month]}
+        contents = {month: list(totals.groups()) for month, totals in added_to.items() if totals is not None}
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
-        self.times_written += 1
-        self._added_to.clear()
+        self._jobs_written = jobs
+        # Months to which nothing came lately are read again should something come: jobs are written in the order of time.
         if sum(map(len, contents.values())) > _KEPT_GROUPS:
-            self._months.clear()
+            self.months = {}
+        elif len(added_to) < len(self.months):
+            self.months = added_to
         self._runs = PlacedRuns()
         self._waiting.clear()
         self._dirty.clear()
@@ -251,7 +251,7 @@ class MonthlyTotals:
     def conclude(self, now: datetime) -> None:
         """Sum up again what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
-        self._months.clear()
+        self.months = {}
         for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
                 self._recount_month(self._states()[month], now)  # as it is after the months before it
@@ -273,17 +273,17 @@ class MonthlyTotals:
 
     def _accumulator(self, month: int) -> Accumulator | None:
         """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up again."""
-        self._added_to.add(month)
-        if month not in self._months:
+        if month not in self.months:
             groups = self._ledger.counted(self._target, month)
             if self._fit_format(groups):
-                totals = self._months[month] = Accumulator(self._format.grouping)
+                totals = self.months[month] = Accumulator(self._format.grouping)
                 for group in groups:
                     totals.add_group(group)
+                self._jobs_written[month] = totals.jobs
             else:
-                self._months[month] = None
+                self.months[month] = None
                 self._dirty[month] += 0
-        return self._months[month]
+        return self.months[month]
 
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
         """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
@@ -309,7 +309,7 @@ class MonthlyTotals:
                 fit = self._looked_at(job, key, held.get(key), decider, now)
                 found.add(job, fit, known.get(key), was_held=key in held)
             if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
-                self._count(found.runs, {}, dirty={state.month: 0, **found.moved})
+                self._count(found.runs, {}, dirty={state.month: 0, **found.moved}, progress=Progress())
                 found.runs = PlacedRuns()
                 found.moved.clear()
         self._write_summed_up(state, found)
@@ -482,7 +482,7 @@ class MonthlyTotals:
         dirty: Mapping[int, int],
         clean: Collection[int] = (),
         by_settings: Collection[int] = (),
-        progress: Progress = _NO_PROGRESS,
+        progress: Progress,
     ) -> None:
         self._ledger.count(
             self._target,
