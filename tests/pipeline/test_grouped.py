@@ -293,6 +293,34 @@ def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, An
     assert twins.publish().rows == 50, "nothing that was summed before is read again"
 
 
+def test_months_go_on_after_they_were_written_down(tmp_path: Path, pki: PKI) -> None:
+    """A round writes down what it counted every 200 pages, and adds more to the same months."""
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    twins.quick.config["source"]["page_rows"] = 1
+    twins.quick.save()
+    jobs = list(generate(7, 4000, START, END))
+    random.Random(1).shuffle(jobs)
+    twins.write(jobs, 2)
+    assert twins.publish().alike > 3900
+    with closing(sqlite3.connect(twins.quick.state)) as ledger:
+        (portions,) = ledger.execute("SELECT count(*) FROM message WHERE state = 4").fetchone()
+    assert portions > 2, "what was tested was not there"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("NodeCount", 20_000), ("CPUCount", -3), ("CPUCount", 2.5), ("QueueID", "many"), ("SubmitTime", 1788220800.5)],
+)
+def test_a_number_that_is_in_no_kind_is_looked_at_alone(
+    tmp_path: Path, pki: PKI, column: str, value: float | str
+) -> None:
+    twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
+    twins.write(list(generate(7, 40, START, END)), 2)
+    with closing(sqlite3.connect(twins.quick.database(2))) as arex, arex:
+        arex.execute(f"UPDATE AAR SET {column} = ? WHERE RecordID = 20", [value])
+    assert twins.publish().alike == 39
+
+
 def test_a_job_in_two_databases_counts_once(tmp_path: Path, pki: PKI) -> None:
     twins = Twins(tmp_path, pki, "apel-summary-0.4", {})
     jobs = list(generate(7, 300, START, END))
