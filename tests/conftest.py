@@ -43,6 +43,12 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where sites keep their ledgers"
+    )
+
+
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Credential:
     """A host certificate for tests that only sign, and look at what was signed elsewhere."""

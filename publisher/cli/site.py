@@ -43,6 +43,7 @@ from publisher.transports.base import Credentials, DryRunTransport, Endpoint, En
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
+    from publisher.ledger.sql.database import Database
     from publisher.model.job import JobRecord
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
@@ -75,6 +76,11 @@ class LiveSite:
     @property
     def state(self) -> Path:
         return self.settings.state
+
+    @property
+    def ledger_name(self) -> str:
+        server = self.settings.server
+        return str(self.settings.state) if server is None else f"{server.address}, instance {server.instance}"
 
     @property
     def targets(self) -> Sequence[ConfiguredTarget]:
@@ -155,35 +161,44 @@ class LiveSite:
             if entry.join_wait_s is not None
         ]
 
+    def _database(self, *, to_read: bool = False) -> Database:
+        server = self.settings.server
+        if server is None:
+            return open_database_to_read(self.settings.state) if to_read else open_database(self.settings.state)
+        from publisher.ledger.postgres import connection
+
+        opens = connection.open_database_to_read if to_read else connection.open_database
+        return opens(server.address, server.instance)
+
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""
         if dry_run:
             from publisher.ledger.dry_run import DryRunLedger
 
-            return DryRunLedger(open_database_to_read(self.settings.state))
-        return SqlLedger(open_database(self.settings.state))
+            return DryRunLedger(self._database(to_read=True))
+        return SqlLedger(self._database())
 
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
-        return SqlLedger(open_database_to_read(self.settings.state))
+        return SqlLedger(self._database(to_read=True))
 
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
-        return SqlChargeBook(open_database(self.settings.state))
+        return SqlChargeBook(self._database())
 
     def charge_book_to_read(self) -> ChargeBook:
         """Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
-        return SqlChargeBook(open_database_to_read(self.settings.state))
+        return SqlChargeBook(self._database(to_read=True))
 
     def history(self) -> History:
         """What was delivered when. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlHistory
 
-        return SqlHistory(open_database_to_read(self.settings.state))
+        return SqlHistory(self._database(to_read=True))
 
     def usage(self) -> UsageReader:
         """The source, for who sums up what jobs used. Raises: ConfigError."""
@@ -223,13 +238,13 @@ class LiveSite:
         """What was measured of the targets, kept for metrics. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
-        return SqlMeasureBook(open_database(self.settings.state))
+        return SqlMeasureBook(self._database())
 
     def measure_book_to_read(self) -> MeasureBook:
         """Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
-        return SqlMeasureBook(open_database_to_read(self.settings.state))
+        return SqlMeasureBook(self._database(to_read=True))
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
         """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""

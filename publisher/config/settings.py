@@ -10,7 +10,8 @@ from enum import StrEnum
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
@@ -92,6 +93,57 @@ _GRID_SECURITY: Final = Path("/etc/grid-security")
 DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
 
 
+_SERVER: Final = ("postgresql://", "postgres://", "service=")
+_LONGEST_INSTANCE: Final = 50  # it is part of a name in PostgreSQL
+
+
+def _read_state(node: Node, reading: ReadContext) -> Path | str:
+    """The path of SQLite's file, or the address of a PostgreSQL database as libpq reads it."""
+    text = schema.scalar(node, "a path, or the address of a PostgreSQL database")
+    if not text.startswith(_SERVER):
+        if "://" in text:
+            raise Wrong("is no address of a ledger; write a path, postgresql://HOST/DATABASE or service=NAME")
+        return schema.path(node, reading)
+    if text.startswith("service="):
+        if not NAME.fullmatch(text.removeprefix("service=")):
+            raise Wrong(f"{schema.quoted(text)} names no service; write service=NAME, of the file .pg_service.conf")
+    elif not text.isascii() or not text.isprintable() or " " in text:
+        raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME")
+    elif _has_password(text):  # not quoted: the message may end in a log
+        raise Wrong(
+            "holds a password, which others could read here; put it into a password file (PGPASSFILE) or libpq's service file"
+        )
+    if find_spec("psycopg") is None:
+        raise Wrong(
+            "needs the Python library psycopg, which is not installed here; install it (python3-psycopg on Debian, "
+            "python3-psycopg3 on EL, accounting-publisher[postgres] with pip), or name a file"
+        )
+    return text
+
+
+def _has_password(address: str) -> bool:
+    """Raises: Wrong."""
+    try:
+        parts = urlsplit(address)
+        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
+        return parts.password is not None or not options.keys().isdisjoint({"password", "sslpassword"})
+    except ValueError:
+        raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME") from None
+
+
+check_instance: Final = schema.check(
+    lambda name: NAME.fullmatch(name) is not None and len(name) <= _LONGEST_INSTANCE,
+    "{} is no name of an instance: letters, digits, '.', '_' and '-', begins with a letter or digit, 50 at most",
+)
+
+
+class LedgerServer(NamedTuple):
+    """A PostgreSQL database as libpq addresses it, and whose ledger in it is meant."""
+
+    address: str
+    instance: str
+
+
 def _read_ca(node: Node, reading: ReadContext) -> Path | None:
     return None if isinstance(node, Text) and node.text == "system" else schema.path(node, reading)
 
@@ -151,7 +203,9 @@ class TopKeys:
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
     source: object = field(metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"})
-    state: Path = field(default_factory=lambda: DEFAULT_STATE)
+    state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": _read_state})
+    instance: str = field(default="", metadata={"check": check_instance})
+    state_directory: Path | None = None
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
     records: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
@@ -170,7 +224,8 @@ class Settings:
     site: str
     source: SourceSettings
     written: SourceSettings | None
-    state: Path
+    state: Path  # of SQLite's file; with a server, where that would be, beside what else is kept on this host
+    server: LedgerServer | None = None
     credentials: CredentialSettings
     records: RecordSettings
     targets: tuple[ConfiguredTarget, ...]
@@ -269,7 +324,7 @@ def _settings(
     site = known.get("site", "")
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
-    state = known.get("state", DEFAULT_STATE)
+    state, server = _ledger(tree, known, reading)
     sources = _Sources(registered, state, reading)
     sources.read(known.get("source", ()), known.get("importers"))
     batch_entries = tuple(sources.batch_entries)
@@ -284,6 +339,7 @@ def _settings(
         source=source,
         written=sources.written,
         state=state,
+        server=server,
         credentials=known.get("credentials", CredentialSettings()),
         records=records,
         targets=targets,
@@ -291,6 +347,21 @@ def _settings(
         metrics=known.get("metrics"),
         host_name=host_name,
     )
+
+
+def _ledger(tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext) -> tuple[Path, LedgerServer | None]:
+    """Where the ledger is. `instance` and `state_directory` go with a server."""
+    state = known.get("state", DEFAULT_STATE)
+    if isinstance(state, Path):
+        for key in ("instance", "state_directory"):
+            if key in tree.keys and ("state" in known or "state" not in tree.keys):
+                reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; take it out")
+        return state, None
+    if "instance" not in tree.keys:
+        missing = tree.place.under("instance", tree.keys["state"].place.line)
+        reading.wrong(missing, "missing; name this CE's instance; the two hosts of a pair name the same one")
+    directory = known.get("state_directory") or DEFAULT_STATE.parent
+    return directory / DEFAULT_STATE.name, LedgerServer(address=state, instance=known.get("instance", ""))
 
 
 def _source_blocks(node: Node) -> Sequence[YamlBlock]:

@@ -31,7 +31,7 @@ def show(settings: Settings) -> str:
     tree = {
         "site": settings.site,
         "source": _sources(settings),
-        "state": str(settings.state),
+        **_ledger(settings),
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
         **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),
@@ -40,6 +40,13 @@ def show(settings: Settings) -> str:
     }
     text: str = schema.load_module("yaml_file").write_tree(tree)
     return text
+
+
+def _ledger(settings: Settings) -> dict[str, str]:
+    server = settings.server
+    if server is None:
+        return {"state": str(settings.state)}
+    return {"state": server.address, "instance": server.instance, "state_directory": str(settings.state.parent)}
 
 
 def _sources(settings: Settings) -> Any:

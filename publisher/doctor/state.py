@@ -134,8 +134,8 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
     try:
         with closing(site.ledger_to_read()) as ledger:
             states = [(target, ledger.target(target.name)) for target in targets]
-            there = site.state.exists()
-            yield question.ok(f"{site.state}{'' if there else ' is not there yet; the first round makes it'}")
+            there = any(state is not None for _, state in states) or site.state.exists()
+            yield question.ok(f"{site.ledger_name}{'' if there else ' is not there yet; the first round makes it'}")
             for target, state in states:
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.fake_ams.service import FakeAMS
+from tests.support.ledgers import instance_of
 from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer, binaries, private_server
-from tests.support.sites import SiteUnderTest
+from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 
 @pytest.fixture
@@ -27,3 +28,23 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip("needs PostgreSQL and psycopg (Debian: postgresql and python3-psycopg)")
     with private_server(programs) as server:
         yield server
+
+
+@pytest.fixture
+def ledger_in_postgres(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites keep their ledgers in PostgreSQL."""
+    save = ConfiguredSite.save
+
+    def save_with_server(site: ConfiguredSite) -> None:
+        if site.config["state"] == str(site.state):
+            server = {"state": postgres.address, "instance": instance_of(site.state)}
+            site.config |= server | {"state_directory": str(site.state.parent)}
+        save(site)
+
+    monkeypatch.setattr(ConfiguredSite, "save", save_with_server)
+
+
+@pytest.fixture(autouse=True)
+def _chosen_ledger(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--ledger") == "postgres":
+        request.getfixturevalue("ledger_in_postgres")
