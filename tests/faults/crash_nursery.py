@@ -5,7 +5,9 @@ each: a real process, that a signal really ends, in a tenth of the time. The ord
 
 - `fatal`: SIGKILL before that statement of SQL on the state, counted from 1 over all of its connections;
 - `most_bytes`: no file may grow beyond; with `by_signal` the write that tries is the last (SIGXFSZ), in the middle of a page
-  where the limit is, otherwise it fails as on a full disk.
+  where the limit is, otherwise it fails as on a full disk;
+- `server`: the state is in PostgreSQL, whose statements count; at the fatal one this signal is sent to that process: to
+  the publisher (0) or to the server, before the statement or, with `after`, behind it.
 
 The answer: `status` (negative: the signal), `statements` that were begun, and `synced`: for each file of the state its length
 when a transaction last ended, which is what a loss of power leaves for certain (WAL with synchronous=FULL).
@@ -20,6 +22,7 @@ import resource
 import signal
 import sqlite3
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,32 @@ class Tracer:
         if self.statements == self._fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def statements_of_psycopg(self, server: int, *, after: bool) -> None:
+        """Count what is asked of PostgreSQL, and at the fatal statement end the server, or this process."""
+        import psycopg
+
+        execute: Any = psycopg.Connection.execute
+
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            self.statements += 1
+            fatal = self.statements == self._fatal
+            if fatal and not after:
+                self._end(server)
+            try:
+                return execute(*arguments, **keywords)
+            finally:
+                if fatal and after:
+                    self._end(server)
+
+        setattr(psycopg.Connection, "execute", counted)  # noqa: B010  # the library's: its type is an overload
+
+    @staticmethod
+    def _end(server: int) -> None:
+        if not server:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(server, signal.SIGQUIT)
+        time.sleep(0.3)  # it tells its processes to end
+
 
 _CONNECT: Any = sqlite3.connect
 
@@ -75,6 +104,8 @@ def publish(order: dict[str, Any], told: int) -> int:
     """In the forked process."""
     tracer = Tracer(order["state"], order.get("fatal", 0), told)
     setattr(sqlite3, "connect", tracer.connect)  # noqa: B010  # the library's: a plain assignment has another type
+    if "server" in order:
+        tracer.statements_of_psycopg(order["server"], after=order.get("after", False))
     if most := order.get("most_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL if order.get("by_signal") else signal.SIG_IGN)

@@ -74,11 +74,8 @@ class Walk:
         rows = [row for one in messages for row in read_car(receiver.take(one).text.encode(), datetime.now(UTC))]
         assert {told(row) for row in rows} == {truth(job) for job in self.jobs}, where
         assert len(rows) - len(self.jobs) <= max(message_sizes(self.site)), where
-        with closing(sqlite3.connect(self.site.state)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",), where
-            settled = connection.execute("SELECT count(*), sum(records) FROM message WHERE state = 2").fetchone()
-            sent = {one for (one,) in connection.execute("SELECT message_id FROM message WHERE state = 2")}
-            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,), where
+        settled, sent, waiting = self.kept(where)
+        assert waiting == 0, where
         assert sent == set(ids), where
         assert settled == (len(ids), len(self.jobs)), where
         status = self.site.run("status", "--json").json["targets"]["egi"]
@@ -88,6 +85,15 @@ class Walk:
             0,
             0,
         ), where
+
+    def kept(self, where: object) -> tuple[tuple[int, int], set[str], int]:
+        """Messages and records that the ledger has as sent, the ids of these messages, and how many wait."""
+        with closing(sqlite3.connect(self.site.state)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",), where
+            settled = connection.execute("SELECT count(*), sum(records) FROM message WHERE state = 2").fetchone()
+            sent = {one for (one,) in connection.execute("SELECT message_id FROM message WHERE state = 2")}
+            (waiting,) = connection.execute("SELECT count(*) FROM outbox").fetchone()
+        return settled, sent, waiting
 
 
 def message_sizes(site: SiteUnderTest) -> list[int]:

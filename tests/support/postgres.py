@@ -46,6 +46,10 @@ class PostgresServer:
     def admin_address(self) -> str:
         return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user=postgres"
 
+    @property
+    def process_id(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
     def prepare(self) -> None:
         if os.geteuid() == 0:
             found = pwd.getpwnam(self._user)

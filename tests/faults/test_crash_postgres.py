@@ -1,0 +1,115 @@
+"""A publisher, or the PostgreSQL that keeps its ledger, ends at any statement: nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.faults.test_crash import END, KILLED, START, Walk
+from tests.support.pki import PKI
+from tests.support.postgres import PostgresServer
+from tests.support.sites import SiteUnderTest
+
+
+class PostgresWalk(Walk):
+    """At every step an instance of its own in one PostgreSQL."""
+
+    def __init__(self, server: PostgresServer, site: SiteUnderTest, nursery: subprocess.Popen[str], jobs: Any) -> None:
+        self.server = server
+        super().__init__(site, nursery, jobs)
+
+    @property
+    def instance(self) -> str:
+        return f"walk-{self.topic}"
+
+    def next(self) -> None:
+        super().next()
+        here = str(self.site.state.parent)
+        self.site.config |= {"state": self.server.address, "instance": self.instance, "state_directory": here}
+        self.site.save()
+
+    def publish(self, **order: Any) -> dict[str, Any]:
+        return super().publish(**{"server": 0} | order)
+
+    def kept(self, where: object) -> tuple[tuple[int, int], set[str], int]:
+        sent = self._column("SELECT message_id FROM message WHERE state = 2")
+        (records,) = self._column("SELECT coalesce(sum(records), 0) FROM message WHERE state = 2")
+        (waiting,) = self._column("SELECT count(*) FROM outbox")
+        return (len(sent), int(records)), set(sent), int(waiting)
+
+    def _column(self, question: str) -> list[str]:
+        return self.server.sql(f'SET search_path = "publisher_{self.instance}"; {question}').splitlines()[1:]
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI, postgres: PostgresServer) -> Iterator[PostgresWalk]:
+    with FakeAMS(pki) as fake:
+        site = SiteUnderTest(tmp_path_factory.mktemp("site"), pki, fake)
+        site.config["targets"]["egi"] |= {"batch_records": 8, "attempts": 1}
+        jobs = list(generate(1, 22, START, END))
+        site.fill(*jobs, replace(jobs[0], job_id="hopeless", benchmark="fast"))
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.crash_nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        ) as nursery:
+            yield PostgresWalk(postgres, site, nursery, jobs)
+            nursery.communicate()
+
+
+def walk_kills(walk: PostgresWalk, stride: int) -> int:
+    """SIGKILL of the publisher before, or behind, ever later statements; gives how many there were."""
+    fatal, ends = 1, 0
+    while True:
+        walk.next()
+        ended = walk.publish(fatal=fatal, after=bool(ends % 2))
+        if ended["status"] != KILLED:
+            assert ended["status"] == 65, ended
+            return ends
+        walk.assert_mended(fatal)
+        fatal += stride
+        ends += 1
+
+
+def test_a_publisher_may_be_killed_at_any_statement(walk: PostgresWalk) -> None:
+    assert walk_kills(walk, 23) > 4
+
+
+@pytest.mark.long
+def test_a_publisher_may_be_killed_at_every_single_statement(walk: PostgresWalk) -> None:
+    assert walk_kills(walk, 1) > 100
+
+
+def walk_crashes(walk: PostgresWalk, stride: int) -> int:
+    """The server ends without a word before, or behind, ever later statements, and is started again."""
+    fatal, ends = 1, 0
+    while True:
+        walk.next()
+        ended = walk.publish(fatal=fatal, after=bool(ends % 2), server=walk.server.process_id)
+        if ended["status"] == 65:
+            return ends
+        assert (ended["status"], "nothing is lost" in ended["said"]) == (74, True), ended
+        walk.server.stop()
+        walk.server.start()
+        walk.assert_mended(fatal)
+        fatal += stride
+        ends += 1
+
+
+def test_the_server_may_crash_at_any_statement(walk: PostgresWalk) -> None:
+    assert walk_crashes(walk, 41) > 2
+
+
+@pytest.mark.long
+def test_the_server_may_crash_at_every_fifth_statement(walk: PostgresWalk) -> None:
+    assert walk_crashes(walk, 5) > 20
