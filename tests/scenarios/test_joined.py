@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +20,10 @@ from typing import Any
 
 import pytest
 
+from publisher.cli.site import configured_site
+from publisher.model.job import JobKey, RunValues
+from publisher.model.time import Window
+from publisher.sources.base import Page, Source
 from tests.arex_databases import SampleJob, generate
 from tests.support import sacct_text
 from tests.support.pki import PKI
@@ -21,6 +31,7 @@ from tests.support.sites import ConfiguredSite
 from tests.support.stand_in_sacct import install
 
 BEGUN = int(time.time())
+NOT_OF_THE_KEY = {"NumberOfJobs", "WallDuration", "CpuDuration", "EarliestEndTime", "LatestEndTime"}
 TRES = "billing=2,cpu=2,gres/gpu=2,gres/gpu:a100=2,mem=4G,node=1"
 
 
@@ -55,22 +66,28 @@ def lines(jobs: Iterable[SampleJob], **columns: object) -> Iterable[dict[str, ob
         yield from (line, sacct_text.step(line, NTasks=4))
 
 
-def arex_jobs(count: int, ago_s: int, **values: Any) -> list[SampleJob]:
-    """Jobs that ended so long ago, a second apart, of which A-REX knows neither memory nor nodes."""
+def arex_jobs(count: int, ago_s: int, *, young: int = 0, **values: Any) -> list[SampleJob]:
+    """Jobs that ended so long ago, a second apart, of which A-REX knows neither memory nor nodes; the first may be young."""
     now = int(time.time())
     day = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 3, tzinfo=UTC)
     made = [job for job in generate(3, 5 * count + 20, *day) if job.local_job_id and job.status == "completed"][:count]
     unknown: dict[str, Any] = {"memory_kib": 0, "virtual_memory_kib": 0, "node_names": (), "lrms": "SLURM"}
-    return [
-        replace(job.moved_to(now - ago_s - place), submit_time=now - ago_s - job.wall_s - 500, **unknown | values)
-        for place, job in enumerate(made)
-    ]
+    found = []
+    for place, job in enumerate(made):
+        ended = now - place - (120 if place < young else ago_s)
+        found.append(replace(job.moved_to(ended), submit_time=ended - job.wall_s - 500, **unknown | values))
+    return found
+
+
+def messages(site: ConfiguredSite) -> list[Path]:
+    """In the order in which they came."""
+    files = [path for path in (site.folder / "out").rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns)
 
 
 def arrived(site: ConfiguredSite) -> list[dict[str, str]]:
     """Each record in the order of messages."""
-    files = sorted((site.folder / "out").rglob("*"), key=lambda path: path.stat().st_mtime_ns)
-    text = "".join(path.read_text() for path in files if path.is_file())
+    text = "".join(path.read_text() for path in messages(site))
     names = {"id": "LocalJobId", "gpus": "ConsumableResource", "memory": "Memory", "host": "Host", "nodes": "NodeCount"}
     found = []
     for record in re.findall(r"<UsageRecord>.*?</UsageRecord>|<urf:UsageRecord>.*?</urf:UsageRecord>", text, re.DOTALL):
@@ -209,3 +226,174 @@ def test_formulas_and_exports_have_what_is_joined(site: ConfiguredSite) -> None:
     exported = site.run("export", "--format", "json-lines", "-b", "2020-01-01")
     assert exported.status == 0, exported.err
     assert [json.loads(line)["gpu_count"] for line in exported.out.splitlines()].count(2) == 2
+
+
+# In totals
+
+
+def totals(site: ConfiguredSite) -> dict[tuple[str, str], int]:
+    """Jobs by numbers of nodes and cores, as a receiver that replaces rows by their key has them."""
+    rows: dict[tuple[str, str, str], int] = {}
+    for path in messages(site):
+        for block in path.read_text().split("%%"):
+            values = dict(re.findall(r"^(\w+): (.*)$", block, re.MULTILINE))
+            if "NumberOfJobs" in values:
+                key = {name: value for name, value in values.items() if name not in NOT_OF_THE_KEY}
+                rows[values["NodeCount"], values["Processors"], str(key)] = int(values["NumberOfJobs"])
+    found: Counter[tuple[str, str]] = Counter()
+    for (nodes, cores, _), count in rows.items():
+        found[nodes, cores] += count
+    return dict(found)
+
+
+def summed(site: ConfiguredSite) -> None:
+    site.config["targets"]["out"]["format"] = "apel-summary-0.4"
+
+
+def test_totals_count_a_job_once_when_it_waited(site: ConfiguredSite) -> None:
+    summed(site)
+    made = arex_jobs(40, 7200, young=10, nodes=1, cpus=1)
+    jobs, young = made[10:], made[:10]
+    site.fill(*made)
+    show(site, *jobs[:20], *young[:4])
+    assert total(site.publish()) > 0
+    assert totals(site) == {("1", "1"): 34, ("1", "2"): 1}
+    assert status(site)["awaited"] == 6
+    show(site, *jobs[:20], *young)
+    time.sleep(1.1)
+    assert regular(site) > 0
+    assert totals(site) == {("1", "1"): 40, ("1", "2"): 1}
+    assert status(site)["awaited"] == 0
+    sent = len(messages(site))
+    show(site, *jobs, *young)
+    assert total(site.publish()) == 0  # what the others got is in no total
+    assert (len(messages(site)), totals(site)) == (sent, {("1", "1"): 40, ("1", "2"): 1})
+
+
+def test_a_number_of_cores_that_comes_late_goes_through_the_guard(site: ConfiguredSite) -> None:
+    summed(site)
+    jobs = arex_jobs(12, 7200, nodes=1, cpus=0)
+    site.fill(*jobs)
+    show(site, *jobs[:5])
+    assert total(site.publish()) > 0
+    assert totals(site) == {("1", "0"): 7, ("1", "2"): 6}
+    show(site, *jobs)
+    run = site.publish()
+    assert (run.status, len(run.json["targets"]["out"]["held"])) == (65, 1)
+    assert totals(site) == {("1", "0"): 7, ("1", "2"): 6}
+    time.sleep(1.1)
+    assert site.publish("--accept-key-change").status == 0
+    assert totals(site)["1", "2"] == 13
+
+
+# Read by others
+
+
+def test_columns_and_whole_rows_are_joined_alike(site: ConfiguredSite) -> None:
+    """The fingerprint of a job, and which jobs wait, do not depend on how it was read."""
+    jobs = arex_jobs(120, 50_000, young=40, nodes=1, cpus=1)
+    bent = [replace(job, cpus=0) if place % 5 == 0 else job for place, job in enumerate(jobs)]
+    site.fill(*bent)
+    show(site, *jobs[::3], *jobs[1::3])
+    site.save()
+    assert site.publish().status == 0
+    live = configured_site(site.path, threading.Event())
+    now = datetime.now(UTC)
+    with closing(live.source()) as source:
+        (name,) = [each for each in source.databases() if "sources" not in each]
+        for way in ("since", "window"):
+            whole, counted = (list(read(source, way, name, now, columns)) for columns in (False, True))
+            runs = {job.key: job.fingerprint for page in counted for job in page.jobs}
+            in_columns = 0
+            for page in counted:
+                if page.runs is not None:
+                    runs |= dict(zip(page.runs.keys(), page.runs.fingerprints(), strict=True))
+                    in_columns += len(page.runs.record_ids) if page.runs.database == name else 0
+            assert runs == {job.key: job.fingerprint for page in whole for job in page.jobs}
+            assert in_columns > 60
+            assert {row for page in counted for row in page.awaited} == {row for page in whole for row in page.awaited}
+            assert sum(len(page.awaited) for page in whole) == len(jobs[2:40:3])
+        done: list[int] = []
+        everything = {job.key: job.fingerprint for page in whole for job in page.jobs}
+        list(source.since(None, name, frozenset(), now, lambda rows, runs: noted(everything, runs, done)))
+        assert (done.count(1), done.count(0)) == (len(jobs) - 13, 13)
+
+
+def read(source: Source, way: str, name: str, now: datetime, columns: bool) -> Iterator[Page]:
+    if way == "since":
+        return source.since(None, name, frozenset(), now, columns=columns)
+    return source.window(Window(), frozenset(), now, columns=columns)
+
+
+def noted(known: Mapping[JobKey, int], runs: Sequence[RunValues], done: list[int]) -> list[bool]:
+    found = [known.get(run.key) == run.fingerprint for run in runs]
+    done += found
+    return found
+
+
+def test_a_backlog_that_another_process_reads_is_joined_too(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(150, 7200)
+    site.config["source"][0]["page_rows"] = 5
+    site.fill(*jobs)
+    show(site, *jobs)
+    assert total(site.publish()) == 151
+    assert [row["gpus"] for row in arrived(site) if row["id"] != "77"] == ["2"] * 150
+    assert total(site.publish()) == 0
+
+
+def test_republish_and_sync_see_the_same_jobs(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(5, 7200)
+    site.fill(*jobs)
+    show(site, *jobs)
+    assert total(site.publish()) == 6
+    run = site.run("republish", "--from", "2020-01", "--to", "2030-01", "--yes", "--json")
+    assert run.status == 0, run.err
+    rows = arrived(site)
+    assert len(rows) == 12
+    assert all(row["gpus"] == "2" for row in rows if row["id"] != "77")
+    assert total(site.publish()) == 0
+    check = site.run("sync", "--check")
+    assert check.status == 0, check.err
+
+
+def test_two_systems_with_one_number_are_not_guessed(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    show(site, job)
+    other = site.folder / "other.txt"
+    other.write_bytes(sacct_text.text([{**line, "Cluster": "hpc2"} for line in lines([job])]))
+    entry = {"type": "slurm", "name": "b", "cluster": "hpc2", "files": [str(other)], "join": "arex"}
+    site.config["source"].append(entry)
+    assert total(site.publish()) == 2
+    assert not any("gpus" in row for row in arrived(site))
+    explained = site.run("explain", job.job_id).out
+    assert "joined: nothing: runs of the sources b and hpc have this number and time" in explained
+
+
+# Whatever ends it
+
+
+def test_killed_at_any_moment_each_job_goes_once_and_with_its_run(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(60, 120)
+    site.config["targets"]["out"]["batch_records"] = 7
+    site.save()
+    command = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path)]
+    rng, killed = random.Random(5), 0
+    for step in range(0, 60, 5):
+        site.fill(*jobs[step : step + 5])
+        show(site, *jobs[: max(0, step - 10)])  # the batch system is late
+        for _ in range(2):
+            process = subprocess.Popen(
+                [*command, "publish", "--force"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(rng.uniform(0.3, 1.8))
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+    assert killed > 5
+    show(site, *jobs)
+    assert site.publish().status == 0
+    assert total(site.publish()) == 0
+    rows = arrived(site)
+    assert Counter(row["id"] for row in rows) == Counter({"77": 1} | {str(job.local_job_id): 1 for job in jobs})
+    assert all(row["gpus"] == "2" for row in rows if row["id"] != "77")
