@@ -5,7 +5,7 @@ This is how plug-ins get their configuration: `Options` is a frozen dataclass, a
 - a field's name is the key (a trailing underscore is dropped: `from_` reads `from`);
 - its type is one of str, int, float, bool, Path, a StrEnum, `tuple[...]` of these, a dataclass, or one of these `| None`;
 - numbers whose name ends in `_s` are lengths of time: `24h`, `90s`, or seconds;
-- texts whose name is `url` or ends in `_url` must be plain https addresses;
+- texts whose name is `url` or ends in `_url` must be plain https addresses, or with `metadata["plain_http"]` http ones;
 - a field without default is mandatory; a key without value means its default;
 - `metadata["help"]` says what it is, `metadata["check"]` takes the value and returns what is wrong with it or None,
   `metadata["read"]` takes (node, reading) in place of all this, `metadata["hidden"]` keeps a field from being a key;
@@ -441,7 +441,8 @@ def _check(name: str, value: Any, entry: Field[Any]) -> None:
     if not mandatory(entry) and value == default_of(entry):
         return  # an optional text that is written out as empty is as if it were not written
     checks = [entry.metadata["check"]] if "check" in entry.metadata else []
-    if isinstance(value, str) and (name == "url" or name.endswith("_url")):
+    is_url = isinstance(value, str) and (name == "url" or name.endswith("_url"))
+    if is_url and not (entry.metadata.get("plain_http") and value.startswith("http://")):
         checks.insert(0, https_problem)
     for check in checks:
         complaint = check(value)

@@ -85,7 +85,10 @@ class StepText(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A service that a target talks to. `url` is https://HOST[:PORT]; `proxy` is the way there, '' for none; times in s."""
+    """A service that a target talks to.
+
+    `url` is https://HOST[:PORT], or http://; `proxy` is the way there, '' for none; times in s.
+    """
 
     name: str
     url: str

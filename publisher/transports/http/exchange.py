@@ -226,7 +226,10 @@ class HttpSession(Protocol):
 class LazySession:
     """An `HttpSession` that is opened with its first request."""
 
-    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, context: ssl.SSLContext | None, *, trust: str, clock: Callable[[], float]
+    ) -> None:
+        """`context` is None for plain HTTP."""
         self._endpoint, self._context = endpoint, context
         self._trust, self._clock = trust, clock
         self._session: HttpSession | None = None

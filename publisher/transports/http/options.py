@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
+from typing import Final
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError
@@ -31,19 +32,37 @@ class HttpOptions(TransportOptions):
         return [*found, "`retry_budget_s` must not be negative"] if self.retry_budget_s < 0 else found
 
     def endpoint(self, name: str, url: str, environment: Mapping[str, str]) -> Endpoint:
-        """A service with these limits. Raises: ConfigError for a proxy that cannot work."""
+        """A service with these limits; over plain HTTP, which is for the local network, there is no proxy.
+
+        Raises: ConfigError for a proxy that cannot work.
+        """
+        plain = url.startswith("http://")
+        if plain and self.proxy:
+            raise ConfigError("`proxy`: is for https:// only; leave it out, or write https:// in `url`")
         return Endpoint(
             name=name,
             url=url,
-            proxy=proxy_url(url, self.proxy, environment),
+            proxy="" if plain else proxy_url(url, self.proxy, environment),
             connect_s=self.connect_timeout_s,
             read_s=self.read_timeout_s,
             attempt_s=self.attempt_timeout_s,
         )
 
 
-def https_url(url: str, key: str) -> str:
-    """The URL of a service as https://HOST[:PORT]. Raises: ConfigError, naming the key, for anything with more or less."""
+_PORTS: Final = {"https": 443, "http": 80}
+
+
+def port_of(url: str) -> int:
+    """The port of a service."""
+    parts = urlsplit(url)
+    return parts.port or _PORTS[parts.scheme]
+
+
+def https_url(url: str, key: str, schemes: Collection[str] = ("https",)) -> str:
+    """The URL of a service as https://HOST[:PORT], or of another of these schemes.
+
+    Raises: ConfigError, naming the key, for anything with more or less.
+    """
     if "@" in url:  # not quoted: it may hold a password
         raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
     try:
@@ -51,12 +70,14 @@ def https_url(url: str, key: str) -> str:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"`{key}`: {url!r} is no URL ({error})") from error
-    if parts.scheme != "https" or not parts.hostname:
-        raise ConfigError(f"`{key}`: {url!r} must be of the form https://HOST or https://HOST:PORT")
+    if parts.scheme not in schemes or not parts.hostname:
+        forms = " or ".join(map("{0}://HOST or {0}://HOST:PORT".format, schemes))
+        raise ConfigError(f"`{key}`: {url!r} must be of the form {forms}")
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"https://{host}" if port in (None, 443) else f"https://{host}:{port}"
+    usual = port in (None, _PORTS[parts.scheme])
+    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
 
 
 def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:

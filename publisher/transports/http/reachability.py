@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, Credentials, Endpoint, Step
 from publisher.transports.http.exchange import Answer, Failure, plain
+from publisher.transports.http.options import port_of
 from publisher.transports.http.session import Session
 from publisher.transports.http.tls import trust_described, trusting_context
 
@@ -53,7 +54,7 @@ class _Look:
 
     endpoint: Endpoint
     credentials: Credentials
-    context: ssl.SSLContext
+    context: ssl.SSLContext | None  # None for plain HTTP
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
@@ -63,7 +64,7 @@ class _Look:
 
     @property
     def port(self) -> int:
-        return urlsplit(self.endpoint.url).port or 443
+        return port_of(self.endpoint.url)
 
     def say(self, advice: str) -> str:
         return advice.format(key=_KEYS.get(self.endpoint.name, "url"), place=f"{self.host} port {self.port}")
@@ -76,7 +77,8 @@ def reach(
 
     Behind a proxy there is one step in place of the first three. Raises: CredentialError when no CAs can be trusted.
     """
-    look = _Look(endpoint, credentials, trusting_context(credentials), now, clock)
+    is_plain = endpoint.url.startswith("http://")
+    look = _Look(endpoint, credentials, None if is_plain else trusting_context(credentials), now, clock)
     if endpoint.proxy:
         return _asked(look)
     addresses = _resolved(look)
@@ -89,7 +91,8 @@ def reach(
     if connection is None:
         return tuple(steps)
     with connection:
-        steps.append(_shaken(look, connection))
+        if look.context is not None:
+            steps.append(_shaken(look, look.context, connection))
     return tuple(steps) if steps[-1].exit_status else (*steps, *_asked(look))
 
 
@@ -133,11 +136,11 @@ def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket
     return None, Step("connection", plain(answer), LATER, look.say(advice))
 
 
-def _shaken(look: _Look, connection: socket.socket) -> Step:
+def _shaken(look: _Look, context: ssl.SSLContext, connection: socket.socket) -> Step:
     """The TLS handshake: is it the service that we mean, by somebody whom we trust?"""
     try:
         connection.settimeout(look.endpoint.connect_s)
-        with look.context.wrap_socket(connection, server_hostname=look.host) as secured:
+        with context.wrap_socket(connection, server_hostname=look.host) as secured:
             ends = _end_of(secured.getpeercert())
             answer = f"{secured.version()}, certificate good until {ends:%Y-%m-%d %H:%M} UTC"
     except ssl.SSLCertVerificationError as error:

@@ -1,4 +1,4 @@
-"""One HTTPS session to one host: requests with our own TLS, time limits and proxy; answers and failures as values.
+"""One session to one host, HTTPS or plain HTTP: our own TLS, time limits and proxy; answers and failures as values.
 
 What the exceptions of HTTP and TLS libraries mean, and words that help, is decided here as well.
 """
@@ -17,23 +17,23 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPSConnection
-from urllib3.connectionpool import HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from publisher.transports.base import Endpoint
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain, redacted
-from publisher.transports.http.tls import Attempt, BoundedSocket
+from publisher.transports.http.tls import Attempt, Bounded, BoundedPlainSocket
 
 
 @dataclass(slots=True)
 class ConnectionOptions:
-    """What every connection of one session shares: the TLS context, and the attempt being made."""
+    """What every connection of one session shares: the TLS context (None for plain HTTP), and the attempt being made."""
 
-    context: ssl.SSLContext
+    context: ssl.SSLContext | None
     attempt: Attempt
 
 
-class _Connection(HTTPSConnection):
+class _Connection(HTTPConnection):
     """One connection. It notes how far the attempt has come, and reads the answer even after the upload broke.
 
     AMS answers 401, 403 and 404 before it has read the body, then closes: a client that still uploads sees a broken pipe,
@@ -44,18 +44,14 @@ class _Connection(HTTPSConnection):
     _connecting = False
 
     def connect(self) -> None:
-        """Connect with our context and nothing of what requests would add to it, such as its own bundle of CAs."""
         self.line.attempt.connected = True
-        self.ssl_context = self.line.context
-        self.ca_certs = self.ca_cert_dir = self.ca_cert_data = None
-        self.cert_file = self.key_file = None
-        self.cert_reqs = ssl.CERT_REQUIRED
-        self.assert_hostname = self.assert_fingerprint = None
         self._connecting = True
         try:
             super().connect()
             if self.sock is not None:  # urllib3 leaves Nagle's algorithm on behind a proxy, which delays every request
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if not isinstance(self.sock, Bounded):
+                    self.sock = BoundedPlainSocket(fileno=self.sock.detach())
         finally:
             self._connecting = False
 
@@ -70,7 +66,7 @@ class _Connection(HTTPSConnection):
         if attempt.upload_error is not None:
             return
         attempt.sending = True
-        if isinstance(self.sock, BoundedSocket):
+        if isinstance(self.sock, Bounded):
             self.sock.attempt = attempt
         try:
             super().send(data)
@@ -88,13 +84,27 @@ class _Connection(HTTPSConnection):
             raise broken from error
 
 
+class _SecureConnection(_Connection, HTTPSConnection):
+    def connect(self) -> None:
+        """Connect with our context and nothing of what requests would add to it, such as its own bundle of CAs."""
+        self.ssl_context = self.line.context
+        self.ca_certs = self.ca_cert_dir = self.ca_cert_data = None
+        self.cert_file = self.key_file = None
+        self.cert_reqs = ssl.CERT_REQUIRED
+        self.assert_hostname = self.assert_fingerprint = None
+        super().connect()
+
+
 class ConnectionAdapter(HTTPAdapter):
     """Makes requests use one connection of our kind, directly or through a proxy."""
 
     def __init__(self, line: ConnectionOptions) -> None:
-        connection = type("_LineConnection", (_Connection,), {"line": line})
-        pool = type("_LinePool", (HTTPSConnectionPool,), {"ConnectionCls": connection})
-        self._pools = {"https": pool}
+        plain = type("_LineConnection", (_Connection,), {"line": line})
+        secure = type("_SecureLineConnection", (_SecureConnection,), {"line": line})
+        self._pools = {
+            "http": type("_LinePool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+            "https": type("_SecureLinePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
+        }
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=urllib3.Retry(0, read=False))
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -126,8 +136,10 @@ class Session:
     token to another host, and cookies are not kept.
     """
 
-    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext, *, trust: str, clock: Callable[[], float]) -> None:
-        """`trust` names the CAs, for messages."""
+    def __init__(
+        self, endpoint: Endpoint, context: ssl.SSLContext | None, *, trust: str, clock: Callable[[], float]
+    ) -> None:
+        """`context` is None for plain HTTP. `trust` names the CAs, for messages."""
         self._endpoint, self._clock = endpoint, clock
         self._where = Peer(place=urlsplit(endpoint.url).netloc, trust=trust, proxy=endpoint.proxy)
         self._line = ConnectionOptions(context, self._attempt())

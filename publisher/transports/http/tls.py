@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,13 +46,32 @@ class Attempt:
         return min(left, self.io_timeout_s if self.upload_error is None else _LAST_WORDS_S)
 
 
-class BoundedSocket(ssl.SSLSocket):
-    """A TLS socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it forever.
-
-    OpenSSL's own calls (a handshake, a record) each end within the timeout set before them.
-    """
+class Bounded:
+    """A socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it forever."""
 
     attempt: Attempt | None = None
+
+
+class BoundedPlainSocket(Bounded, socket.socket):
+    """Of plain HTTP."""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Read what is there, within the time left."""
+        if self.attempt is not None:
+            self.settimeout(self.attempt.left_s())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all, piece by piece, each within the time left."""
+        with memoryview(data) as view, view.cast("B") as octets:
+            for at in range(0, len(octets), _PIECE):
+                if self.attempt is not None:
+                    self.settimeout(self.attempt.left_s())
+                super().sendall(octets[at : at + _PIECE], flags)
+
+
+class BoundedSocket(Bounded, ssl.SSLSocket):
+    """Of HTTPS. OpenSSL's own calls (a handshake, a record) each end within the timeout set before them."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """What is there; a reset connection is closed. Python 3.11's ssl leaves one open that broke before TLS."""
