@@ -19,6 +19,7 @@ JOB_FORMATS: Final[Mapping[str, str]] = {
     "apel-job-0.3": "publisher.formats.apel",
     "apel-job-0.4": "publisher.formats.apel",
     "apel-accelerator-0.1": "publisher.formats.apel",
+    "auditor-record": "publisher.formats.auditor",
 }
 SUMMARY_FORMATS: Final[Mapping[str, str]] = {
     "apel-summary-0.2": "publisher.formats.apel",

@@ -106,6 +106,16 @@ class UserIdentity(NamedTuple):
         meant = (ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role))
         return text if found.vo and (found.vo, found.group or "", found.role or "") == meant else ""
 
+    def full_fqan(self) -> str:
+        """As `apel_fqan`, or made of VO, group and role where there is none; '' where no VO is known."""
+        if not self.vo:
+            return ""
+        if fqan := self.apel_fqan():
+            return fqan
+        vo, group, role = ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role)
+        within = group if group.split("/")[1:2] == [vo] else f"/{vo}"
+        return f"{within}/{role}" if role else within
+
 
 class Placement(NamedTuple):
     """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one.

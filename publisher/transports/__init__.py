@@ -11,6 +11,7 @@ from publisher.transports.base import Credentials, Environment, Transport, Trans
 TRANSPORTS: Final[Mapping[str, str]] = {
     "ams": "publisher.transports.ams",
     "sgas": "publisher.transports.sgas",
+    "auditor": "publisher.transports.auditor",
     "spool": "publisher.transports.spool",
 }
 

@@ -20,7 +20,7 @@ from typing import Final
 from lxml import etree
 
 from tests.faults.fault_rows import EVENTS, MACHINE, REACTIONS, Rows
-from tests.faults.test_fault_table import AMS, SGAS
+from tests.faults.test_fault_table import AMS, AUDITOR, SGAS
 from tests.faults.walk_dangers import DANGERS
 from tests.faults.walk_faults import MISFORTUNES
 
@@ -33,7 +33,12 @@ again and writes this page.
 """
 WALKS, STEPS = 8, 250
 WALK: Final = "faults/test_random_walk::test_a_walk_ends_with_every_job_at_its_receivers_once"
-_SERVICES: Final[dict[str, Rows]] = {"The messaging service": AMS, "SGAS": SGAS, "The machine": MACHINE}
+_SERVICES: Final[dict[str, Rows]] = {
+    "The messaging service": AMS,
+    "SGAS": SGAS,
+    "AUDITOR": AUDITOR,
+    "The machine": MACHINE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The faults that the services' own behaviour makes possible, row by row, and the tests that show the reaction to each.
 
 `AMS` follows the table of faults and reactions that came of measuring AMS and its authentication service, `SGAS` the answers
-of SGAS and how they are to be read, measured as well. All tests named here speak real TLS with a stand-in, except where a row
-says "pure".
+of SGAS and how they are to be read, measured as well; `AUDITOR` was read in its source. All tests named here speak real TLS
+with a stand-in, except where a row says "pure".
 """
 
 from __future__ import annotations
@@ -378,6 +378,59 @@ SGAS: Final[Rows] = (
     ),
 )
 
+_STORED_ONCE: Final = "transports/test_auditor::test_a_passing_fault_leaves_every_record_once"
+_FINAL: Final = "transports/test_auditor::test_a_final_answer_is_not_asked_for_again"
+_THERE: Final = "transports/test_auditor::test_what_is_there_already_counts_as_delivered_and_all_the_rest_arrives"
+
+AUDITOR: Final[Rows] = (
+    ("500 `RECORD_EXISTS` to a single record", "delivered; the first one stays", (_THERE,)),
+    (
+        "500 `RECORD_EXISTS` to a list, or 200 with a warning that it was ignored: nothing of it is stored",
+        "sent in halves, until all that is new is stored",
+        (_THERE, "formats/test_auditor_record::test_a_window_that_is_republished_is_delivered_and_there_once"),
+    ),
+    (
+        "an answer that is lost, of the list or of any part",
+        "the same records again; each is there once",
+        (
+            "transports/test_auditor::test_an_answer_that_is_lost_anywhere_leaves_every_record_once",
+            "transports/test_auditor::test_what_was_stored_in_part_is_in_doubt_until_all_of_it_is",
+        ),
+    ),
+    (
+        "500 with any other word, while its database is away",
+        "again, then the next round; `health_check` says that no record is to blame",
+        ("transports/test_auditor::test_a_database_that_is_away_is_for_later",),
+    ),
+    (
+        "500 with any other word, time after time, while all is well with its database",
+        "bisected, the record is set aside; stops the target when nothing gets through",
+        (
+            "transports/test_auditor::test_a_record_that_postgresql_does_not_take_is_to_blame_when_all_else_is_well",
+            "formats/test_auditor_record::test_a_record_that_auditor_does_not_take_is_alone_to_blame",
+        ),
+    ),
+    ("400: not a record", "the record's fault: bisected, set aside", (_FINAL,)),
+    ("401, 403 of its access rules", "stops the target, 77: `write_access_cn`", (_FINAL,)),
+    ("a redirect, 204, 404, 405: no AUDITOR", "stops the target, 78", (_FINAL,)),
+    ("413 to a list", "cut, remembered", (_FINAL, "transports/test_auditor::test_a_limit_is_learnt")),
+    ("200 with a page of somebody else, or cut short", "a doubt: the same records again", (_STORED_ONCE,)),
+    ("408, 429, 502, 503, 504 of a proxy before it", "again; 408, 502 and 504 are doubts", (_STORED_ONCE,)),
+    (
+        "a client or a server certificate that is not accepted",
+        "stops the target, 77; a server that is not trusted gets nothing",
+        (
+            "transports/test_auditor::test_a_certificate_of_another_ca_is_refused",
+            "transports/test_auditor::test_a_server_that_is_not_trusted_gets_nothing",
+        ),
+    ),
+    (
+        "a drip over plain HTTP",
+        "a deadline for the whole attempt",
+        ("transports/test_auditor::test_a_drip_over_plain_http_ends_with_the_attempt",),
+    ),
+)
+
 # Every exception of the libraries below, and every verdict on its own.
 EXCEPTIONS: Final = (
     "transports/test_faults_over_tls::test_every_exception_of_http_and_tls_has_its_verdict",
@@ -393,13 +446,15 @@ def test_no_row_is_missing() -> None:
     """As many as the tables have, each once, each with a test."""
     assert len(AMS) == 28, "the measured table, the waits between attempts, and poison"
     assert len(SGAS) == 20
-    for rows in (AMS, SGAS):
+    assert len(AUDITOR) == 13
+    for rows in (AMS, SGAS, AUDITOR):
         assert len({fault for fault, _, _ in rows}) == len(rows)
         assert all(reaction and tests for _, reaction, tests in rows)
 
 
 @pytest.mark.parametrize(
-    "pointer", sorted({pointer for rows in (AMS, SGAS) for _, _, tests in rows for pointer in tests} | set(EXCEPTIONS))
+    "pointer",
+    sorted({pointer for rows in (AMS, SGAS, AUDITOR) for _, _, tests in rows for pointer in tests} | set(EXCEPTIONS)),
 )
 def test_the_tests_that_are_named_exist(pointer: str) -> None:
     module, name = pointer.split("::")

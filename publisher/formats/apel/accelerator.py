@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, Final
 
-from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, accelerator_fqan, gpu_models
+from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, gpu_models
 from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run
 from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import latest_end, require
@@ -80,7 +80,7 @@ def _records(job: PublishedJob) -> Iterator[dict[str, object]]:
     user = ascii_key(job.who.user)
     texts = {
         "AssociatedRecord": job.job.job_id,
-        "FQAN": accelerator_fqan(job.who) or "None",
+        "FQAN": job.who.full_fqan() or "None",
         "SiteName": job.where.site,
         **({"GlobalUserName": user} if user else {}),
     }

@@ -140,13 +140,6 @@ def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
     return list(merged.items())
 
 
-def accelerator_fqan(who: UserIdentity) -> str:
-    """The job's FQAN, or one that names the same VO, group and role; '' where no VO is known."""
-    if not who.vo:
-        return ""
-    return who.apel_fqan() or "/".join([who.group or f"/{who.vo}", *([who.role] if who.role else [])])
-
-
 class AcceleratorKeys:
     """What accelerators are added up by: month, site and models."""
 
@@ -164,7 +157,7 @@ def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
     yield "Site", job.where.site
     yield "GlobalJobId", job.job.job_id
     yield "GlobalUserName", job.who.user
-    yield "FQAN", accelerator_fqan(job.who)
+    yield "FQAN", job.who.full_fqan()
     yield "GPUs", number(job.job.gpu_count)
     yield "GPUModels", ", ".join(f"{model} ({count})" for model, count in gpu_models(job))
     yield "WallDuration", f"{job.job.wall_s} s"
