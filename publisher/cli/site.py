@@ -78,6 +78,11 @@ class LiveSite:
         return self.settings.state
 
     @property
+    def instance(self) -> str:
+        """Which of the ledgers of a shared database is the site's; '' for one of its own."""
+        return "" if self.settings.server is None else self.settings.server.instance
+
+    @property
     def ledger_name(self) -> str:
         server = self.settings.server
         return str(self.settings.state) if server is None else f"{server.address}, instance {server.instance}"

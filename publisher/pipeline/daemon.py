@@ -25,7 +25,7 @@ from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.date import DateTrigger
 
 from publisher.ledger.contract import TargetState
-from publisher.model.errors import BUG, PublisherError
+from publisher.model.errors import BUG, Busy, LedgerError, PublisherError
 from publisher.model.target import Target
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome, broken_off
@@ -147,7 +147,8 @@ class Daemon:
     """Publishes a site's targets on their timetables.
 
     `load` reads the configuration again and raises ConfigError; `next_command(seconds)` waits that long at most for one;
-    `stop` is what rounds look at between two messages; `report` is called with each round's outcome.
+    `stop` is what rounds look at between two messages; `report` is called with each round's outcome; `check_turn` raises
+    LedgerError when another host may have taken over.
     """
 
     def __init__(
@@ -160,8 +161,10 @@ class Daemon:
         manager: ServiceManager,
         observer: Observer,
         report: Callable[[Outcome], None],
+        check_turn: Callable[[], object] = lambda: None,
     ) -> None:
         self._site = site
+        self._check_turn = check_turn
         self._load = load
         self._next_command = next_command
         self._stop = stop
@@ -176,7 +179,7 @@ class Daemon:
         self._watchdog_sent_at = site.monotonic()
 
     def serve(self) -> None:
-        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the start."""
+        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the start, or the turn is over."""
         self._plan_all()
         self._manager.ready()
         log.info("ready: %s", self._timetables())
@@ -194,6 +197,7 @@ class Daemon:
     # Looking, on the main thread
 
     def _look(self) -> None:
+        self._check_turn()
         self._mind_the_clock()
         for name in self._scheduler.ended():
             self._tried.add(name)
@@ -330,7 +334,61 @@ class Daemon:
         self._report(outcome)
 
 
-log = logging.getLogger("publisher")
+_TURN: Final = "+daemon"  # no target is called so
+_TURN_LOOK_S: Final = 1.0
+_SERVER_AWAY_S: Final = 5.0
+
+
+class StandbyDaemon:
+    """The daemons of a pair of hosts: one serves, the other stands by until the first is gone or silent.
+
+    `serve` is a daemon's, given what it calls to see whether it still is the one.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        next_command: Callable[[float], DaemonCommand | None],
+        manager: ServiceManager,
+        serve: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._site = site
+        self._next_command = next_command
+        self._manager = manager
+        self._serve = serve
+        self._stands_by = False
+
+    def serve(self) -> None:
+        """Until it is asked to stop. Raises: LedgerError when the ledger cannot be opened at the start."""
+        began = False
+        while True:
+            try:
+                with closing(self._site.ledger()) as ledger:
+                    began = True
+                    with ledger.working_on(_TURN, self._wait):
+                        self._stands_by = False
+                        self._serve(lambda: ledger.target(""))  # on the connection that holds the lock
+                return
+            except Busy:
+                return  # it was asked to stop
+            except LedgerError as error:
+                if not began:
+                    raise
+                log.error("%s", error)
+                if self._next_command(_SERVER_AWAY_S) is DaemonCommand.STOP:
+                    return
+
+    def _wait(self) -> bool:
+        if not self._stands_by:
+            self._stands_by = True
+            log.info("standby: another host works on this instance; this one takes over when it is gone")
+            self._manager.ready()
+            self._manager.status("standby")
+        if self._manager.alive_every_s is not None:
+            self._manager.alive()
+        return self._next_command(_TURN_LOOK_S) is not DaemonCommand.STOP
+
 
 _LONGEST_STATUS: Final = 500  # characters; `systemctl status` shows one line
 _TIMEOUT_S: Final = 1.0

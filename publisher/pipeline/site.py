@@ -116,6 +116,11 @@ class Site(Protocol):
     @property
     def configuration(self) -> Path: ...
     @property
+    def instance(self) -> str:
+        """Which of the ledgers of a shared database is the site's; '' for one of its own."""
+        ...
+
+    @property
     def ledger_name(self) -> str:
         """Its file, or its server and instance, for people."""
         ...

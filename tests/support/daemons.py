@@ -61,7 +61,10 @@ class Manager:
 class RunningDaemon:
     """A daemon of a site. It is ended with the block, whatever happened."""
 
-    def __init__(self, site: ConfiguredSite, *options: str, address: str = "", **environment: str) -> None:
+    def __init__(
+        self, site: ConfiguredSite, *options: str, address: str = "", before: str = "", **environment: str
+    ) -> None:
+        """`before`: what its process executes first."""
         self.site = site
         site.save()
         self.manager = Manager(address or str(site.folder / "notify"))
@@ -71,7 +74,7 @@ class RunningDaemon:
         with self.log.open("wb") as log:
             self._child = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", "from publisher.cli.main import main; main()"),
+                    *(sys.executable, "-c", f"{before}\nfrom publisher.cli.main import main; main()"),
                     *("--config", str(site.path), *options, "run"),
                 ],
                 stdout=subprocess.PIPE,

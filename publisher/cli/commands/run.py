@@ -41,15 +41,25 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
             site = follow(context.load())
-            daemon.Daemon(
-                site,
-                load=lambda: follow(context.load()),
-                next_command=partial(_next_command, daemon.DaemonCommand),
-                stop=context.stop,
-                manager=daemon.ServiceManager(site.environment),
-                observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
-                report=_log_outcome,
-            ).serve()
+            manager = daemon.ServiceManager(site.environment)
+            next_command = partial(_next_command, daemon.DaemonCommand)
+
+            def serve(check_turn: Callable[[], object] = lambda: None) -> None:
+                daemon.Daemon(
+                    site,
+                    load=lambda: follow(context.load()),
+                    next_command=next_command,
+                    stop=context.stop,
+                    manager=manager,
+                    observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
+                    report=_log_outcome,
+                    check_turn=check_turn,
+                ).serve()
+
+            if site.instance:
+                daemon.StandbyDaemon(site, next_command=next_command, manager=manager, serve=serve).serve()
+            else:
+                serve()
     return 0
 
 
