@@ -113,10 +113,11 @@ class LiveSite:
 
     @property
     def database_entries(self) -> Sequence[DatabaseEntry]:
-        written = self.settings.written
-        if written is None or not hasattr(source_plugin(written.type), "database_paths"):
-            return ()
-        return (DatabaseEntry(name=written.name, type=written.type, options=written.options),)
+        return [
+            DatabaseEntry(name=each.name, type=each.type, options=each.options)
+            for each in self.settings.written
+            if hasattr(source_plugin(each.type), "database_paths")
+        ]
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -255,10 +256,8 @@ class LiveSite:
         """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""
         options: Any = entry.options
         written = self.settings.written
-        if reading and entry.in_rounds and written is not None and options.arc_databases is None:
-            paths: Sequence[str] = offered(written.type, "database_paths", "jobs of its CE")(
-                written.options, self.environment
-            )
+        if reading and entry.in_rounds and written and options.arc_databases is None:
+            paths = [path for ce in self.database_entries for path in self.database_files(ce)]
             options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 

@@ -217,13 +217,13 @@ class TopKeys:
 class Settings:
     """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it.
 
-    `source` reads all databases: those of `written`, the entry of ARC's databases, and of the entries of batch systems.
+    `source` reads all databases: those of `written`, the entries of ARC's databases, and of the entries of batch systems.
     """
 
     path: Path
     site: str
     source: SourceSettings
-    written: SourceSettings | None
+    written: tuple[SourceSettings, ...]
     state: Path  # of SQLite's file; with a server, where that would be, beside what else is kept on this host
     server: LedgerServer | None = None
     credentials: CredentialSettings
@@ -337,7 +337,7 @@ def _settings(
         path=path,
         site=site,
         source=source,
-        written=sources.written,
+        written=tuple(sources.written),
         state=state,
         server=server,
         credentials=known.get("credentials", CredentialSettings()),
@@ -382,7 +382,7 @@ class _Sources:
         self._reading = reading
         self._names: set[str] = set()
         self._clusters: set[str] = set()
-        self.written: SourceSettings | None = None
+        self.written: list[SourceSettings] = []
         self.batch_entries: list[BatchEntry] = []
         self._joins: list[Place] = []
 
@@ -391,15 +391,18 @@ class _Sources:
             self._entry(block)
         if importers is not None:
             self._importers(importers)
-        for place in self._joins if self.written is None else ():
+        for place in () if self.written else self._joins:
             self._reading.wrong(place, "there is no entry of the type arex whose jobs could be joined")
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
         databases = tuple(str(each.database) for each in self.batch_entries if each.in_rounds)
-        if self.written is not None:
-            options: Any = self.written.options
-            return replace(self.written, options=replace(options, imported=databases)) if databases else self.written
+        if self.written:
+            first, *others = self.written
+            options: Any = first.options
+            if others:
+                options = replace(options, further=tuple(each.options for each in others))
+            return replace(first, options=replace(options, imported=databases) if databases else options)
         shape = self._registered.sources[READS_IMPORTED]()
         return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases)) if databases else None
 
@@ -425,12 +428,21 @@ class _Sources:
             self._add_batch_system(block, kind, name, options, join_wait_s)
         elif join_wait_s is not None:
             self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
-        elif self.written is None:
-            self.written = SourceSettings(type=kind, name=name, options=options)
         else:
+            self._add_databases(block, SourceSettings(type=kind, name=name, options=options))
+
+    def _add_databases(self, block: YamlBlock, entry: SourceSettings) -> None:
+        """One plug-in reads all of them. Names of users and files are spelled one way in all: statistics look for both."""
+        first = self.written[0] if self.written else entry
+        if (first.type, getattr(first.options, "unescape", None)) != (
+            entry.type,
+            getattr(entry.options, "unescape", None),
+        ) or not (first is entry or hasattr(entry.options, "further")):
             self._reading.wrong(
-                block.place, f"another entry has the type {self.written.type}; name all its files in one, as databases"
+                block.place, f"cannot be read beside the entry {first.name}: write both with the same type and unescape"
             )
+        else:
+            self.written.append(entry)
 
     def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any, join_wait_s: int | None) -> None:
         reading, join = self._reading, join_wait_s is not None

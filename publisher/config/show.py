@@ -51,8 +51,7 @@ def _ledger(settings: Settings) -> dict[str, str]:
 
 def _sources(settings: Settings) -> Any:
     """One mapping where there is one ARC entry and no other."""
-    written = settings.written
-    entries = [] if written is None else [{"type": written.type, "name": written.name, **_keys(written.options)}]
+    entries = [{"type": each.type, "name": each.name, **_keys(each.options)} for each in settings.written]
     entries += [
         {"type": each.type, "name": each.name, **_joined(each), **_set_keys(each.options)}
         for each in settings.batch_entries

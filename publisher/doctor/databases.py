@@ -30,6 +30,7 @@ _RECENT_DAYS: Final = 30
 # Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in use.
 _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
+_WHY_ZONE: Final = "A-REX writes local times, and another zone moves every start by hours"
 _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database optimize`"
 
 
@@ -55,16 +56,18 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
 
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
-    options: Any = settings.source.options
     imported = {str(each.database) for each in site.batch_entries}
-    if not hasattr(options, "time_zone") or (options.control_dir is None and set(options.databases) <= imported):
-        return
-    question = Question("time zone", "source", "A-REX writes local times, and another zone moves every start by hours")
-    if options.time_zone:
-        yield question.ok(options.time_zone)
-        return
+    for entry in settings.written:
+        options: Any = entry.options
+        if hasattr(options, "time_zone") and (options.control_dir or set(options.databases) - imported):
+            yield _zone_of(Question("time zone", entry.name, _WHY_ZONE), options.time_zone, site)
+
+
+def _zone_of(question: Question, zone: str, site: Site) -> Finding:
+    if zone:
+        return question.ok(zone)
     assumed = zone_of_host(site.environment)
-    yield question.warning(
+    return question.warning(
         f"source.time_zone is not set, so the zone of this host is taken: {assumed}",
         "write source.time_zone, the zone in which the CE runs, such as Europe/Oslo",
     )

@@ -108,6 +108,10 @@ class Source(Protocol):
         """What the configuration names in vain."""
         ...
 
+    def names(self, file: str) -> bool:
+        """Whether the configuration names this file, be it there or not."""
+        ...
+
     def since(
         self,
         cursor: Cursor | None,

@@ -53,7 +53,10 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
         ([{}], "source[1].type: missing"),
         ([SLURM | {"type": "slurn"}], "source[1].type: 'slurn' is not known; did you mean 'slurm'?"),
         ([AREX, dict(AREX)], "source[2]: another source is called arex too; give each a name of its own"),
-        ([AREX, AREX | {"name": "b"}], "source[2]: another entry has the type arex; name all its files in one"),
+        (
+            [AREX, AREX | {"name": "b", "unescape": False}],
+            "source[2]: cannot be read beside the entry arex: write both",
+        ),
         ([SLURM, SLURM | {"cluster": "two"}], "source[2]: another source is called slurm too"),
         ([SLURM, SLURM | {"name": "b"}], "source[2]: the cluster hpc1 is in another source, and would count twice"),
         ([SLURM | {"name": "a/b"}], "source[1].name: 'a/b' is no name: letters, digits"),

@@ -20,7 +20,8 @@ from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, TargetStatus
 from publisher.reporting.metrics import collector
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.sources.base import Cursor, OpenRow, Page, RowsAhead, Source
 from tests.arex_databases import Writer, bulk, generate
 from tests.fake_ams.faults import Fault

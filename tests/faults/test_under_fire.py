@@ -26,7 +26,8 @@ from publisher.cli.site import LiveSite
 from publisher.model.job import SideTable
 from publisher.pipeline import publish
 from publisher.pipeline.site import ProcessEnvironment
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.sources.base import Page
 from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
 from tests.support.complaints import assert_complains

@@ -27,7 +27,8 @@ from publisher.model.errors import ConfigError, SourceError, UsageError
 from publisher.model.job import SideTable
 from publisher.model.time import Window
 from publisher.pipeline.sync.portal import read as read_portal
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
 from publisher.transports.ams.transport import _profile
 from publisher.transports.http.exchange import Answer, plain

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from publisher.sources.arex import options as options_of_arex
 from publisher.sources.arex import source
 from publisher.sources.base import Source
 
@@ -20,4 +21,4 @@ class Options:
 def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> Source:
     if not isinstance(options, Options):
         raise TypeError(f"options of another source: {type(options).__name__}")
-    return source.create(source.Options(control_dir=options.folder), environment, lock_wait_s=lock_wait_s)
+    return source.create(options_of_arex.Options(control_dir=options.folder), environment, lock_wait_s=lock_wait_s)

@@ -27,7 +27,7 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
 from publisher.ledger.contract import Hold, MessageState
 from publisher.model import errors
 from publisher.model.errors import ConfigError, PublisherError
-from publisher.sources import SOURCES
+from publisher.sources import IMPORTERS, SOURCES
 from publisher.transports import TRANSPORTS
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
@@ -385,7 +385,7 @@ def test_readme_tells_which_sources_formats_and_targets_there_are() -> None:
     rows = dict(re.findall(r"^\| ([A-Z][^|]*?) \| (.*?) \|$", section(README, "Status"), re.MULTILINE))
     told = {heading: set(re.findall(r"`([a-z0-9.-]+)`", cells)) for heading, cells in rows.items()}
     assert told == {
-        "Sources": set(SOURCES),
+        "Sources": {*SOURCES, *IMPORTERS},
         "Formats, one record per job": set(JOB_FORMATS),
         "Formats, monthly totals": set(SUMMARY_FORMATS),
         "Targets": set(TRANSPORTS),

@@ -19,7 +19,8 @@ from publisher.config.from_arc.targets import ArcProgress, begin
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, iso
 from publisher.pipeline.takeover.jura import Search, Watermark, look_for_lost
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.sources.arex.write_order import IN_ORDER, ArexWritingOrder
 from publisher.sources.sqlite_reader import CopyDirectory
 from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate

@@ -20,8 +20,9 @@ from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 from publisher.sources import source_plugin
 from publisher.sources.arex import queries
+from publisher.sources.arex.options import Options
 from publisher.sources.arex.rows import SURELY_WRITTEN_S
-from publisher.sources.arex.source import ArexSource, Options, create
+from publisher.sources.arex.source import ArexSource, create
 from publisher.sources.base import Page, Source
 from tests.arex_databases import (
     RawRow,
@@ -422,8 +423,7 @@ def test_a_locked_database_is_an_error_and_not_empty(tmp_path: Path) -> None:
     with Writer(path, journal="delete") as writer:
         writer.write(samples(1)[0])
         options = Options(databases=(str(path),))
-        source = create(options, {})
-        impatient = ArexSource(options, source.clock, copies_below=tmp_path, busy_timeout_s=0.05)
+        impatient = ArexSource(options, {}, copies_below=tmp_path, lock_wait_s=0.05)
         writer.connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SourceError, match="locked"):
             since(impatient)

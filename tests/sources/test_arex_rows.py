@@ -9,7 +9,8 @@ import pytest
 
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord, SideTable, SkippedJob
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.sources.base import OpenRow, Page
 from tests.arex_databases import (
     RawRow,

@@ -16,7 +16,8 @@ import pytest
 
 import publisher
 from publisher.model.errors import SourceError
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 from publisher.sources.sqlite_reader import CopyDirectory, OpenMode, ReadOnlyFile
 from tests.arex_databases import (
     SampleJob,
@@ -40,7 +41,8 @@ READER = """
 import json, os, resource, sys
 from datetime import UTC, datetime
 from publisher.model.errors import SourceError
-from publisher.sources.arex.source import Options, create
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
 path, most_bytes, uid = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
 if uid != os.geteuid():
     os.setgroups([])

@@ -25,7 +25,8 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.pipeline.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Charges, overlap_notes
-from publisher.sources.arex.source import Options, create, writing_order
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create, writing_order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

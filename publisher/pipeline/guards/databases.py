@@ -46,7 +46,8 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     known = ledger.known_databases(target)
     there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
     lost = _lost(known, there)
-    renamed = {one.file: name for one in lost if (name := _new_name(one, there, source, ledger))}
+    unknown = there.keys() - {one.file for one in known}
+    renamed = {one.file: name for one in lost if (name := _new_name(one, there, unknown, source, ledger))}
     missing = [_missing(one) for one in lost if one.file not in renamed]
     return Databases(
         there=there,
@@ -89,11 +90,21 @@ def not_found(site: Site, reason: str) -> PublisherError:
     return SourceError(f"{reason}\n{missing_text(missing)}") if missing else UsageError(reason)
 
 
-def _new_name(lost: KnownDatabase, there: Mapping[str, int], source: Source, ledger: Positions) -> str | None:
-    """The name that the same file has now. The row that was read last is in it too: inodes are used again."""
+def _new_name(
+    lost: KnownDatabase, there: Mapping[str, int], unknown: Collection[str], source: Source, ledger: Positions
+) -> str | None:
+    """The name that the same file has now, or that of a copy that was never read and is named in its place.
+
+    A file that is named still is missed, though a backup lies beside it. The row that was read last is in the other one too:
+    inodes are used again.
+    """
     cursor = ledger.cursor(lost.target, lost.file)
+    unknown = [] if source.names(lost.file) else unknown
     for name, inode in there.items():
-        if inode == lost.inode and (cursor is None or source.fits(cursor._replace(database=name))):
+        fits = cursor is not None and source.fits(cursor._replace(database=name))
+        if fits and (inode == lost.inode or name in unknown):
+            return name
+        if cursor is None and inode == lost.inode:
             return name
     return None
 

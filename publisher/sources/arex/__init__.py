@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from publisher.sources.arex.source import Options, create, database_paths, newest_job, writing_order
+from publisher.sources.arex.options import Options, database_paths
+from publisher.sources.arex.source import create, newest_job, writing_order
 
 __all__ = ["Options", "create", "create_statistics", "create_usage", "database_paths", "newest_job", "writing_order"]
 

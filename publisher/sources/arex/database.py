@@ -70,6 +70,11 @@ class AccountingDatabase:
         self._reader = None
         self._file.close()
 
+    @property
+    def clock(self) -> LocalTime:
+        """Of the CE that writes it."""
+        return self._reading.clock
+
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
         return self._ask(lambda connection, _: _fits(connection, cursor))

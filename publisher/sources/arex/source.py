@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -20,13 +17,13 @@ from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
     AccountingDatabase,
-    DatabaseOptions,
     RowFilter,
     RowPage,
     stored_job_id,
 )
+from publisher.sources.arex.options import Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions, Row
-from publisher.sources.arex.values import LocalTime, anchor_text, check_zone, clock_of, local_zone
+from publisher.sources.arex.values import anchor_text
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
     Absent,
@@ -40,73 +37,18 @@ from publisher.sources.base import (
     Source,
     SourceFacts,
 )
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable, copies_directory
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
 
-_BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
-# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
-_NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 # Rows that are only counted come so many pages at once: what is asked once a page costs less of each.
 _COUNTED_PAGES: Final = 8
 _END, _COUNTED_END = 12, 3  # EndTime's place in a row, and in one that is only counted
-
-
-def _at_least(lowest: int) -> Mapping[str, object]:
-    return {"check": lambda value: None if value >= lowest else f"must be {lowest} or more"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Keys of `source` with `type: arex`."""
-
-    control_dir: Path | None = field(
-        default=None,
-        metadata={
-            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db are found below it"
-        },
-    )
-    databases: tuple[str, ...] = field(
-        default=(),
-        metadata={"help": "accounting databases by path or shell pattern; a job in two of them counts once"},
-    )
-    time_zone: str = field(
-        default="",
-        metadata={
-            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host",
-            "check": check_zone,
-        },
-    )
-    hold_off_s: int = field(
-        default=900,
-        metadata={"help": "how long a finished job without its FINISHED event is waited for", **_at_least(0)},
-    )
-    unescape: bool = field(
-        default=True,
-        metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
-    )
-    page_rows: int = field(
-        default=500,
-        metadata={"help": "rows read in one transaction", **_at_least(1)},
-    )
-    lock_wait_s: int = field(
-        default=90,
-        metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
-    )
-
-    # Databases that batch systems are read into; one that is not there was not read yet.
-    imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
-
-    def __post_init__(self) -> None:
-        if self.control_dir is None and not self.databases and not self.imported:
-            raise ValueError("give control_dir, or name the files as databases")
 
 
 def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> ArexSource:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = clock_of(local_zone(options.time_zone, environment))
-    patience_s = options.lock_wait_s if lock_wait_s is None else min(options.lock_wait_s, lock_wait_s)
-    return ArexSource(options, clock, copies_below=copies_directory(environment), busy_timeout_s=patience_s)
+    return ArexSource(options, environment, copies_below=copies_directory(environment), lock_wait_s=lock_wait_s)
 
 
 @contextmanager
@@ -126,25 +68,28 @@ class ArexSource:
     """A `Source`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
     def __init__(
-        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
+        self,
+        options: Options,
+        environment: Mapping[str, str],
+        *,
+        copies_below: Path,
+        lock_wait_s: float | None = None,
     ) -> None:
-        self.clock = clock
+        """Raises: ConfigError when a time zone cannot be found."""
         self._options = options
         self._page_rows = options.page_rows
         self._copies = CopyDirectory(copies_below)
-        self._reading = DatabaseOptions(
-            clock=clock,
-            hold_off_s=options.hold_off_s,
-            unescape=options.unescape,
-            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
-        )
+        self._readings = readings_of(options, environment, lock_wait_s=lock_wait_s)
 
     def databases(self) -> tuple[str, ...]:
         with self._opened() as opened:
             return tuple(each.name for each in opened)
 
     def absent(self) -> tuple[Absent, ...]:
-        return _look_for(self._options)[1]
+        return look_for(self._options)[1]
+
+    def names(self, file: str) -> bool:
+        return names(self._options, file)
 
     def since(
         self,
@@ -297,8 +242,8 @@ class ArexSource:
         """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
         with ExitStack() as stack:
             opened = []
-            for path in _present(self._options):
-                database = AccountingDatabase(path, self._copies, self._reading)
+            for path, ce in present(self._options):
+                database = AccountingDatabase(path, self._copies, self._readings[ce])
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)
@@ -364,16 +309,6 @@ def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield numbers[start : start + size]
 
 
-def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
-    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
-    if not isinstance(options, Options):
-        raise TypeError(f"expected {Options}, got {options!r}")
-    found, absent = _look_for(options)
-    if absent:
-        raise SourceError(absent[0].reason)
-    return found
-
-
 def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock_wait_s: float) -> NewestJob:
     """Of one file. Raises: SourceError."""
 
@@ -389,78 +324,3 @@ def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock
         closing(ReadOnlyFile(path, copies, busy_timeout_s=lock_wait_s)) as file,
     ):
         return file.ask(ask)
-
-
-def _present(options: Options) -> list[str]:
-    """Those of the files that are there. Raises: SourceError when none is."""
-    found, absent = _look_for(options)
-    if not found:
-        raise SourceError(absent[0].reason)
-    return found
-
-
-def _look_for(options: Options) -> tuple[list[str], tuple[Absent, ...]]:
-    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
-    looked: list[Sequence[str] | Absent] = [] if options.control_dir is None else [_below(options.control_dir)]
-    looked += [_matching(name) for name in options.databases]
-    looked += [[name] for name in options.imported if _is_there(name)]
-    if not looked:
-        looked.append(_not_read_yet(options.imported))
-    distinct: dict[str, str] = {}
-    for found in looked:
-        if not isinstance(found, Absent):
-            for path in found:
-                distinct.setdefault(os.path.realpath(path), path)
-    return list(distinct.values()), tuple(found for found in looked if isinstance(found, Absent))
-
-
-def _below(control_dir: Path) -> Sequence[str] | Absent:
-    paths = [str(control_dir / name) for name in _BELOW_CONTROL_DIR]
-    present = [path for path in paths if _is_there(path)]
-    if present:
-        return present
-    return Absent(
-        patterns=tuple(map(glob.escape, paths)),
-        reason=(
-            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
-            "(arc.conf has it as controldir), or name the files in source.databases"
-        ),
-    )
-
-
-def _matching(name: str) -> Sequence[str] | Absent:
-    if _is_there(name):
-        return [name]
-    if not glob.has_magic(name):
-        return Absent(
-            patterns=(name,),
-            reason=f"{name}: there is no such file; correct source.databases, or run the `publisher import` that is to make it",
-        )
-    matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
-    if matching:
-        return matching
-    return Absent(
-        patterns=(name,),
-        reason=(
-            f"{name}: no accounting database matches this pattern; correct source.databases, "
-            f"or let user {os.geteuid()} search the directory"
-        ),
-    )
-
-
-def _not_read_yet(imported: Sequence[str]) -> Absent:
-    return Absent(
-        patterns=tuple(imported),
-        reason=f"{imported[0]}: is not there yet; `publisher publish` reads the batch system into it",
-    )
-
-
-def _is_there(path: str) -> bool:
-    """Raises: SourceError when that cannot be told."""
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        check_readable(path)  # says why
-    return True

@@ -11,11 +11,10 @@ from typing import Final
 from publisher.model.job import JobId, RowRef
 from publisher.model.text import arex_unescape
 from publisher.sources.arex.counting.count import BY, CountingDatabase, FilteredPage
-from publisher.sources.arex.database import DatabaseOptions, stored_job_id
+from publisher.sources.arex.database import stored_job_id
 from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
+from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.rows import Row
-from publisher.sources.arex.source import Options, database_paths
-from publisher.sources.arex.values import LocalTime, clock_of, local_zone
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import (
     CountedJob,
@@ -34,25 +33,17 @@ def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = clock_of(local_zone(options.time_zone, environment))
-    return ArexAccounts(options, clock, copies_below=copies_directory(environment))
+    return ArexAccounts(options, environment, copies_below=copies_directory(environment))
 
 
 class ArexAccounts:
     """An `Accounts`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
-    def __init__(
-        self, options: Options, clock: LocalTime, *, copies_below: Path, busy_timeout_s: float | None = None
-    ) -> None:
+    def __init__(self, options: Options, environment: Mapping[str, str], *, copies_below: Path) -> None:
+        """Raises: ConfigError when a time zone cannot be found."""
         self._options = options
-        self._clock = clock
         self._copies = CopyDirectory(copies_below)
-        self._reading = DatabaseOptions(
-            clock=clock,
-            hold_off_s=options.hold_off_s,
-            unescape=options.unescape,
-            busy_timeout_s=options.lock_wait_s if busy_timeout_s is None else busy_timeout_s,
-        )
+        self._readings = readings_of(options, environment)
 
     @property
     def zone(self) -> str:
@@ -94,7 +85,7 @@ class ArexAccounts:
         with self._opened() as opened:
             found = [
                 sheet
-                for sheet in (read_sheet(database, job_id, self._clock) for database in opened)
+                for sheet in (read_sheet(database, job_id, database.clock) for database in opened)
                 if sheet is not None
             ]
         if not found:
@@ -121,8 +112,8 @@ class ArexAccounts:
         """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
         with ExitStack() as stack:
             opened = []
-            for path in database_paths(self._options):
-                database = CountingDatabase(path, self._copies, self._reading)
+            for path, ce in database_files(self._options):
+                database = CountingDatabase(path, self._copies, self._readings[ce])
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)

@@ -274,6 +274,9 @@ class JoinedSource:
     def databases(self) -> tuple[str, ...]:
         return self._source.databases()
 
+    def names(self, file: str) -> bool:
+        return self._source.names(file)
+
     def absent(self) -> tuple[Absent, ...]:
         return self._source.absent()
 

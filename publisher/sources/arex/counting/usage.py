@@ -21,11 +21,11 @@ from typing import Any, Final
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.time import Window
 from publisher.sources.arex import queries
-from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, DatabaseOptions, stored_job_id
+from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, stored_job_id
+from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowReader
-from publisher.sources.arex.source import Options, database_paths
-from publisher.sources.arex.values import LocalTime, clock_of, local_zone, positive, text_of
+from publisher.sources.arex.values import LocalTime, positive, text_of
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import UsageGroup, UsagePage
 
@@ -102,34 +102,34 @@ def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    clock = clock_of(local_zone(options.time_zone, environment))
-    return ArexUsage(options, clock, copies_below=copies_directory(environment))
+    return ArexUsage(options, environment, copies_below=copies_directory(environment))
 
 
 class ArexUsage:
     """A `UsageReader`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
-    def __init__(self, options: Options, clock: LocalTime, *, copies_below: Path, page_rows: int = _PAGE_ROWS) -> None:
+    def __init__(
+        self, options: Options, environment: Mapping[str, str], *, copies_below: Path, page_rows: int = _PAGE_ROWS
+    ) -> None:
+        """Raises: ConfigError when a time zone cannot be found."""
         self._options = options
-        self._clock = clock
         self._page_rows = page_rows
         self._copies = CopyDirectory(copies_below)
-        self._reading = DatabaseOptions(
-            clock=clock, hold_off_s=0, unescape=options.unescape, busy_timeout_s=options.lock_wait_s
-        )
+        readings = readings_of(options, environment)
+        self._readings = {ce: reading._replace(hold_off_s=0) for ce, reading in readings.items()}
 
     def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
         first = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
         with ExitStack() as stack:
             opened: list[UsageDatabase] = []
-            for path in database_paths(self._options):
-                database = UsageDatabase(path, self._copies, self._reading)
+            for path, ce in database_files(self._options):
+                database = UsageDatabase(path, self._copies, self._readings[ce])
                 stack.callback(database.close)
                 opened.append(database)
             opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
             for place, database in enumerate(opened):
-                summing = _Summing(self._clock, eras, opened[:place], alone=alone)
+                summing = _Summing(database.clock, eras, opened[:place], alone=alone)
                 asked = {
                     "first": first,
                     "after": BEFORE_ALL,

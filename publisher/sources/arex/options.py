@@ -1,0 +1,199 @@
+"""Keys of `source` with `type: arex`, and the files that they name."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from publisher.model.errors import SourceError
+from publisher.sources.arex.database import DatabaseOptions
+from publisher.sources.arex.values import check_zone, clock_of, local_zone
+from publisher.sources.base import Absent
+from publisher.sources.sqlite_reader import check_readable
+
+_BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
+# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
+_NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
+
+
+def _at_least(lowest: int) -> Mapping[str, object]:
+    return {"check": lambda value: None if value >= lowest else f"must be {lowest} or more"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Keys of `source` with `type: arex`."""
+
+    control_dir: Path | None = field(
+        default=None,
+        metadata={
+            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db are found below it"
+        },
+    )
+    databases: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "accounting databases by path or shell pattern; a job in two of them counts once"},
+    )
+    time_zone: str = field(
+        default="",
+        metadata={
+            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host",
+            "check": check_zone,
+        },
+    )
+    hold_off_s: int = field(
+        default=900,
+        metadata={"help": "how long a finished job without its FINISHED event is waited for", **_at_least(0)},
+    )
+    unescape: bool = field(
+        default=True,
+        metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
+    )
+    page_rows: int = field(
+        default=500,
+        metadata={"help": "rows read in one transaction", **_at_least(1)},
+    )
+    lock_wait_s: int = field(
+        default=90,
+        metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
+    )
+
+    # Databases that batch systems are read into; one that is not there was not read yet.
+    imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
+    # Further CEs: the other entries of this type. A job in two databases counts in the one that is named first.
+    further: tuple[Options, ...] = field(default=(), metadata={"hidden": True})
+
+    def __post_init__(self) -> None:
+        if self.control_dir is None and not self.databases and not self.imported:
+            raise ValueError("give control_dir, or name the files as databases")
+
+
+def readings_of(
+    options: Options, environment: Mapping[str, str], *, lock_wait_s: float | None = None
+) -> Mapping[Options, DatabaseOptions]:
+    """How the databases of each entry are read. Raises: ConfigError when a time zone cannot be found."""
+    return {
+        ce: DatabaseOptions(
+            clock=clock_of(local_zone(ce.time_zone, environment)),
+            hold_off_s=ce.hold_off_s,
+            unescape=ce.unescape,
+            busy_timeout_s=ce.lock_wait_s if lock_wait_s is None else min(ce.lock_wait_s, lock_wait_s),
+        )
+        for ce in (options, *options.further)
+    }
+
+
+def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
+    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
+    return [path for path, _ in database_files(options)]
+
+
+def database_files(options: object) -> list[tuple[str, Options]]:
+    """The files, without repetition, each with the entry that names it. Raises: SourceError as `database_paths`."""
+    if not isinstance(options, Options):
+        raise TypeError(f"expected {Options}, got {options!r}")
+    found, absent = look_for(options)
+    if absent:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def names(options: Options, file: str) -> bool:
+    """Whether any entry names this file, be it there or not."""
+    patterns = [pattern for ce in (options, *options.further) for pattern in _patterns(ce)]
+    return any(fnmatchcase(file, pattern) for pattern in patterns)
+
+
+def present(options: Options) -> list[tuple[str, Options]]:
+    """Those of the files that are there, each with the entry that names it. Raises: SourceError when none is."""
+    found, absent = look_for(options)
+    if not found:
+        raise SourceError(absent[0].reason)
+    return found
+
+
+def look_for(options: Options) -> tuple[list[tuple[str, Options]], tuple[Absent, ...]]:
+    """The files, without repetition, each with its entry; and what is named in vain.
+
+    Raises: SourceError for what cannot be looked at.
+    """
+    looked = [(found, ce) for ce in (options, *options.further) for found in _named(ce)]
+    distinct: dict[str, tuple[str, Options]] = {}
+    for found, ce in looked:
+        if not isinstance(found, Absent):
+            for path in found:
+                distinct.setdefault(os.path.realpath(path), (path, ce))
+    return list(distinct.values()), tuple(found for found, _ in looked if isinstance(found, Absent))
+
+
+def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
+    """What one entry names. Raises: SourceError for what cannot be looked at."""
+    looked: list[Sequence[str] | Absent] = [] if options.control_dir is None else [_below(options.control_dir)]
+    looked += [_matching(name) for name in options.databases]
+    looked += [[name] for name in options.imported if _is_there(name)]
+    return looked or [_not_read_yet(options.imported)]
+
+
+def _patterns(options: Options) -> Iterator[str]:
+    """Of everything that one entry names."""
+    if options.control_dir is not None:
+        yield from (glob.escape(str(options.control_dir / name)) for name in _BELOW_CONTROL_DIR)
+    yield from options.databases
+    yield from map(glob.escape, options.imported)
+
+
+def _below(control_dir: Path) -> Sequence[str] | Absent:
+    paths = [str(control_dir / name) for name in _BELOW_CONTROL_DIR]
+    present = [path for path in paths if _is_there(path)]
+    if present:
+        return present
+    return Absent(
+        patterns=tuple(map(glob.escape, paths)),
+        reason=(
+            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
+            "(arc.conf has it as controldir), or name the files in source.databases"
+        ),
+    )
+
+
+def _matching(name: str) -> Sequence[str] | Absent:
+    if _is_there(name):
+        return [name]
+    if not glob.has_magic(name):
+        return Absent(
+            patterns=(name,),
+            reason=f"{name}: there is no such file; correct source.databases, or run the `publisher import` that is to make it",
+        )
+    matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
+    if matching:
+        return matching
+    return Absent(
+        patterns=(name,),
+        reason=(
+            f"{name}: no accounting database matches this pattern; correct source.databases, "
+            f"or let user {os.geteuid()} search the directory"
+        ),
+    )
+
+
+def _not_read_yet(imported: Sequence[str]) -> Absent:
+    return Absent(
+        patterns=tuple(imported),
+        reason=f"{imported[0]}: is not there yet; `publisher publish` reads the batch system into it",
+    )
+
+
+def _is_there(path: str) -> bool:
+    """Raises: SourceError when that cannot be told."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        check_readable(path)  # says why
+    return True
