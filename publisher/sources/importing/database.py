@@ -9,6 +9,7 @@ unescaped, that rows are complete, and that AAR has more columns.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -121,6 +122,7 @@ _ADDED: Final = """
 """
 _WAIT_S: Final = 60.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
+_WAL_PAGES: Final = 4_000  # so many are copied at once: an index gets many rows a page by then
 _CACHE_KIB: Final = 32 * 1024
 _REMEMBERED: Final = 50_000
 _INSERT: Final = (
@@ -130,7 +132,7 @@ _INSERT: Final = (
 _UPDATE: Final = (
     f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
 )
-_STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID = ?"
+_STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID IN (SELECT value FROM json_each(?))"
 _SIDE: Final = ImportedJob._fields.index("extra")  # from here on it is no column of AAR
 _EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
 _ATTRIBUTE: Final = "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
@@ -206,7 +208,7 @@ class ImportDatabase:
         )
         self._put_side([(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new])
         known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
-        return StoredJobs(inserted=inserted, updated=sum(self._change(row, job, replace) for row, job in known))
+        return StoredJobs(inserted=inserted, updated=self._change(known, replace))
 
     def take_back(self, job_ids: Sequence[str]) -> None:
         """Remove jobs that turned out to be none, inside a transaction; one that comes again gets the row that it had."""
@@ -294,28 +296,35 @@ class ImportDatabase:
         )
 
     def _put_side(self, pairs: Sequence[tuple[Row, ImportedJob]]) -> None:
-        self.connection.executemany(_EXTRA, [(row[0], key, value) for row, job in pairs for key, value in job.extra])
-        attributes = [(row[0], key, value) for row, job in pairs for key, value in job.attributes]
-        if attributes:
-            self.connection.executemany(_ATTRIBUTE, attributes)
+        put = self.connection.executemany
+        put(_EXTRA, ((row[0], key, value) for row, job in pairs for key, value in job.extra))
+        put(_ATTRIBUTE, ((row[0], key, value) for row, job in pairs for key, value in job.attributes))
 
     def _clear_side(self, record_id: int) -> None:
         for statement in _CLEAR_SIDE:
             self.connection.execute(statement, (record_id,))
 
-    def _change(self, row: Row, job: ImportedJob, replace: bool) -> bool:
-        """Let the new row of a job that is there already win, where it does."""
-        stored = self.connection.execute(_STORED, (job.job_id,)).fetchone()
-        if replace:
-            extra = tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall())
-            if stored[1:-1] == row[1:-1] and extra == job.extra:
-                return False
-        elif _weight(row) <= _weight(stored):
-            return False
-        self.connection.execute(_UPDATE, (*row[2:], stored[0], job.job_id))
-        self._clear_side(stored[0])
-        self._put_side([((stored[0],), job)])
-        return True
+    def _change(self, known: Sequence[tuple[Row, ImportedJob]], replace: bool) -> int:
+        """Let the new rows of jobs that are there already win, where they do. Returns how many did."""
+        job_ids = json.dumps([job.job_id for _, job in known])
+        stored: dict[str, Row] = {row[1]: row for row in self.connection.execute(_STORED, (job_ids,))}
+        changed = 0
+        for row, job in known:
+            before = stored[job.job_id]
+            if self._wins(row, job, before, replace):
+                self.connection.execute(_UPDATE, (*row[2:], before[0], job.job_id))
+                self._clear_side(before[0])
+                self._put_side([(before, job)])
+                stored[job.job_id] = (before[0], *row[1:])
+                changed += 1
+        return changed
+
+    def _wins(self, row: Row, job: ImportedJob, stored: Row, replace: bool) -> bool:
+        if not replace:
+            return bool(_weight(row) > _weight(stored))
+        if stored[1:-1] != row[1:-1]:
+            return True
+        return tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall()) != job.extra
 
     def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:
         places = ", ".join("?" * len(columns))
@@ -325,7 +334,12 @@ class ImportDatabase:
         return int(number)
 
     def _prepare(self, tables: str) -> None:
-        for pragma in (f"journal_size_limit = {_WAL_BYTES}", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}"):
+        for pragma in (
+            f"journal_size_limit = {_WAL_BYTES}",
+            f"wal_autocheckpoint = {_WAL_PAGES}",
+            "synchronous = NORMAL",
+            f"cache_size = -{_CACHE_KIB}",
+        ):
             self.connection.execute(f"PRAGMA {pragma}")
         if not self._ours():
             raise UsageError(

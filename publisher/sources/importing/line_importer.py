@@ -9,7 +9,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -34,6 +34,7 @@ from publisher.sources.importing.site_mapping import SiteMapping
 
 # In one transaction; more at once are slower (docs/performance.md).
 _BATCH_PIECES: Final = 500
+_NONE: Final = -1
 STANDARD_INPUT: Final = Path("-")
 
 Record = TypeVar("Record")
@@ -131,7 +132,7 @@ class LineImporter(ABC, Generic[Record]):
 class _ParsedPieces(Generic[Record]):
     """What some pieces hold."""
 
-    end: int
+    end: int = _NONE
     usage: list[Record] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
@@ -256,8 +257,7 @@ class _Reading(Generic[Record]):
         cursor = fitting[0] if fitting else cursors.beginning(file)
         pieces = self._importer.pieces(file, cursor.mark.consumed)
         first = cursor.mark.consumed == 0
-        while chunk := list(islice(pieces, _BATCH_PIECES)):
-            batch = self._parsed(file.path, chunk)
+        while (batch := self._parsed(file.path, islice(pieces, _BATCH_PIECES))).end != _NONE:
             if first:
                 refuse_foreign(file.path, self._importer.kind, batch.bad, batch.pieces)
             first = False
@@ -268,8 +268,7 @@ class _Reading(Generic[Record]):
     def answer(self, file: LogFile) -> int:
         """Raises: SourceError."""
         run, pieces, count = self._run, self._importer.pieces(file, 0), 0
-        while chunk := list(islice(pieces, _BATCH_PIECES)):
-            batch = self._parsed(file.path, chunk)
+        while (batch := self._parsed(file.path, islice(pieces, _BATCH_PIECES))).end != _NONE:
             with run.step(bad=batch.bad, lines=batch.pieces):
                 stored = self._importer.store(run, batch.usage, None)
             self._report(stored, batch)
@@ -280,7 +279,7 @@ class _Reading(Generic[Record]):
         self, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
     ) -> None:
         """Raises: SourceError when a CE's database is unreadable."""
-        run, whole = self._run, _ParsedPieces[Record](end=0)
+        run, whole = self._run, _ParsedPieces[Record]()
         for path, piece in read:
             whole.add(self._parsed(path, [piece]))
         with run.step(bad=whole.bad, lines=whole.pieces):
@@ -288,10 +287,10 @@ class _Reading(Generic[Record]):
             stored = self._importer.store(run, whole.usage, None)
         self._report(stored, whole)
 
-    def _parsed(self, path: Path, pieces: Sequence[LogPiece[Record]]) -> _ParsedPieces[Record]:
-        batch: _ParsedPieces[Record] = _ParsedPieces(end=pieces[-1].end)
-        skips = self._importer.skips
+    def _parsed(self, path: Path, pieces: Iterable[LogPiece[Record]]) -> _ParsedPieces[Record]:
+        batch, skips = _ParsedPieces[Record](), self._importer.skips
         for piece in pieces:
+            batch.end = piece.end
             batch.pieces += bool(piece.content)
             if piece.skipped:
                 batch.skipped.append(piece.skipped)

@@ -172,6 +172,9 @@ class SlurmOptions(ImporterOptions):
     exclude_states: tuple[str, ...] = ()
 
 
+_STATUS: Final = {"COMPLETED": "completed", "RESIZING": "completed", "CANCELLED": "aborted"}
+
+
 class SlurmMapping(SiteMapping):
     """What the mappings of such importers share."""
 
@@ -199,7 +202,7 @@ class SlurmMapping(SiteMapping):
     @staticmethod
     def status(state: str) -> str:
         """A-REX's word for a final state."""
-        return {"COMPLETED": "completed", "RESIZING": "completed", "CANCELLED": "aborted"}.get(state, "failed")
+        return _STATUS.get(state, "failed")
 
     def _account_rules(self, job: JobRecord) -> list[ImportRule]:
         account = job.local_group

@@ -248,12 +248,11 @@ class SacctReader:
                 if job is not None:
                     yield self._piece(job, line.offset)
                 job = _JobLines(line)
-            elif number is None and self._is_nothing(line):
-                continue
-            elif job is not None:
-                job.add(line, is_step=number is not None)
-            else:
-                job = _JobLines(line, _NO_NUMBER if number is None else _NO_JOB)
+            elif number is not None or not self._is_nothing(line):
+                if job is None:
+                    job = _JobLines(line, _NO_JOB if number else _NO_NUMBER)
+                else:
+                    job.add(line, is_step=number is not None)
         if job is not None:
             yield self._piece(job, job.end if whole else job.offset)
         self._refuse_without_steps(0)

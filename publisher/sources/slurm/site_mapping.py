@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import GPU_MODELS
+from publisher.sources.base import GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import cluster_key, extra_info
-from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone, models_text, read_tres
+from publisher.sources.importing.site_mapping import cluster_key
+from publisher.sources.importing.slurm_jobs import (
+    SlurmMapping,
+    SlurmOptions,
+    check_zone,
+    models_text,
+    node_names,
+    read_tres,
+)
 from publisher.sources.slurm.records import SacctRun
 
 NAME: Final = "slurm"
@@ -66,6 +73,26 @@ class Options(SlurmOptions):
             raise ValueError("names both files and command; keep the one that is to be read")
 
 
+class _Account(NamedTuple):
+    """What a job's user and account say of it."""
+
+    user: str
+    vo: str
+    local_user: str
+    project: str
+
+
+class _Given(NamedTuple):
+    """What a job was given; the last two are quantities for formulas, before and behind its eligible time."""
+
+    nodes: int
+    cpus: int
+    gpus: int | None
+    gpu_models: str
+    asked: str
+    used: str
+
+
 class SacctMapping(SlurmMapping):
     """Makes rows of runs. Reads the map files once."""
 
@@ -74,7 +101,10 @@ class SacctMapping(SlurmMapping):
         super().__init__(NAME, options, interface="sacct")
         self.zone = ZoneInfo(options.time_zone) if options.time_zone else None
         self._cluster = options.cluster
-        self._tres = lru_cache(maxsize=10_000)(read_tres)
+        # Hot path: a million jobs have few of each.
+        self._of_account = lru_cache(maxsize=10_000)(self._account)
+        self._of_tres = lru_cache(maxsize=10_000)(_given)
+        self._of_nodes = lru_cache(maxsize=1_000)(_nodes)
 
     def skips(self, run: SacctRun) -> str:
         """Why a run is not this site's usage, or ''."""
@@ -84,36 +114,55 @@ class SacctMapping(SlurmMapping):
 
     def job(self, run: SacctRun) -> ImportedJob:
         """A run as a row."""
-        account = run.account
-        resources = self._tres(run.tres)
-        hosts = self._hosts((run.node_list,))
+        account = self._of_account(run.user, run.account)
+        given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
+        hosts, listed = self._of_nodes(run.node_list)
         total_s = _seconds((run.user_ms or 0) + (run.system_ms or 0))
         kernel_s = min(total_s, _seconds(run.system_ms or 0))
+        eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
+        extra = [
+            ("lrms", self.lrms),
+            ("localuser", account.local_user),
+            ("jobname", run.name),
+            ("projectname", account.project),
+            ("nodenames", hosts),
+            (QUANTITIES, f"{given.asked}{eligible}{given.used}"),
+        ]
+        if run.user_ms is None:
+            extra.append(("cputime", "unknown"))
+        if given.gpu_models:
+            extra.append((GPU_MODELS, given.gpu_models))
+        if run.energy_j:
+            extra.append(("energy_j", str(run.energy_j)))
         return ImportedJob(
             f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
             run.job_id if self._array_ids else run.raw_id,
             self._endpoint,
             run.partition,
-            self._users.get(run.user, ""),
-            self._vo((account, run.user), account),
+            account.user,
+            account.vo,
             self.status(run.state),
             run.exit_code,
             run.submitted_at,
             run.started_at,
             run.ended_at,
-            run.nodes or resources.nodes or len(hosts),
-            self.cores(run.cpus or resources.cpus or 0),
+            run.nodes or given.nodes or listed,
+            self.cores(run.cpus or given.cpus),
             run.memory_kib,
             run.virtual_kib,
             run.wall_s,
             total_s - kernel_s,
             kernel_s,
-            # A job that was given something, and no GPU, had none.
-            resources.gpus or (0 if run.tres else None),
+            given.gpus,
             NAME,
             f"{run.raw_id}/{run.submitted_at}",
-            self._extra(run, hosts),
+            tuple([pair for pair in extra if pair[1]]),
         )
+
+    def _account(self, user: str, account: str) -> _Account:
+        vo = self._vo((account, user), account)
+        project = self._projects.get(account, account)
+        return _Account(self._users.get(user, ""), vo, f"{user}:{account}" if account else user, project)
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
@@ -126,31 +175,28 @@ class SacctMapping(SlurmMapping):
             self._endpoint_rule(),
         ]
 
-    def _extra(self, run: SacctRun, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        account, resources = run.account, self._tres(run.tres)
-        extra = extra_info(
-            self.lrms,
-            user=run.user,
-            group=account,
-            job_name=run.name,
-            project=self._projects.get(account, account),
-            hosts=hosts,
-            quantities=(
-                ("NumTasks", run.tasks or None),
-                ("TimeLimit", run.limit_min * 60 or None),
-                ("EligibleTime", run.eligible_at),
-                ("mem", resources.memory_kib),
-                ("billing", resources.billing),
-                ("SecsPreSuspend", run.suspended_s),
-            ),
-        )
-        if run.user_ms is None:
-            extra.append(("cputime", "unknown"))
-        if resources.gpu_models:
-            extra.append((GPU_MODELS, models_text(resources)))
-        if run.energy_j:
-            extra.append(("energy_j", str(run.energy_j)))
-        return tuple(extra)
+
+def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
+    resources = read_tres(tres)
+    memory = "" if resources.memory_kib is None else f"mem={resources.memory_kib} "
+    billing = "" if resources.billing is None else f"billing={resources.billing} "
+    asked = f"NumTasks={tasks} " if tasks else ""
+    if limit_min:
+        asked += f"TimeLimit={limit_min * 60} "
+    return _Given(
+        resources.nodes or 0,
+        resources.cpus or 0,
+        # A job that was given something, and no GPU, had none.
+        resources.gpus or (0 if tres else None),
+        models_text(resources),
+        asked,
+        f"{memory}{billing}SecsPreSuspend={suspended_s}",
+    )
+
+
+def _nodes(text: str) -> tuple[str, int]:
+    names = node_names((text,))
+    return ":".join(names), len(names)
 
 
 def _seconds(milliseconds: int) -> int:

@@ -1,0 +1,75 @@
+"""What writing the jobs of an import costs, in statements."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from publisher.sources.importers import ImportedJob, StoredJobs
+from publisher.sources.importing.database import ImportDatabase
+
+
+def jobs(count: int, wall_s: int = 60) -> list[ImportedJob]:
+    """Of two users."""
+    return [
+        ImportedJob(
+            f"hpc1:{number}",
+            str(number),
+            ("sacct", "sacct://hpc1"),
+            "batch",
+            f"user{number % 2}",
+            "atlas",
+            "completed",
+            0,
+            1_790_000_000,
+            1_790_000_010,
+            1_790_000_010 + wall_s,
+            *(1, 1, 0, 0, wall_s, 50, 1, 0),
+            "slurm",
+            str(number),
+            (("lrms", "slurm"), ("jobname", "analysis")),
+        )
+        for number in range(count)
+    ]
+
+
+def put(accounting: ImportDatabase, page: list[ImportedJob]) -> tuple[StoredJobs, list[str]]:
+    """What became of the jobs, and the statements that it took."""
+    statements: list[str] = []
+    accounting.connection.set_trace_callback(statements.append)
+    with accounting.transaction():
+        stored = accounting.put(page)
+    accounting.connection.set_trace_callback(None)
+    return stored, statements
+
+
+@pytest.mark.parametrize("count", [10, 500])
+def test_a_page_of_new_jobs_takes_their_rows_and_few_statements_more(tmp_path: Path, count: int) -> None:
+    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+        put(accounting, jobs(2, wall_s=1))
+        stored, statements = put(accounting, [job._replace(job_id=f"x{job.job_id}") for job in jobs(count)])
+    assert stored == StoredJobs(inserted=count, updated=0)
+    assert len([each for each in statements if each.startswith("INSERT INTO AAR")]) == count
+    assert len([each for each in statements if each.startswith("INSERT INTO JobExtraInfo")]) == 2 * count
+    assert len(statements) <= 3 * count + 5
+
+
+@pytest.mark.parametrize("count", [10, 500])
+def test_jobs_that_are_there_are_looked_up_together(tmp_path: Path, count: int) -> None:
+    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+        put(accounting, jobs(count))
+        stored, statements = put(accounting, jobs(count))
+    assert stored == StoredJobs(inserted=0, updated=0)
+    assert len(statements) <= count + 8
+
+
+def test_of_several_rows_of_one_job_in_a_page_the_greatest_stays(tmp_path: Path) -> None:
+    one, two, three = (jobs(1, wall_s)[0] for wall_s in (60, 90, 70))
+    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+        assert put(accounting, [one, three, two, three])[0] == StoredJobs(inserted=1, updated=2)
+        found = accounting.connection.execute("SELECT JobID, UsedWalltime FROM AAR").fetchall()
+        extra = accounting.connection.execute("SELECT count(*) FROM JobExtraInfo").fetchone()
+    assert found == [("hpc1:0", 90)]
+    assert extra == (2,)
