@@ -339,7 +339,7 @@ class LiveSite:
 
     def credentials(self) -> Credentials:
         found = self.settings.credentials
-        return Credentials(certificate=found.certificate, key=found.key, ca=found.ca)
+        return Credentials(certificate=found.certificate, key=found.key, ca=found.ca, crl=found.crl)
 
     def certificate_ends(self) -> datetime | None:
         from publisher.transports.credentials.checks import certificate_ends

@@ -154,6 +154,14 @@ check_site: Final = schema.check(
 )
 
 
+class RevocationCheck(StrEnum):
+    """Whether servers need a current revocation list of their CA, lists that are there count, or none does."""
+
+    REQUIRE = "require"
+    IF_PRESENT = "if-present"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSettings:
     """The host's certificate and key, and whom it trusts: a hashed directory, a bundle, or None for the system's store."""
@@ -161,6 +169,7 @@ class CredentialSettings:
     certificate: Path = _GRID_SECURITY / "hostcert.pem"
     key: Path = _GRID_SECURITY / "hostkey.pem"
     ca: Path | None = field(default=_GRID_SECURITY / "certificates", metadata={"read": _read_ca})
+    crl: RevocationCheck = RevocationCheck.IF_PRESENT
 
 
 _check_source_name: Final = schema.check(

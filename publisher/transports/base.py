@@ -99,11 +99,16 @@ class Endpoint(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """Certificate, key and trust. `ca` is a hashed directory, a bundle file, or None for the system's store."""
+    """Certificate, key and trust. `ca` is a hashed directory, a bundle file, or None for the system's store.
+
+    `crl`: whether a server needs a current revocation list of its CA (`require`), lists that are there count (`if-present`),
+    or none does (`off`).
+    """
 
     certificate: Path
     key: Path
     ca: Path | None
+    crl: str = "if-present"
 
 
 class Environment(NamedTuple):

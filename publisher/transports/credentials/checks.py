@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -35,6 +35,7 @@ from publisher.transports.credentials.host_certificate import (
     subject_names,
     validity,
 )
+from publisher.transports.credentials.revocation import AUTHORITIES, LISTS, next_update, read_list
 from publisher.transports.http.tls import trusting_context
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
@@ -45,10 +46,6 @@ TOO_LATE: Final = timedelta(days=3)
 _RENEW: Final = "get a new certificate from your CA, and put certificate and key in place together"
 _PROFILE: Final = "ask the CA for a certificate of the profile for grid hosts, and put it in place with its key"
 _PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
-_CERTIFICATE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-_CRL: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
-_MOST_BYTES: Final = 64 << 20  # the longest CRLs of the field have some megabytes
-_OLD: Final = timedelta(days=7)  # for a CRL that does not say when the next one comes
 _SHOWN: Final = 3
 _INSTALL: Final = (
     "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), or set `credentials: ca` to a bundle "
@@ -216,7 +213,7 @@ def check_trust(credentials: Credentials, now: datetime) -> tuple[Step, ...]:
         return (Step("CAs", found, CREDENTIALS, advice or _INSTALL),)
     if credentials.ca is None:
         return (Step("CAs", "the system's store"),)
-    names = _entries(credentials.ca, _CERTIFICATE) if credentials.ca.is_dir() else [credentials.ca]
+    names = _entries(credentials.ca, AUTHORITIES) if credentials.ca.is_dir() else [credentials.ca]
     cas, unreadable = _load(names)
     steps = [_counted(credentials.ca, cas, unreadable, now), _issuer(credentials, cas)]
     if credentials.ca.is_dir():
@@ -272,8 +269,8 @@ def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
 
 
 def _lists(directory: Path, now: datetime) -> Step:
-    """The CRLs: nothing here depends on them, and the same directory serves the rest of the host."""
-    paths = _entries(directory, _CRL)
+    """The CRLs: by default an old one stops nothing here, but the same directory serves the rest of the host."""
+    paths = _entries(directory, LISTS)
     if not paths:
         return Step("CRLs", f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
     old = [path.name for path in paths if _is_outdated(path, now)]
@@ -285,19 +282,6 @@ def _lists(directory: Path, now: datetime) -> Step:
 
 def _is_outdated(path: Path, now: datetime) -> bool:
     try:
-        return path.stat().st_size > _MOST_BYTES or _next_update(path) <= now
+        return next_update(read_list(path), path) <= now
     except (OSError, ValueError):
         return True
-
-
-def _next_update(path: Path) -> datetime:
-    """Raises: OSError, ValueError."""
-    content = path.read_bytes()
-    pem = content.lstrip().startswith(b"-----BEGIN")
-    found = x509.load_pem_x509_crl(content) if pem else x509.load_der_x509_crl(content)
-    aware: datetime | None = getattr(found, "next_update_utc", None)  # since cryptography 42
-    if aware is not None:
-        return aware
-    if hasattr(found, "next_update_utc") or found.next_update is None:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC) + _OLD
-    return found.next_update.replace(tzinfo=UTC)

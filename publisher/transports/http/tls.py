@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from typing import Any, Final
 
 from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
+from publisher.transports.credentials.revocation import AUTHORITIES, RevocationLists
 
-_HASHED: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 # Sent at once. A large write would otherwise have to pass within one timeout, 950 kB in 60 s, and early answers be seen late.
 _PIECE: Final = 65_536
 # How long to wait for the answer after an upload broke: it is on its way already, or there is none.
@@ -73,6 +72,14 @@ class BoundedPlainSocket(Bounded, socket.socket):
 class BoundedSocket(Bounded, ssl.SSLSocket):
     """Of HTTPS. OpenSSL's own calls (a handshake, a record) each end within the timeout set before them."""
 
+    def do_handshake(self, block: bool = False) -> None:
+        """Shake hands, and see whether the server's certificate was revoked. Raises: ssl.SSLError."""
+        super().do_handshake(block)
+        context = self.context
+        certificate = self.getpeercert(binary_form=True)
+        if isinstance(context, _TrustingContext) and context.lists is not None and certificate is not None:
+            context.lists.check(certificate, context.get_ca_certs(binary_form=True))
+
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """What is there; a reset connection is closed. Python 3.11's ssl leaves one open that broke before TLS."""
         try:
@@ -95,6 +102,12 @@ class BoundedSocket(Bounded, ssl.SSLSocket):
             return super().send(octets[:_PIECE], flags)
 
 
+class _TrustingContext(ssl.SSLContext):
+    """With the revocation lists that are looked at, if any."""
+
+    lists: RevocationLists | None = None
+
+
 def client_context(credentials: Credentials) -> ssl.SSLContext:
     """TLS 1.2 or newer, names checked, our certificate shown, and trust in exactly what `ca` names.
 
@@ -115,8 +128,9 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
 def trusting_context(credentials: Credentials) -> ssl.SSLContext:
     """As `client_context`, but showing no certificate: for a look at a service alone. Raises: CredentialError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.hostname_checks_common_name = False  # RFC 9110 section 4.3.4: a name counts where it is an alternative name
     context.set_alpn_protocols(["http/1.1"])
     context.sslsocket_class = BoundedSocket
     _trust(context, credentials)
@@ -128,19 +142,22 @@ def trust_described(credentials: Credentials) -> str:
     return "the system's CA store" if credentials.ca is None else str(credentials.ca)
 
 
-def _trust(context: ssl.SSLContext, credentials: Credentials) -> None:
+def _trust(context: _TrustingContext, credentials: Credentials) -> None:
+    if credentials.crl == "require":
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if credentials.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
     try:
         if credentials.ca.is_dir():
             # OpenSSL takes any directory and finds nothing in it later; an empty one is worth a word now.
-            if not any(_HASHED.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
+            if not any(AUTHORITIES.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
                 raise CredentialError(
                     f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); install the IGTF bundle, "
                     "or set `credentials: ca` to a bundle file or to `system`"
                 )
             context.load_verify_locations(capath=credentials.ca)
+            context.lists = RevocationLists(credentials.ca) if credentials.crl == "if-present" else None
         else:
             context.load_verify_locations(cafile=credentials.ca)
     except OSError as error:  # ssl.SSLError is one
