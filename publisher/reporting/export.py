@@ -83,6 +83,14 @@ def _wall_core(one: ExportedJob) -> int:
     return one.job.wall_s * (one.job.cpu_count or 1)
 
 
+def _gpu_models(one: ExportedJob) -> tuple[str, ...] | None:
+    return tuple(model for model, _ in one.job.gpu_models) or None
+
+
+def _gpu_s(one: ExportedJob) -> int | None:
+    return None if one.job.gpu_count is None else one.job.wall_s * one.job.gpu_count
+
+
 def _efficiency(one: ExportedJob) -> Decimal | None:
     wall_core = _wall_core(one)
     if not wall_core:
@@ -136,6 +144,8 @@ COLUMNS: Final = (
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),
+    Column("gpu_models", "texts", "", "their models", _gpu_models),
+    Column("gpu_s", "integer", "GPU s", "wall_s times gpu_count; null where it had none or it is not known", _gpu_s),
     Column(
         "wall_core_s",
         "integer",

@@ -93,6 +93,7 @@ class JobFilter:
     states: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
     interfaces: frozenset[str] = frozenset()
+    gpus: bool = False  # only jobs that had some
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def takes(self, job: CountedJob) -> bool:
@@ -107,6 +108,7 @@ class JobFilter:
             and (not self.states or job.status in self.states)
             and (not self.queues or job.queue in self.queues)
             and (not self.interfaces or job.interface in self.interfaces)
+            and (not self.gpus or bool(job.gpu_count))
         )
 
 
@@ -137,6 +139,7 @@ class CountedJob(NamedTuple):
     stage_in_bytes: int | None
     stage_out_bytes: int | None
     unreadable: bool
+    gpu_count: int | None = None  # A-REX does not tell it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,6 +154,8 @@ class Totals:
     cpu_kernel_s: int = 0
     stage_in_bytes: int = 0
     stage_out_bytes: int = 0
+    gpu_jobs: int = 0
+    gpu_s: int = 0  # wall time x GPUs
     first_submitted_at: Epoch | None = None
     last_ended_at: Epoch | None = None
 
@@ -167,6 +172,8 @@ class Totals:
         self.cpu_kernel_s += other.cpu_kernel_s
         self.stage_in_bytes += other.stage_in_bytes
         self.stage_out_bytes += other.stage_out_bytes
+        self.gpu_jobs += other.gpu_jobs
+        self.gpu_s += other.gpu_s
         submitted = [at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None]
         ended = [at for at in (self.last_ended_at, other.last_ended_at) if at is not None]
         self.first_submitted_at = min(submitted, default=None)
@@ -183,6 +190,8 @@ def totals_of(job: CountedJob) -> Totals:
         cpu_kernel_s=job.cpu_kernel_s or 0,
         stage_in_bytes=job.stage_in_bytes or 0,
         stage_out_bytes=job.stage_out_bytes or 0,
+        gpu_jobs=int(bool(job.gpu_count)),
+        gpu_s=(job.gpu_count or 0) * (job.wall_s or 0),
         first_submitted_at=job.submitted_at,
         last_ended_at=job.ended_at,
     )

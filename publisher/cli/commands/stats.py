@@ -34,6 +34,7 @@ from publisher.sources.statistics import JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
     *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
+    *("gpu_jobs", "gpu_s"),
 )
 _COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
 # Outputs of one number, and the column that has it.
@@ -183,6 +184,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
         ("wall time", duration(totals.wall_s)),
         ("CPU time", f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"),
+        *([("GPU time", _gpu_time(totals))] if totals.gpu_jobs else []),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
@@ -196,6 +198,11 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     if totals.unreadable:
         lines.append(f"usage not a number, or negative, counted as 0: {totals.unreadable:,} of the jobs")
     return lines
+
+
+def _gpu_time(totals: Totals) -> str:
+    share = 100 * totals.gpu_jobs / totals.jobs
+    return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {totals.gpu_jobs:,} jobs ({share:.1f} %)"
 
 
 def _group_rows(groups: Mapping[str, Totals]) -> list[tuple[str, ...]]:
@@ -228,6 +235,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--filter-{name}", action="append", default=[], metavar="NAME", help=f"{what}; may be repeated"
         )
+    parser.add_argument("--filter-gpus", action="store_true", help="only jobs that had GPUs")
     parser.add_argument(
         "--filter-extra",
         action="append",
@@ -265,5 +273,6 @@ def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
         states=frozenset(arguments.filter_state),
         queues=frozenset(arguments.filter_queue),
         interfaces=frozenset(arguments.filter_endpoint),
+        gpus=arguments.filter_gpus,
         extras={attribute: frozenset(values) for attribute, values in extras.items()},
     )

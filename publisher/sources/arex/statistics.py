@@ -63,7 +63,7 @@ class ArexAccounts:
                     )
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        if wanted.extras or _distinguish(wanted, by) is None:
+        if wanted.extras or wanted.gpus or _distinguish(wanted, by) is None:
             for page in self.counted(wanted):
                 yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
             return

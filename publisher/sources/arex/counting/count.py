@@ -27,7 +27,7 @@ from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
-from publisher.sources.arex.queries import LAYOUTS, LISTED
+from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
 from publisher.sources.statistics import CountedJob, JobFilter, Totals
@@ -36,13 +36,16 @@ from publisher.sources.statistics import CountedJob, JobFilter, Totals
 _COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
     *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
-    *("StageInVolume", "StageOutVolume"),
+    *("StageInVolume", "StageOutVolume", "GPUCount"),
 )
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
+_ONLY_IMPORTED: Final = "GPUCount"
 
 
 def _select(layout: int, where: str) -> str:
-    columns = (f"NULL AS {name}" if layout == 1 and name in _NOT_IN_1 else f"AAR.{name}" for name in _COLUMNS)
+    lacking = _NOT_IN_1 if layout == 1 else frozenset()
+    lacking |= frozenset() if layout == IMPORTED else {_ONLY_IMPORTED}
+    columns = (f"NULL AS {name}" if name in lacking else f"AAR.{name}" for name in _COLUMNS)
     # As `standing_among` decides it, so that two databases agree on which of them has a job finished.
     return f"SELECT {', '.join(columns)}, AAR.EndTime > 0 FROM AAR WHERE {where} LIMIT :limit"
 
@@ -95,6 +98,7 @@ _PLAIN: Final = " AND ".join(
         *(f"ifnull({name}, 0) BETWEEN {-(2**31)} AND {_MOST_SUMMED}" for name in _SIZES),
         f"ifnull(SubmitTime, 0) BETWEEN 1 AND {_MOST_SUMMED}",
         "ifnull(StatusID, -1) BETWEEN 0 AND 65535",
+        "ifnull(GPUCount, 0) BETWEEN 0 AND 65535",
         f"ifnull(VOID, -1) BETWEEN 0 AND {2**31}",
     )
 )
@@ -103,7 +107,7 @@ _SUMS: Final = (
     "count(*)",
     *(f"sum({name})" for name in _TIMES),
     *(f"sum(CASE WHEN {name} < 0 THEN {name} + {2**32} ELSE {name} END)" for name in _SIZES),
-    *("sum(SubmitTime)", "sum(EndTime)"),
+    *("sum(SubmitTime)", "sum(EndTime)", "sum(GPUCount > 0)", "sum(GPUCount * UsedWalltime)"),
 )
 # What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer groups is the quicker one.
 BY: Final = {
@@ -376,7 +380,7 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
 def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
     _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, last_ended = group
-    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out = (number or 0 for number in figures[:5])
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, gpu_jobs, gpu_s = (number or 0 for number in figures)
     status = names.statuses.get(status_id, "")
     in_progress = status == _IN_PROGRESS or (not status and not has_end)
     ended_at = Epoch(last_ended) if has_end else None
@@ -405,6 +409,8 @@ def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]
         cpu_kernel_s=cpu_kernel_s,
         stage_in_bytes=stage_in,
         stage_out_bytes=stage_out,
+        gpu_jobs=gpu_jobs,
+        gpu_s=gpu_s,
         first_submitted_at=Epoch(first_submitted),
         last_ended_at=ended_at,
     )
@@ -414,7 +420,7 @@ def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]
 def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
     # fmt: off
     (_, job_id, _, endpoint_id, queue_id, user_id, vo_id, _, status_id, _, _, submitted, ended,
-     wall, user_s, kernel_s, stage_in, stage_out, _) = row
+     wall, user_s, kernel_s, stage_in, stage_out, gpus, _) = row
     # fmt: on
     status = names.statuses.get(status_id, "")
     # Nearly all values are numbers as they should be; a call for each would take half of the time.
@@ -445,6 +451,7 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
         unreadable=None in (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes)
         and (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes).count(None)
         > (wall, user_s, kernel_s, stage_in, stage_out).count(None),
+        gpu_count=positive(gpus),
     )
 
 

@@ -1,0 +1,90 @@
+"""GPU hours, wherever usage is shown, against sums that SQLite makes of the rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.support.imported_sites import bring_in, local_site
+from tests.support.pki import PKI
+from tests.support.sacct_text import CLUSTER, job, jobs_of, text, write
+from tests.support.sites import SiteUnderTest
+from tests.support.spring_2028 import FEBRUARY, MARCH
+
+GPUS = "billing=3,cpu=2,gres/gpu:a100=1,gres/gpu:t4=1,gres/gpu=2,mem=4G,node=1"
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """A cluster of which two jobs in three had GPUs, a few of two models."""
+    made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
+    lines = [*jobs_of(3, 150), *(job(1000 + number, AllocTRES=GPUS, Partition="gpu") for number in range(5))]
+    bring_in(made, write(made.folder / "told.psv", text(lines)))
+    return made
+
+
+def asked(site: SiteUnderTest, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+        return connection.execute(sql).fetchall()
+
+
+SUMS = "count(*), sum(GPUCount > 0), sum(GPUCount * UsedWalltime)"
+
+
+def told(totals: dict[str, Any]) -> tuple[int, int, int]:
+    return totals["jobs"], totals["gpu_jobs"], totals["gpu_s"]
+
+
+def test_stats_count_the_jobs_with_gpus_and_their_hours(site: SiteUnderTest) -> None:
+    ((jobs, gpu_jobs, gpu_s),) = asked(site, f"SELECT {SUMS} FROM AAR")
+    assert 0 < gpu_jobs < jobs
+    found = site.run("stats", "--by", "queue", "--json").json
+    assert told(found) == (jobs, gpu_jobs, gpu_s)
+    by_queue = asked(site, f"SELECT Name, {SUMS} FROM AAR JOIN Queues ON QueueID = ID GROUP BY Name")
+    found_groups = {group["name"]: told(group) for group in found["groups"]}
+    assert found_groups == {name: tuple(rest) for name, *rest in by_queue}
+    line = next(line for line in site.run("stats").out.splitlines() if line.startswith("GPU time"))
+    assert f"{gpu_s / 3600:,.1f} GPU hours of {gpu_jobs:,} jobs ({100 * gpu_jobs / jobs:.1f} %)" in line
+
+
+@pytest.mark.parametrize("by", ["vo", "user", "state", "queue", "endpoint", "month"])
+def test_groups_add_up_to_the_whole(site: SiteUnderTest, by: str) -> None:
+    found = site.run("stats", "--by", by, "--json").json
+    groups = [told(group) for group in found["groups"]]
+    assert tuple(map(sum, zip(*groups, strict=True))) == told(found)
+
+
+def test_a_filter_takes_jobs_with_gpus_alone(site: SiteUnderTest) -> None:
+    ((jobs, gpu_s),) = asked(site, "SELECT count(*), sum(GPUCount * UsedWalltime) FROM AAR WHERE GPUCount > 0")
+    assert told(site.run("stats", "--filter-gpus", "--json").json) == (jobs, jobs, gpu_s)
+    ids = site.run("stats", "--filter-gpus", "-o", "jobids").out.split()
+    assert sorted(ids) == sorted(one for (one,) in asked(site, "SELECT JobID FROM AAR WHERE GPUCount > 0"))
+    queue = site.run("stats", "--filter-gpus", "--filter-queue", "gpu", "--json").json
+    assert (queue["jobs"], queue["gpu_s"]) == (5, 5 * 100 * 2)
+
+
+def test_export_tells_them_job_by_job(site: SiteUnderTest) -> None:
+    rows = list(csv.DictReader(io.StringIO(site.run("export", "--format", "csv").out)))
+    sums: dict[str, int] = defaultdict(int)
+    for row in rows:
+        sums[row["gpu_models"]] += int(row["gpu_s"] or 0)
+    ((gpu_s,),) = asked(site, "SELECT sum(GPUCount * UsedWalltime) FROM AAR")
+    assert sum(sums.values()) == gpu_s
+    both = next(models for models in sums if "a100" in models)
+    assert ("t4" in both, sums[both]) == (True, 1000)
+
+
+def test_where_no_source_tells_of_gpus_nothing_is_said(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    plain = SiteUnderTest(tmp_path, pki, fake_ams)
+    plain.fill(*generate(3, 20, FEBRUARY, MARCH))
+    assert told(plain.run("stats", "--json").json)[1:] == (0, 0)
+    assert "GPU" not in plain.run("stats").out
