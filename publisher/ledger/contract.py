@@ -316,7 +316,7 @@ class Delivered(Protocol):
     def known_at(
         self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
     ) -> Mapping[JobKey, DeliveredRun]:
-        """The same for many rows of one database, in columns."""
+        """The same for many rows of one database, in columns; other runs of the same jobs are among them."""
         ...
 
     def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:

@@ -209,17 +209,20 @@ class LedgerReader:
         return {key: others for key, others in delivered.items() if others}
 
     def _as_delivered(self, target: int, found: Mapping[JobKey, PagedRun]) -> dict[JobKey, DeliveredRun]:
-        states = {message: self._state_of(message) for message in {one.message for one in found.values()}}
+        states = {message: self._state_of(message) for message in {message for _, message, _, _ in found.values()}}
+        settled = {message: state in _SETTLED for message, state in states.items()}
         counted = {message for message, state in states.items() if state is MessageState.COUNTED}
         windows = list(map(month_window, months.not_accepted(self._database, target))) if counted else []
+        if not windows:
+            return {
+                key: DeliveredRun(end, fingerprint, settled[message])
+                for key, message, end, fingerprint in found.values()
+            }
         return {
             key: DeliveredRun(
-                ended_at=one.ended_at,
-                fingerprint=one.fingerprint,
-                settled=states[one.message] in _SETTLED,
-                only_counted=one.message in counted and any(one.ended_at in window for window in windows),
+                end, fingerprint, settled[message], message in counted and any(end in one for one in windows)
             )
-            for key, one in found.items()
+            for key, message, end, fingerprint in found.values()
         }
 
     def check_numbering(

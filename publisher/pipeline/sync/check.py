@@ -7,17 +7,17 @@ pending, what was reported last and, if a copy of it was saved, what the portal 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobRecord, RunColumns, SkippedJob
 from publisher.model.message import REMOVED
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
@@ -36,7 +36,7 @@ from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
-from publisher.sources.base import Page, Source
+from publisher.sources.base import Source
 
 _REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
@@ -238,27 +238,59 @@ class _TargetCheck:
         window = Window(start=month_window(self._first).start if self._first else None)
         decider = whoever_counts(self._target, window)
         columns = decider.policy.depends_on_row_only
-        runs_of = _Runs(self._target, decider)
+        kinds = _Kinds(self._target, decider)
         for page in whole_window(name, self._source, ledger, window, frozenset(), self._now, columns=columns):
             self._see_unreadable(page.skipped)
-            runs = runs_of(page)
-            self._jobs_seen(len(runs))
-            rows = {run[0]: run[4] for run in runs}
-            known, held = ledger.known(name, rows), ledger.held(name, [run[0] for run in runs])
-            earlier = ledger.other_runs(name, rows)
-            for run in runs:
-                for at in _places(run[3], earlier.get(run[0], ())):
-                    self._seen[at].restarted += 1
-                self._see(run, known.get(run[0]), held.get(run[0]))
+            self._see_jobs(page.jobs, kinds)
+            if page.runs is not None:
+                self._see_runs(page.runs, kinds)
 
-    def _see(self, run: _Run, known: DeliveredRun | None, held: Quarantined | None) -> None:
-        _, ended_at, wanted, host, _ = run
-        unwanted = not wanted and held is None
+    def _see_jobs(self, jobs: Sequence[JobRecord], kinds: _Kinds) -> None:
+        """Jobs that were read whole."""
+        self._jobs_seen(len(jobs))
+        name, keys = self._target.name, [job.key for job in jobs]
+        rows = dict(zip(keys, [job.row for job in jobs], strict=True))
+        known, held = self._ledger.known(name, rows), self._ledger.held(name, keys)
+        earlier = self._ledger.other_runs(name, rows)
+        for key, job in zip(keys, jobs, strict=True):
+            kind = kinds.of_job(job)
+            self._see_earlier(kind.host, earlier.get(key, ()))
+            self._see(job.ended_at, kind, known.get(key), held.get(key))
+
+    def _see_runs(self, runs: RunColumns, kinds: _Kinds) -> None:
+        """Runs in columns, of which nearly all were delivered as they are."""
+        self._jobs_seen(len(runs.record_ids))
+        name, keys, of_run = self._target.name, runs.keys(), kinds.of_runs(runs)
+        known, held = self._ledger.known_at(name, runs.database, runs.record_ids, keys), self._ledger.held(name, keys)
+        delivered: list[HostMonth] = []
+        for key, end, kind in zip(keys, runs.ended_at, of_run, strict=True):
+            run = known.get(key)
+            if run is not None and run.settled and run.ended_at == end and run.fingerprint != REMOVED and kind.place:
+                delivered.append(kind.place)
+            else:
+                self._see(end, kind, run, held.get(key))
+        for place, jobs in Counter(delivered).items():
+            self._seen[place].database += jobs
+            self._seen[place].delivered += jobs
+        if others := known.keys() - set(keys):
+            hosts = {key[:JOB_DIGEST_BYTES]: kind.host for key, kind in zip(keys, of_run, strict=True)}
+            for key in others:
+                self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
+
+    def _see_earlier(self, host: str | None, runs: Iterable[DeliveredRun]) -> None:
+        """Delivered runs of a job that was restarted since."""
+        for run in runs:
+            place = _place(run.ended_at, host)
+            if host is not None and place[0] != UNKNOWN_MONTH and run.settled and run.fingerprint != REMOVED:
+                self._seen[place].restarted += 1
+
+    def _see(self, ended_at: Epoch, kind: _Kind, known: DeliveredRun | None, held: Quarantined | None) -> None:
+        unwanted = not kind.wanted and held is None
         if unwanted and known is None:
             return
         # A single record stays in the month in which it was delivered; totals are to follow their jobs.
         counted_at = ended_at if known is None or self._summary else known.ended_at
-        here = self._seen[_place(counted_at, host)]
+        here = self._seen[_place(counted_at, kind.host)]
         here.database += not unwanted
         here.count(known, held, before_start=ended_at < self._start)
 
@@ -310,58 +342,52 @@ def _month(ended_at: Epoch) -> int:
         return UNKNOWN_MONTH
 
 
-# A run, its end, whether the target wants it, its submit host (None where nobody can say that), and its row.
-_Run = tuple[JobKey, Epoch, bool, str | None, RowRef]
+class _Kind(NamedTuple):
+    """What is said of the runs that share all but times and usage, and end in one period."""
+
+    wanted: bool
+    host: str | None  # None where nobody can say that
+    place: HostMonth | None  # where they are counted; None where that is asked for each
 
 
-class _Runs:
-    """The runs of a page; of those that share all but times and usage one is examined."""
+class _Kinds:
+    """The kinds of runs; one run of each is examined."""
 
     def __init__(self, target: Target, decider: Decider) -> None:
         self._target = target
         self._decider = decider
         self._periods = Periods(decider)
         # With the examples, so that the id of one cannot come to mean another.
-        self._known: dict[tuple[int, int], tuple[JobRecord, bool, str | None]] = {}
+        self._known: dict[tuple[int, int], tuple[JobRecord, _Kind]] = {}
 
-    def __call__(self, page: Page) -> list[_Run]:
-        found = [(job.key, job.ended_at, *self._seen(job), job.row) for job in page.jobs]
-        if (runs := page.runs) is not None:
-            rows, periods = runs.rows(range(len(runs.ended_at))), self._periods.of(runs.ended_at)
-            columns = zip(runs.keys(), runs.ended_at, runs.examples, periods, rows, strict=True)
-            found += [
-                (key, end, *self._seen_of(example, period, end), row) for key, end, example, period, row in columns
-            ]
-        return found
+    def of_runs(self, runs: RunColumns) -> list[_Kind]:
+        """The kind of each run."""
+        columns = zip(runs.examples, self._periods.of(runs.ended_at), runs.ended_at, strict=True)
+        return [
+            (self._known.get((id(example), period)) or self._new(example, period, end))[1]
+            for example, period, end in columns
+        ]
 
-    def _seen_of(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[bool, str | None]:
-        at = id(example), period
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            known = self._known[at] = example, *self._seen(replace(example, ended_at=ended_at))
-        return known[1:]
+    def _new(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[JobRecord, _Kind]:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        kind = self.of_job(replace(example, ended_at=ended_at))
+        if kind.wanted and self._periods.seconds(period):
+            kind = kind._replace(place=_place(ended_at, kind.host))
+        self._known[id(example), period] = example, kind
+        return example, kind
 
-    def _seen(self, job: JobRecord) -> tuple[bool, str | None]:
+    def of_job(self, job: JobRecord) -> _Kind:
         wanted = isinstance(self._decider.decide(job, job.key, None, None), Publish)
         try:
-            return wanted, sync_host(self._target.policy.place(job).receiver_host)
+            return _Kind(wanted, sync_host(self._target.policy.place(job).receiver_host), None)
         except Unfit:
-            return wanted, None
+            return _Kind(wanted, None, None)
 
 
 def _place(ended_at: Epoch, host: str | None) -> HostMonth:
     month = _month(ended_at)
     return (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
-
-
-def _places(host: str | None, runs: Iterable[DeliveredRun]) -> list[HostMonth]:
-    """Where delivered runs of a job are counted."""
-    try:
-        return [] if host is None else [(month_number(run.ended_at), host) for run in runs if run.settled]
-    except Unfit:
-        return []
 
 
 def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:

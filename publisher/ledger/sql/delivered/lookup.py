@@ -111,13 +111,12 @@ class DeliveredRuns:
     def find_at(
         self, target: int, file: str, record_ids: Iterable[int], keys: Sequence[JobKey]
     ) -> dict[JobKey, PagedRun]:
-        """The same for a page in columns."""
+        """The same for a page in columns, with every other run of the same jobs."""
         blocks: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for record_id, key in zip(record_ids, keys, strict=True):
             blocks[record_id // BLOCK_ROWS][record_id] = pages.digest_of(key)
         found: dict[JobKey, PagedRun] = {}
-        wanted = frozenset(keys)
-        _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in wanted))
+        _keep_latest(found, self._deliveries(target, file, blocks))
         return found
 
     def of_jobs(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[bytes, dict[JobKey, PagedRun]]:

@@ -21,8 +21,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
@@ -53,8 +52,7 @@ _BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering 
 _PackedRun = tuple[JobKey, Epoch, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class PagedRun:
+class PagedRun(NamedTuple):
     """A run as a page has it."""
 
     key: JobKey
@@ -95,6 +93,17 @@ def ends(packed: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}I", packed, count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES))
 
 
+def _fingerprints(packed: bytes) -> tuple[int, ...]:
+    count = len(packed) // RUN_BYTES
+    first = count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES)
+    wide = bytearray(count * (_FINGERPRINT_BYTES + 1))
+    for at in range(_FINGERPRINT_BYTES):
+        wide[at :: _FINGERPRINT_BYTES + 1] = packed[
+            first + at : first + count * _FINGERPRINT_BYTES : _FINGERPRINT_BYTES
+        ]
+    return struct.unpack(f"<{count}I", wide)
+
+
 def places(packed: bytes) -> tuple[int, ...]:
     """The rows of a page's runs, counted from the first of its block."""
     count = len(packed) // RUN_BYTES
@@ -118,20 +127,12 @@ def keys(packed: bytes) -> list[JobKey]:
     return [_key(packed, count, place) for place in range(count)]
 
 
-def unpack(message: int, packed: bytes, wanted: Container[int]) -> Iterator[PagedRun]:
+def unpack(message: int, packed: bytes, wanted: Container[int]) -> list[PagedRun]:
     """Those of a page's runs whose job's digest is wanted."""
     count = len(packed) // RUN_BYTES
-    end = count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES)
-    fingerprint = end + count * _END_BYTES
-    for place, digest in enumerate(digests(packed)):
-        if digest in wanted:
-            at, fingerprint_at = end + place * _END_BYTES, fingerprint + place * _FINGERPRINT_BYTES
-            yield PagedRun(
-                _key(packed, count, place),
-                message,
-                Epoch(int.from_bytes(packed[at : at + _END_BYTES], "little")),
-                int.from_bytes(packed[fingerprint_at : fingerprint_at + _FINGERPRINT_BYTES], "little"),
-            )
+    found = [place for place, digest in enumerate(digests(packed)) if digest in wanted]
+    ended_at, fingerprints = ends(packed), _fingerprints(packed)
+    return [PagedRun(_key(packed, count, at), message, Epoch(ended_at[at]), fingerprints[at]) for at in found]
 
 
 def _all_of(packed: bytes) -> list[_PackedRun]:
