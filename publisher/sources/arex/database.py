@@ -268,6 +268,19 @@ class AccountingDatabase:
         return self._reader[1]
 
 
+def without_finished_in(above: Sequence[AccountingDatabase]) -> RowFilter:
+    """Leaves out the rows of jobs that are finished in a more authoritative database."""
+
+    def row_filter(rows: Sequence[Row]) -> Sequence[Row]:
+        for database in above:
+            finished = database.finished_among(rows)
+            if finished:
+                rows = [row for row in rows if stored_job_id(row) not in finished]
+        return rows
+
+    return row_filter
+
+
 def _ids_of(connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int) -> list[Row]:
     wanted = {"first": first, "after": after, "last": last, "limit": _IDS_AT_ONCE}
     return connection.execute(sql.IDS, wanted).fetchall()

@@ -131,6 +131,7 @@ _BY_END: Final = """
     ORDER BY EndTime, RecordID LIMIT :limit
 """
 WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
+END: Final = {False: 12, True: 3}  # the place of EndTime in a whole row, and in one to count
 WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for layout in LAYOUTS}
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
@@ -244,6 +245,24 @@ def main_fqans(which: str) -> str:
         WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
         GROUP BY RecordID
     """
+
+
+# For reports.
+EXTRA_TO_COUNT: Final = ("projectname", "localuser")
+
+
+def times_of_row(layout: int) -> str:
+    """Submission and true start: an importer's own column, else the newest LRMSSTART."""
+    started = "(SELECT EventTime FROM JobEvents AS e WHERE e.RecordID = AAR.RecordID AND +e.EventKey = 'LRMSSTART' "
+    started += "ORDER BY e.rowid DESC LIMIT 1)"
+    return f"SELECT RecordID, SubmitTime, {'StartTime' if layout == IMPORTED else started} FROM AAR WHERE {LISTED}"
+
+
+def extra_of_row(key: str) -> str:
+    """One thing that is noted of jobs, a job's in the order of writing."""
+    return (
+        f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = '{key}' ORDER BY RecordID, rowid"
+    )
 
 
 def benchmarks_of_row(which: str) -> str:

@@ -19,10 +19,10 @@ from publisher.sources.arex.database import (
     AccountingDatabase,
     RowFilter,
     RowPage,
-    stored_job_id,
+    without_finished_in,
 )
 from publisher.sources.arex.options import Options, look_for, names, present, readings_of
-from publisher.sources.arex.rows import ReadOptions, Row
+from publisher.sources.arex.rows import ReadOptions
 from publisher.sources.arex.values import anchor_text
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
@@ -41,7 +41,6 @@ from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_
 
 # Rows that are only counted come so many pages at once: what is asked once a page costs less of each.
 _COUNTED_PAGES: Final = 8
-_END, _COUNTED_END = 12, 3  # EndTime's place in a row, and in one that is only counted
 
 
 def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> ArexSource:
@@ -105,7 +104,7 @@ class ArexSource:
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         with self._opened() as opened:
             place = _place(opened, database)
-            reading, row_filter = opened[place], _row_filter(opened[:place])
+            reading, row_filter = opened[place], without_finished_in(opened[:place])
             restarted = False
             while True:
                 found = reading.after(cursor, limit, asked, row_filter)
@@ -155,7 +154,7 @@ class ArexSource:
                 seen = {record_id: at for record_id, at in wanted.items() if at is not None}
                 asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
                 for chunk in _chunks(sorted(wanted), self._page_rows):
-                    found = database.rows(chunk, asked, _row_filter(opened[:place]))
+                    found = database.rows(chunk, asked, without_finished_in(opened[:place]))
                     yield _page(found, gone=_gone(database.name, chunk, found))
 
     def window(
@@ -180,7 +179,7 @@ class ArexSource:
                         continue
                     if place == resumed and after[0] >= start:
                         position = (after[0], after[1].record_id)
-                yield from self._ended(database, position, last, asked, _row_filter(opened[:place]))
+                yield from self._ended(database, position, last, asked, without_finished_in(opened[:place]))
 
     def count(self, window: Window) -> int:
         first = max(1, window.start or 1)
@@ -192,7 +191,7 @@ class ArexSource:
         """How many rows of one database end in [first, last], without those that count in a database above it."""
         if not above:
             return database.count(first, last)
-        return sum(map(len, database.ended_between(first, last, _row_filter(above))))
+        return sum(map(len, database.ended_between(first, last, without_finished_in(above))))
 
     @contextmanager
     def by_end(self) -> Iterator[EndedIn]:
@@ -227,7 +226,7 @@ class ArexSource:
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), past the position."""
         limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
-        end = _COUNTED_END if asked.columns else _END
+        end = sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
             if not found.rows:
@@ -263,19 +262,6 @@ def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
         f"{name}: is not among the accounting databases {', '.join(each.name for each in opened)}; "
         "name it in source.databases, or start anew without it"
     )
-
-
-def _row_filter(above: Sequence[AccountingDatabase]) -> RowFilter:
-    """Leaves out the rows of jobs that are finished in a more authoritative database."""
-
-    def row_filter(rows: Sequence[Row]) -> Sequence[Row]:
-        for database in above:
-            finished = database.finished_among(rows)
-            if finished:
-                rows = [row for row in rows if stored_job_id(row) not in finished]
-        return rows
-
-    return row_filter
 
 
 def _page(
