@@ -20,8 +20,10 @@ import pytest
 
 from publisher.sources.importing.log_files import clean, opened
 from publisher.sources.slurm.records import COLUMNS, Header, NotSacct, SacctReader, SacctRun
+from publisher.sources.slurm.site_mapping import Options, SacctMapping
 from tests.sources.mortal_imports import child
 from tests.support.gridengine_files import jobs
+from tests.support.jobs import make_job
 from tests.support.patience import PATIENCE_S
 from tests.support.sacct_text import BEGIN, CLUSTER, job, jobs_of, run_import, step, text, write
 
@@ -445,6 +447,21 @@ def test_users_and_accounts_are_mapped(tmp_path: Path) -> None:
     }
     found = imported(tmp_path, [one, step(one)], **maps)
     assert (found["User"], found["VO"], found["extra"]["projectname"]) == ("/DC=org/CN=Ada", "atlas", "p-17")
+
+
+@pytest.mark.parametrize(
+    ("account", "qos", "vo"), [("atlas", "high", "atlas"), ("bio", "high", "cms"), ("bio", "", "lhcb")]
+)
+def test_an_account_comes_before_a_qos_and_that_before_a_user(tmp_path: Path, account: str, qos: str, vo: str) -> None:
+    for name, line in (("account", "atlas atlas"), ("qos", "high cms"), ("user", "ada lhcb")):
+        (tmp_path / name).write_text(f"{line}\n")
+    maps: dict[str, Any] = {f"{name}_vo_map": tmp_path / name for name in ("account", "qos", "user")}
+    one = job(1, Account=account, QOS=qos)
+    assert imported(tmp_path, [one, step(one, QOS="")], **maps)["VO"] == vo
+    mapping = SacctMapping(Options(cluster=CLUSTER, **maps))
+    rules = dict(mapping.explain(make_job(vo=vo, local_group=account, local_user="ada")))
+    by = {"atlas": "account_vo_map: atlas", "cms": "qos_vo_map", "lhcb": "user_vo_map: ada"}
+    assert rules["vo"] == f"importers.slurm.{by[vo]}"
 
 
 # Once, twice, in pieces, killed

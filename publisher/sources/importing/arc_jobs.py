@@ -200,7 +200,7 @@ def _additions(job: ImportedJob) -> str:
 def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
     """Of texts such as `NumTasks=4`."""
     parts = (pair.rpartition("=") for pair in pairs)
-    return [(name, int(text)) for name, _, text in parts if text.isdecimal()]
+    return sorted((name, int(text)) for name, _, text in parts if text.isdecimal())
 
 
 class StoredRun(NamedTuple):

@@ -180,13 +180,20 @@ class SlurmMapping(SiteMapping):
 
     lrms: ClassVar[str] = "slurm"
 
-    def __init__(self, importer: str, options: SlurmOptions, *, interface: str) -> None:
+    def __init__(
+        self,
+        importer: str,
+        options: SlurmOptions,
+        *,
+        interface: str,
+        vo_maps: Sequence[str] = ("account_vo_map", "user_vo_map"),
+    ) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         super().__init__(
             importer,
             options,
             interface=interface,
-            vo_maps=("account_vo_map", "user_vo_map"),
+            vo_maps=vo_maps,
             excludes=("exclude_users", "exclude_accounts", "exclude_partitions", "exclude_states"),
             maps=("account_project_map",),
         )
@@ -204,13 +211,14 @@ class SlurmMapping(SiteMapping):
         """A-REX's word for a final state."""
         return _STATUS.get(state, "failed")
 
-    def _account_rules(self, job: JobRecord) -> list[ImportRule]:
+    def _account_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
+        """`names` as for `_vo`."""
         account = job.local_group
         project = job.projects[0] if job.projects else ""
         maps = [("account_project_map", self._projects, account)]
         by_map = rule_of(project, self.place, maps, "the job has no account")
         return [
-            *self._identity_rules(job, (account, job.local_user)),
+            *self._identity_rules(job, names),
             ImportRule("projects", "the account" if project == account else by_map),
             ImportRule("cpu_count", f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"),
             ImportRule("node_count", "allocated nodes, else those listed"),

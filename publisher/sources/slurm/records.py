@@ -28,7 +28,7 @@ from publisher.sources.importing.log_files import LogLine, clean
 
 # In the order in which they are asked for. The name of a job is any text that its user likes: last, it cannot move the others.
 COLUMNS: Final = (
-    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "User", "State", "ExitCode", "Submit"),
+    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "State", "ExitCode", "Submit"),
     *("Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
     *("AllocCPUS", "AllocNodes", "NTasks", "NodeList", "AllocTRES", "MaxRSS", "MaxVMSize", "Suspended"),
     *("ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
@@ -78,6 +78,7 @@ class SacctRun(NamedTuple):
     cluster: str
     partition: str
     account: str
+    qos: str
     user: str
     name: str
     state: str  # without "by UID"
@@ -109,6 +110,7 @@ class _JobColumns(NamedTuple):
     Cluster: str
     Partition: str
     Account: str
+    QOS: str
     User: str
     State: str
     ExitCode: str
@@ -324,6 +326,7 @@ class SacctReader:
             job.Cluster,
             job.Partition,
             job.Account,
+            job.QOS,
             job.User,
             clean(job.JobName),
             state,

@@ -61,6 +61,7 @@ class Options(SlurmOptions):
             "check": check_zone,
         },
     )
+    qos_vo_map: Path | None = field(default=None, metadata={"help": "file of `QOS VO` lines"})
     files: tuple[Path, ...] = field(
         default=(), metadata={"help": "what sacct printed: files, their directories, or patterns; else sacct is run"}
     )
@@ -74,7 +75,7 @@ class Options(SlurmOptions):
 
 
 class _Account(NamedTuple):
-    """What a job's user and account say of it."""
+    """What a job's user, account and QOS say of it."""
 
     user: str
     vo: str
@@ -98,7 +99,7 @@ class SacctMapping(SlurmMapping):
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
-        super().__init__(NAME, options, interface="sacct")
+        super().__init__(NAME, options, interface="sacct", vo_maps=("account_vo_map", "qos_vo_map", "user_vo_map"))
         self.zone = ZoneInfo(options.time_zone) if options.time_zone else None
         self._cluster = options.cluster
         # Hot path: a million jobs have few of each.
@@ -114,7 +115,7 @@ class SacctMapping(SlurmMapping):
 
     def job(self, run: SacctRun) -> ImportedJob:
         """A run as a row."""
-        account = self._of_account(run.user, run.account)
+        account = self._of_account(run.user, run.account, run.qos)
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
         hosts, listed = self._of_nodes(run.node_list)
         total_s = _seconds((run.user_ms or 0) + (run.system_ms or 0))
@@ -159,21 +160,29 @@ class SacctMapping(SlurmMapping):
             tuple([pair for pair in extra if pair[1]]),
         )
 
-    def _account(self, user: str, account: str) -> _Account:
-        vo = self._vo((account, user), account)
+    def _account(self, user: str, account: str, qos: str) -> _Account:
+        vo = self._vo((account, qos, user), account)
         project = self._projects.get(account, account)
         return _Account(self._users.get(user, ""), vo, f"{user}:{account}" if account else user, project)
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
+        rules = self._account_rules(job, (job.local_group, "", job.local_user))
+        if self._by_qos(job):
+            rules = [ImportRule("vo", f"{self.place}.qos_vo_map") if rule.field == "vo" else rule for rule in rules]
         return [
-            *self._account_rules(job),
+            *rules,
             ImportRule("wall_s", "ElapsedRaw, which does not count suspension; of a resized job, its part"),
             ImportRule("cpu_user_s", "UserCPU of the job, else of its steps; 0 where Slurm measured nothing"),
             ImportRule("cpu_kernel_s", "SystemCPU of the job, else of its steps"),
             ImportRule("memory_kib", "the largest MaxRSS of its steps"),
             self._endpoint_rule(),
         ]
+
+    def _by_qos(self, job: JobRecord) -> bool:
+        """Whether its QOS gave a job its VO: no account did. The QOS itself is not kept."""
+        by_account = self._maps["account_vo_map"].get(job.local_group)
+        return not by_account and job.vo in self._maps["qos_vo_map"].values()
 
 
 def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:

@@ -125,7 +125,7 @@ class SonarMapping(SlurmMapping):
             f"{self.place}.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
         )
         return [
-            *self._account_rules(job),
+            *self._account_rules(job, (job.local_group, job.local_user)),
             ImportRule("started_at", times),
             ImportRule("ended_at", times),
             ImportRule("wall_s", f"{self.place}.wall_from: {options.wall_from}"),
