@@ -85,12 +85,15 @@ class _CommandParser(Parser):
     """Of a command, or of an action: takes the global options too, and leaves it to `publisher --help` to explain them."""
 
     def __init__(self, **wanted: Any) -> None:
-        super().__init__(**{"epilog": "Options common to all commands: publisher --help"} | wanted)
+        epilog = "Options common to all commands: publisher --help"
+        options: dict[str, Any] = {"epilog": epilog, "add_help": False}
+        super().__init__(**options | wanted)
         self._has_global_options = False
 
     def load(self) -> None:
         if not self._has_global_options:
             self._has_global_options = True
+            self.add_argument("-h", "--help", action="help", help="show this help message and exit")
             _add_global_options(self, repeated=True)
         super().load()
 

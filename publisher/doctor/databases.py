@@ -26,6 +26,7 @@ from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6
 _QUIET: Final = timedelta(days=7)
+_DAY_S: Final = 86_400
 _RECENT_DAYS: Final = 30
 # Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in use.
 _MOST_JOBS: Final = 5000
@@ -241,17 +242,21 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
-    """The newest finished jobs, day by day backwards, and the rules that rows broke which are not jobs at all."""
+    """The newest finished jobs, day by day backwards and in larger steps past days without any; and the rules
+    that rows broke which are not jobs at all.
+    """
     jobs: list[JobRecord] = []
     skipped: Counter[str] = Counter()
     end = epoch(now + _SOON)
-    for _ in range(_RECENT_DAYS + 1):
-        start = Epoch(end - 86_400)
+    oldest, step_s = end - (_RECENT_DAYS + 1) * _DAY_S, _DAY_S
+    while end > oldest:
+        start, before = Epoch(max(end - step_s, oldest)), len(jobs)
         for page in source.window(Window(start=start, end=end), frozenset(), now):
             jobs += page.jobs
             skipped.update(one.rule for one in page.skipped)
             if len(jobs) >= _MOST_JOBS:
                 return jobs, skipped
+        step_s = _DAY_S if len(jobs) > before else step_s * 2
         end = start
     return jobs, skipped
 

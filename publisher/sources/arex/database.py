@@ -1,4 +1,4 @@
-"""One A-REX accounting database, open for one call: its schema, and its rows page by page."""
+"""One A-REX accounting database: its schema, and its rows page by page."""
 
 from __future__ import annotations
 
@@ -61,10 +61,15 @@ class AccountingDatabase:
         self._columns: tuple[RowReader, ColumnReader] | None = None
         self._file = ReadOnlyFile(path, copies, busy_timeout_s=reading.busy_timeout_s)
         try:
-            self.schema = min(self._ask(lambda _, reader: reader.layout), 2)
+            self._ask(lambda *_: None)
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def schema(self) -> int:
+        """1 or 2, of the file as it is now. Raises: SourceError."""
+        return min(self._ask(lambda _, reader: reader.layout), 2)
 
     def close(self) -> None:
         self._reader = None

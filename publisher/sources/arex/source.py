@@ -64,7 +64,7 @@ def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[li
 
 
 class ArexSource:
-    """A `Source`. Each call reopens the files, because `rotate` and `migrate` replace them."""
+    """A `Source`. Each call looks for the files again, because `rotate` and `migrate` replace them."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class ArexSource:
         self._options = options
         self._page_rows = options.page_rows
         self._copies = CopyDirectory(copies_below)
+        self._open: dict[tuple[str, Options], AccountingDatabase] = {}
         self._readings = readings_of(options, environment, lock_wait_s=lock_wait_s)
 
     def databases(self) -> tuple[str, ...]:
-        with self._opened() as opened:
-            return tuple(each.name for each in opened)
+        return tuple(each.name for each in self._opened())
 
     def absent(self) -> tuple[Absent, ...]:
         return look_for(self._options)[1]
@@ -102,60 +102,58 @@ class ArexSource:
     ) -> Iterator[Page]:
         asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, columns=columns)
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
-        with self._opened() as opened:
-            place = _place(opened, database)
-            reading, row_filter = opened[place], without_finished_in(opened[:place])
+        opened = self._opened()
+        place = _place(opened, database)
+        reading, row_filter = opened[place], without_finished_in(opened[:place])
+        restarted = False
+        while True:
+            found = reading.after(cursor, limit, asked, row_filter)
+            if found is None:
+                cursor, restarted = None, True
+                continue
+            if not found.rows:
+                return
+            last, job_id = found.rows[-1][:2]
+            cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
+            yield _page(found, cursor=cursor, restarted=restarted)
             restarted = False
-            while True:
-                found = reading.after(cursor, limit, asked, row_filter)
-                if found is None:
-                    cursor, restarted = None, True
-                    continue
-                if not found.rows:
-                    return
-                last, job_id = found.rows[-1][:2]
-                cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
-                yield _page(found, cursor=cursor, restarted=restarted)
-                restarted = False
-                if len(found.rows) < limit:
-                    return
+            if len(found.rows) < limit:
+                return
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        with self._opened() as opened:
-            return opened[_place(opened, cursor.database)].ahead(cursor, max(1, start or 1), late_before or 0)
+        opened = self._opened()
+        return opened[_place(opened, cursor.database)].ahead(cursor, max(1, start or 1), late_before or 0)
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         by_database: dict[str, list[int]] = {}
         for each in rows:
             by_database.setdefault(each.row.database, []).append(each.row.record_id)
-        with self._opened() as opened:
-            return {
-                RowRef(database=database.name, record_id=number): end
-                for database in opened
-                for number, end in database.ends(by_database.get(database.name, ())).items()
-            }
+        opened = self._opened()
+        return {
+            RowRef(database=database.name, record_id=number): end
+            for database in opened
+            for number, end in database.ends(by_database.get(database.name, ())).items()
+        }
 
     def rows(self) -> int:
-        with self._opened() as opened:
-            return sum(database.finished_rows() for database in opened)
+        return sum(database.finished_rows() for database in self._opened())
 
     def fits(self, cursor: Cursor) -> bool:
-        with self._opened() as opened:
-            return any(each.name == cursor.database and each.fits(cursor) for each in opened)
+        return any(each.name == cursor.database and each.fits(cursor) for each in self._opened())
 
     def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
-        with self._opened() as opened:
-            known = {each.name for each in opened}
-            unknown = tuple(each.row for each in rows if each.row.database not in known)
-            if unknown:
-                yield Page(jobs=(), gone=unknown)
-            for place, database in enumerate(opened):
-                wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
-                seen = {record_id: at for record_id, at in wanted.items() if at is not None}
-                asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
-                for chunk in _chunks(sorted(wanted), self._page_rows):
-                    found = database.rows(chunk, asked, without_finished_in(opened[:place]))
-                    yield _page(found, gone=_gone(database.name, chunk, found))
+        opened = self._opened()
+        known = {each.name for each in opened}
+        unknown = tuple(each.row for each in rows if each.row.database not in known)
+        if unknown:
+            yield Page(jobs=(), gone=unknown)
+        for place, database in enumerate(opened):
+            wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
+            seen = {record_id: at for record_id, at in wanted.items() if at is not None}
+            asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
+            for chunk in _chunks(sorted(wanted), self._page_rows):
+                found = database.rows(chunk, asked, without_finished_in(opened[:place]))
+                yield _page(found, gone=_gone(database.name, chunk, found))
 
     def window(
         self,
@@ -170,22 +168,22 @@ class ArexSource:
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
-        with self._opened() as opened:
-            resumed = None if after is None else _place(opened, after[1].database)
-            for place, database in enumerate(opened):
-                position: tuple[float, int] = (start, BEFORE_ALL)
-                if after is not None and resumed is not None:
-                    if place < resumed:
-                        continue
-                    if place == resumed and after[0] >= start:
-                        position = (after[0], after[1].record_id)
-                yield from self._ended(database, position, last, asked, without_finished_in(opened[:place]))
+        opened = self._opened()
+        resumed = None if after is None else _place(opened, after[1].database)
+        for place, database in enumerate(opened):
+            position: tuple[float, int] = (start, BEFORE_ALL)
+            if after is not None and resumed is not None:
+                if place < resumed:
+                    continue
+                if place == resumed and after[0] >= start:
+                    position = (after[0], after[1].record_id)
+            yield from self._ended(database, position, last, asked, without_finished_in(opened[:place]))
 
     def count(self, window: Window) -> int:
         first = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
-        with self._opened() as opened:
-            return sum(self._counted(first, last, database, opened[:place]) for place, database in enumerate(opened))
+        opened = self._opened()
+        return sum(self._counted(first, last, database, opened[:place]) for place, database in enumerate(opened))
 
     def _counted(self, first: int, last: int, database: AccountingDatabase, above: Sequence[AccountingDatabase]) -> int:
         """How many rows of one database end in [first, last], without those that count in a database above it."""
@@ -195,25 +193,25 @@ class ArexSource:
 
     @contextmanager
     def by_end(self) -> Iterator[EndedIn]:
-        with self._opened() as opened:
-            yield lambda seconds: [run for database in opened for run in database.ended_in(seconds)]
+        opened = self._opened()
+        yield lambda seconds: [run for database in opened for run in database.ended_in(seconds)]
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
         best = Page(jobs=())
-        with self._opened() as opened:
-            for database in opened:
-                page = _page(database.job(job_id, asked))
-                if page.jobs or page.skipped:
-                    return page
-                best = best if best.open else page
+        for database in self._opened():
+            page = _page(database.job(job_id, asked))
+            if page.jobs or page.skipped:
+                return page
+            best = best if best.open else page
         return best
 
     def facts(self) -> tuple[SourceFacts, ...]:
-        with self._opened() as opened:
-            return tuple(each.facts() for each in opened)
+        return tuple(each.facts() for each in self._opened())
 
     def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
         self._copies.close()
 
     def _ended(
@@ -236,16 +234,18 @@ class ArexSource:
             if len(found.rows) < limit:
                 return
 
-    @contextmanager
-    def _opened(self) -> Iterator[list[AccountingDatabase]]:
-        """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
-        with ExitStack() as stack:
-            opened = []
-            for path, ce in present(self._options):
-                database = AccountingDatabase(path, self._copies, self._readings[ce])
-                stack.callback(database.close)
-                opened.append(database)
-            yield sorted(opened, key=lambda each: -each.schema)
+    def _opened(self) -> list[AccountingDatabase]:
+        """All databases, the most authoritative first: schema 2 before schema 1, then as configured.
+
+        They stay open until `close`; what `rotate` and `migrate` replaced is opened anew when it is asked.
+        """
+        found = present(self._options)
+        for key in [key for key in self._open if key not in found]:
+            self._open.pop(key).close()
+        for path, ce in found:
+            if (path, ce) not in self._open:
+                self._open[path, ce] = AccountingDatabase(path, self._copies, self._readings[ce])
+        return sorted((self._open[key] for key in found), key=lambda each: -each.schema)
 
 
 def _epoch(now: datetime) -> Epoch:
