@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from publisher.cli.main import CYCLES_AFTER
 from tests.support.pki import PKI, Credential
 
 pytest_plugins = ["tests.fake_ams.fixtures", "tests.support.fixtures"]
@@ -36,6 +38,9 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 2**31:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Nothing that the tests are made of is ever garbage: to look through it again and again took a tenth of the time.
+gc.disable()
+
 # Of each of its words argparse seeks a translation on the disk, for each of the thousand parsers that tests make.
 os.environ["LANGUAGE"] = "C"
 
@@ -47,6 +52,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where sites keep their ledgers"
     )
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(CYCLES_AFTER)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -265,7 +265,7 @@ def walk_full_disk(walk: Walk, step_bytes: int) -> int:
 
 
 def test_the_disk_may_be_full_at_every_write(walk: Walk, record_property: Callable[[str, object], None]) -> None:
-    ends = walk_full_disk(walk, 61_013)
+    ends = walk_full_disk(walk, 80_021)
     assert ends > 5
     record_property("tried", ends)
 

@@ -8,6 +8,7 @@ with a stand-in, except where a row says "pure".
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -452,11 +453,16 @@ def test_no_row_is_missing() -> None:
         assert all(reaction and tests for _, reaction, tests in rows)
 
 
+@cache
+def functions_of(module: str) -> set[str]:
+    tree = ast.parse((HERE / f"{module}.py").read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize(
     "pointer",
     sorted({pointer for rows in (AMS, SGAS, AUDITOR) for _, _, tests in rows for pointer in tests} | set(EXCEPTIONS)),
 )
 def test_the_tests_that_are_named_exist(pointer: str) -> None:
     module, name = pointer.split("::")
-    tree = ast.parse((HERE / f"{module}.py").read_text())
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert name in functions_of(module)

@@ -31,7 +31,8 @@ def stand_in(tmp_path: Path) -> Path:
 
 
 def ask(tmp_path: Path, command: tuple[str, ...], now: datetime = THEN, **options: object) -> ImportReport:
-    return run_import(tmp_path / "imported.db", now=now, command=command, **options)
+    """An import that looks back a week, in a call of sacct for each day, unless told otherwise."""
+    return run_import(tmp_path / "imported.db", now=now, command=command, **{"look_back_s": 7 * DAY_S} | options)
 
 
 def windows(stand_in: Path) -> list[tuple[str, str]]:

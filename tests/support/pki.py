@@ -267,7 +267,7 @@ class PKI:
         self.revoked.add(credential.x509.serial_number)
 
     def _server(self, *, not_before: datetime | None = None, ca: Authority | None = None) -> Credential:
-        return self.host("localhost", san=("localhost", "127.0.0.1"), not_before=not_before, ca=ca)
+        return self.host("localhost", key="ec", san=("localhost", "127.0.0.1"), not_before=not_before, ca=ca)
 
     def _save(self, name: str, certificate: x509.Certificate, private_key: PrivateKey) -> Credential:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)

@@ -14,8 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.model import time
@@ -31,6 +29,7 @@ from publisher.transports.base import Receipt, Step, Transport, Verdict
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables
 from tests.support.pki import Credential
+from tests.support.sites import as_yaml
 from tests.support.strict_apel import read_car
 from tests.support.strict_apel_text import KEYS, fold, read_text, summarised
 
@@ -261,7 +260,7 @@ class World:
     def site(self) -> WiredSite:
         """As a new process finds it."""
         path = self.folder / "publisher.yaml"
-        path.write_text(yaml.safe_dump(self.config, sort_keys=False))
+        path.write_text(as_yaml(self.config))
         surroundings = ProcessEnvironment(
             environment={}, clock=lambda: self.now, monotonic=lambda: 0.0, wait=lambda _: False, chance=lambda: 0.5
         )

@@ -69,7 +69,7 @@ class AccountingDatabase:
     @property
     def schema(self) -> int:
         """1 or 2, of the file as it is now. Raises: SourceError."""
-        return min(self._ask(lambda _, reader: reader.layout), 2)
+        return self._ask(lambda _, reader: _schema_of(reader))
 
     def close(self) -> None:
         self._reader = None
@@ -199,7 +199,7 @@ class AccountingDatabase:
         return self._ask(
             lambda connection, reader: SourceFacts(
                 path=self.name,
-                schema=self.schema,
+                schema=_schema_of(reader),
                 journal_mode=journal_mode,
                 way=str(self._file.way),
                 notes=notes,
@@ -284,6 +284,10 @@ def without_finished_in(above: Sequence[AccountingDatabase]) -> RowFilter:
         return rows
 
     return row_filter
+
+
+def _schema_of(reader: RowReader) -> int:
+    return min(reader.layout, 2)
 
 
 def _ids_of(connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int) -> list[Row]:
