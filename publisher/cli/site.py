@@ -36,7 +36,7 @@ from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
-from publisher.sources import LRMS, importer_plugin, offered, source_plugin
+from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source, WritingOrder
 from publisher.transports import create_transport, transport_plugin
 from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.ledger.sql.database import Database
     from publisher.model.job import JobRecord
+    from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
@@ -285,6 +286,36 @@ class LiveSite:
         from publisher.sources.importing.batch_entry import retry
 
         return retry(entry, self.importer(entry, reading=True), self.clock, self.wait)
+
+    def source_of(self, entry: BatchEntry) -> Source:
+        plugin = source_plugin(READS_IMPORTED)
+        return plugin.create(plugin.Options(imported=(str(entry.database),)), self.environment)
+
+    def reading_alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
+        from publisher.sources.importing.batch_entry import alone
+
+        return alone(entry.database, self.wait)
+
+    def last_pruned(self, entry: BatchEntry) -> datetime | None:
+        from publisher.sources.importing.prune import last_pruned
+
+        return last_pruned(entry.database)
+
+    def keep_pruned(self, entry: BatchEntry) -> None:
+        from publisher.sources.importing.prune import keep_pruned
+
+        keep_pruned(entry.database, self.clock())
+
+    def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
+        from publisher.sources.importing.prune import prune_rows
+
+        return prune_rows(entry.database, jobs)
+
+    def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
+        from publisher.sources.importing.prune import pruned_months
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return pruned_months(entry.database, copies_directory(self.environment))
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
         from publisher.sources.importing.batch_entry import bad_lines

@@ -4,6 +4,7 @@ blocks, and the settings they become.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -181,6 +182,17 @@ _check_source_name: Final = schema.check(
 _JOIN_WAIT_S: Final = 3600
 
 
+_MONTHS: Final = re.compile(r"([0-9]{1,4}) ?months?", re.ASCII)
+
+
+def _read_months(node: Node, _reading: ReadContext) -> int:
+    text = schema.scalar(node, "a number of months such as 13 months")
+    found = _MONTHS.fullmatch(text)
+    if found is None or int(found[1]) < 1:
+        raise Wrong(f"{schema.quoted(text)} is no number of months; write 13 months")
+    return int(found[1])
+
+
 class Joined(StrEnum):
     """Whose jobs get what only a batch system knows of them."""
 
@@ -195,6 +207,7 @@ class SourceKeys:
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
     join_wait_s: int = _JOIN_WAIT_S
+    keep: int = field(default=0, metadata={"read": _read_months})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,18 +443,20 @@ class _Sources:
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
             join_wait_s = keys.get("join_wait_s", _JOIN_WAIT_S) if keys.get("join") else None
-            self._add(block, kind, name, options, join_wait_s)
+            database = imported_database(self._state, name)
+            entry = BatchEntry(name, kind, options, database, True, join_wait_s, keys.get("keep", 0))
+            if kind in registered.importers:
+                self._add_batch_system(block, entry, options)
+            else:
+                self._add_databases(block, entry)
 
-    def _add(self, block: YamlBlock, kind: str, name: str, options: object, join_wait_s: int | None) -> None:
-        if kind in self._registered.importers:
-            self._add_batch_system(block, kind, name, options, join_wait_s)
-        elif join_wait_s is not None:
-            self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
-        else:
-            self._add_databases(block, SourceSettings(type=kind, name=name, options=options))
-
-    def _add_databases(self, block: YamlBlock, entry: SourceSettings) -> None:
+    def _add_databases(self, block: YamlBlock, keys: BatchEntry) -> None:
         """One plug-in reads all of them. Names of users and files are spelled one way in all: statistics look for both."""
+        if keys.join_wait_s is not None:
+            self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
+        if keys.keep_months:
+            self._reading.wrong(block.keys["keep"].place, "is a key of a batch system; ARC's databases are only read")
+        entry = SourceSettings(type=keys.type, name=keys.name, options=keys.options)
         first = self.written[0] if self.written else entry
         if (first.type, getattr(first.options, "unescape", None)) != (
             entry.type,
@@ -453,8 +468,8 @@ class _Sources:
         else:
             self.written.append(entry)
 
-    def _add_batch_system(self, block: YamlBlock, kind: str, name: str, options: Any, join_wait_s: int | None) -> None:
-        reading, join = self._reading, join_wait_s is not None
+    def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
+        reading, join = self._reading, entry.join_wait_s is not None
         if join:
             self._check_join(block.keys["join"].place, options)
         if options.must_read and not options.reads:
@@ -463,12 +478,13 @@ class _Sources:
         if options.cluster in self._clusters:
             reading.wrong(block.place, f"the cluster {options.cluster} is in another source, and would count twice")
         self._clusters.add(options.cluster)
-        others: list[Any] = [each.options for each in self.batch_entries if each.type == kind]
+        others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
         if options.submit_host and options.submit_host in [each.submit_host for each in others]:
-            reading.wrong(block.place, f"another {kind} has the submit_host {options.submit_host}; give each its own")
-        database = imported_database(self._state, name)
-        options = replace(options, place=f"source.{name}", join=join)
-        self.batch_entries.append(BatchEntry(name, kind, options, database, in_rounds=True, join_wait_s=join_wait_s))
+            reading.wrong(
+                block.place, f"another {entry.type} has the submit_host {options.submit_host}; give each its own"
+            )
+        options = replace(options, place=f"source.{entry.name}", join=join)
+        self.batch_entries.append(entry._replace(options=options))
 
     def _check_join(self, place: Place, options: Any) -> None:
         self._joins.append(place)

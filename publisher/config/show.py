@@ -53,15 +53,17 @@ def _sources(settings: Settings) -> Any:
     """One mapping where there is one ARC entry and no other."""
     entries = [{"type": each.type, "name": each.name, **_keys(each.options)} for each in settings.written]
     entries += [
-        {"type": each.type, "name": each.name, **_joined(each), **_set_keys(each.options)}
+        {"type": each.type, "name": each.name, **_of_entry(each), **_set_keys(each.options)}
         for each in settings.batch_entries
         if each.in_rounds
     ]
     return entries[0] if len(entries) == 1 else entries
 
 
-def _joined(entry: BatchEntry) -> dict[str, Any]:
-    return {} if entry.join_wait_s is None else {"join": "arex", "join_wait_s": _duration(entry.join_wait_s)}
+def _of_entry(entry: BatchEntry) -> dict[str, Any]:
+    keep = {"keep": f"{entry.keep_months} months"} if entry.keep_months else {}
+    join = {} if entry.join_wait_s is None else {"join": "arex", "join_wait_s": _duration(entry.join_wait_s)}
+    return {**join, **keep}
 
 
 def _set_keys(options: object) -> dict[str, Any]:

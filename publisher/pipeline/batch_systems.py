@@ -95,7 +95,7 @@ def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
 
     Raises: UsageError for a name that is not configured, SourceError.
     """
-    chosen = _chosen(site, name)
+    chosen = chosen_entries(site, name)
     lines = [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
     return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
 
@@ -105,11 +105,11 @@ def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None
 
     Raises: UsageError for a name that is not configured, PublisherError.
     """
-    return {entry.name: site.retry_bad_lines(entry) for entry in _chosen(site, name)}
+    return {entry.name: site.retry_bad_lines(entry) for entry in chosen_entries(site, name)}
 
 
-def _chosen(site: Site, name: str | None) -> Sequence[BatchEntry]:
-    """Raises: UsageError."""
+def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
+    """The batch systems that rounds read, or the one of this name. Raises: UsageError."""
     entries = _in_rounds(site)
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:

@@ -24,6 +24,7 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.pipeline.batch_systems import read_sources
+from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose
@@ -108,12 +109,15 @@ def publish(
         return outcome
 
     try:
-        return for_each_target(site, chosen, work, dry_run=dry_run)
+        outcomes = for_each_target(site, chosen, work, dry_run=dry_run)
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
             for target in chosen:
                 after_round(site, broken_off(target.name, error))
         raise
+    if not dry_run and any(entry.keep_months for entry in site.batch_entries):
+        BackgroundTask(partial(prune_after_rounds, site)).result()
+    return outcomes
 
 
 def sync(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.ledger.contract import Ledger
     from publisher.model.job import JobRecord
+    from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import (
         BatchEntry,
@@ -206,6 +207,30 @@ class Site(Protocol):
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
         """Read the files with bad lines once more; None where there are none. Raises: PublisherError."""
+        ...
+
+    def source_of(self, entry: BatchEntry) -> Source:
+        """The jobs of one batch system alone. Raises: SourceError."""
+        ...
+
+    def reading_alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
+        """Nobody else reads into its database meanwhile. Raises: LedgerError."""
+        ...
+
+    def last_pruned(self, entry: BatchEntry) -> datetime | None:
+        """Raises: LedgerError, Busy."""
+        ...
+
+    def keep_pruned(self, entry: BatchEntry) -> None:
+        """Raises: LedgerError, Busy."""
+        ...
+
+    def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
+        """How many of these jobs were taken out of its database. Raises: LedgerError, Busy."""
+        ...
+
+    def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
+        """Raises: SourceError."""
         ...
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:

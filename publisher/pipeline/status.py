@@ -117,7 +117,7 @@ def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Pa
     return [
         job.ended_at
         for job, key in zip(page.jobs, keys, strict=True)
-        if key not in known and key not in held and _wanted(selection, target, job)
+        if key not in known and key not in held and is_wanted(selection, target, job)
     ]
 
 
@@ -141,7 +141,7 @@ def _within(month: int, last: Epoch | None) -> Epoch:
     return start if last is None else min(max(last, start), end)
 
 
-def _wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
+def is_wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
     if not selection.wants(job):
         return False
     try:

@@ -236,6 +236,7 @@ class BatchEntry(NamedTuple):
     database: Path  # that it is read into
     in_rounds: bool
     join_wait_s: int | None = None
+    keep_months: int = 0  # jobs that ended before so many months are pruned; 0: none
 
 
 class JoinedEntry(NamedTuple):

@@ -72,6 +72,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     # Before the others: a republish sends nothing while a database is missing.
     "source list": ("source", "list", "--json"),
     "source retry": ("source", "retry", "--json"),
+    "source prune": ("source", "prune", "--json"),
     "source retire": ("source", "retire", "--json", "GONE"),
     "republish": ("republish", "--json", "--yes", "--from", "2026-10", "--to", "2026-10"),
     "sync": ("sync", "--json", "--target", "egi", "--months", "all"),
@@ -291,6 +292,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         found["publish"] |= set(paths(site.publish().json))
         found["charge"] |= set(paths(site.run(*JSON_RUNS["charge"]).json))
         found["source retry"] |= {*_retried(site, accounting)}
+        found["source prune"] |= {*paths(site.run("source", "prune", "--json").json)}
     return found
 
 
@@ -299,7 +301,7 @@ def _retried(site: SiteUnderTest, accounting: Path) -> Iterator[str]:
     del site.config["importers"]
     gone = write(site.folder / "accounting.gone", [colon(Entry()), b"gone\n"])
     entry = {"type": "gridengine", "cluster": "two.example.org", "paths": [str(accounting), str(gone)]}
-    site.config["source"] = [site.config["source"], {**entry, "arc_databases": []}]
+    site.config["source"] = [site.config["source"], {**entry, "arc_databases": [], "keep": "13 months"}]
     site.save()
     site.publish()
     gone.unlink()

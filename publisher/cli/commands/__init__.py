@@ -76,7 +76,7 @@ COMMANDS: Final = (
     Command("doctor", "doctor", _REPAIR, "look for anything that could keep records from being sent; sends none"),
     Command("republish", "republish", _REPAIR, "send a time window again, even if delivered before; resumable"),
     Command("quarantine", "quarantine", _REPAIR, "list, release or drop the jobs that were set aside"),
-    Command("source", "source", _REPAIR, "list sources and what they read, try bad lines again, or retire one"),
+    Command("source", "source", _REPAIR, "list sources and what they read, try bad lines again, prune, retire"),
     Command("import", "import_", _OTHER, "import the accounting of a batch system into a local database"),
     Command("export", "export", _OTHER, "export finished jobs one by one, for other systems; only reads"),
     Command("charge", "charge", _OTHER, "compute, store and list what jobs cost, by the formulas of records.charges"),

@@ -28,6 +28,7 @@ from publisher.model.errors import UsageError
 from publisher.model.rates import AssessedJob, Tariff, amount_text
 from publisher.model.text import plural
 from publisher.model.time import iso
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
 from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -> ChargeReport:
     if arguments.stored:
         return charging.kept(site, request)
+    refuse_pruned(site, request.window)
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
         return charging.charge(site, request, rows_read=counting.seen)
 

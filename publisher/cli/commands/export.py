@@ -18,6 +18,7 @@ from publisher.cli.logs import notice
 from publisher.cli.output import print_csv, print_table
 from publisher.cli.site import incomplete
 from publisher.model.text import plural
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import export as exporting
 from publisher.reporting.export import COLUMNS, ExportedJob, Value
 from publisher.reporting.files import whole_file
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     site = context.load()
     wanted = job_filter(arguments, site)
+    refuse_pruned(site, wanted.ended)
     left_out = exporting.SkippedJobs()
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting:
         found = exporting.jobs(site, wanted, left_out=left_out, rows_read=counting.seen)

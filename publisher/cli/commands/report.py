@@ -14,6 +14,7 @@ from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import TO_HELP, add_window, window_of
 from publisher.cli.site import incomplete
 from publisher.model.errors import ConfigError, UsageError
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     window = window_of(arguments, site.clock())
+    refuse_pruned(site, window)
     on_page = _is_page(arguments)
     page = _page_maker() if on_page else None
     notice(f"report of jobs that ended in {window}")

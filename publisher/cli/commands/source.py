@@ -1,4 +1,4 @@
-"""`source`: batch systems and accounting databases that were read: list, bad-lines, retry, retire."""
+"""`source`: batch systems and accounting databases that were read: list, bad-lines, retry, prune, retire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.batch_systems import SetAside, SourceStatus, retry_bad_lines, set_aside, source_status
 from publisher.pipeline.guards import databases
+from publisher.pipeline.guards import prune as pruning
 from publisher.pipeline.guards.databases import SourceFile
+from publisher.pipeline.guards.prune import Pruned
 from publisher.pipeline.site import Site
 from publisher.sources.importers import Retried
 
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action, text in (
         ("list", "show each source and database, when it was last read, and whether it is retired"),
         ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
+        ("prune", "take out old jobs that every target has accepted, of sources with `keep`"),
         ("retry", "read files with bad lines once more, after they were repaired or publisher was updated"),
     ):
         parser_of_action = add_action(actions, action, text)
@@ -46,6 +49,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         print_result(found, _listed_json, _listed_text, in_json=arguments.json)
     elif arguments.action == "bad-lines":
         print_result(set_aside(site, arguments.name), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
+    elif arguments.action == "prune":
+        print_result(pruning.prune(site, arguments.name), _pruned_json, _pruned_text, in_json=arguments.json)
     elif arguments.action == "retry":
         return _retry(retry_bad_lines(site, arguments.name), in_json=arguments.json)
     else:
@@ -99,6 +104,19 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
     for name, one in found.items():
         for file, lines in one.gone.items():
             yield f"{name}: {file} is no file that is there: {plural(lines, 'line')} of it cannot be tried again"
+
+
+def _pruned_json(found: Mapping[str, Pruned]) -> Json:
+    return {
+        "sources": {name: {"before": str(one.before), **attributes(one, "jobs", "kept")} for name, one in found.items()}
+    }
+
+
+def _pruned_text(found: Mapping[str, Pruned]) -> Iterator[Part]:
+    for name, one in found.items():
+        yield f"{name}: {pruning.pruned_text(one)}"
+    if not found:
+        yield "no source has the key `keep`, or none was read yet"
 
 
 def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Json:

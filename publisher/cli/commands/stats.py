@@ -28,6 +28,7 @@ from publisher.cli.site import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.time import Window
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter, JobStatistics, Totals
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.csv and arguments.output == "json":
         raise UsageError("--csv and --output json contradict each other")
     wanted = job_filter(arguments, site)
+    refuse_pruned(site, wanted.ended)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
         return incomplete(site)

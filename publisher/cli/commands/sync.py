@@ -19,6 +19,7 @@ from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import AcceptedChange, month_name
 from publisher.pipeline import publish
+from publisher.pipeline.guards.prune import earliest, refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
 from publisher.pipeline.sync.check import Compared
@@ -100,6 +101,7 @@ class _Check:
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None) -> int:
+    refuse_pruned(site, earliest(site.clock(), months))
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=arguments.quiet or arguments.json) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)

@@ -22,6 +22,7 @@ from publisher.model.time import Window, months, whole_months
 from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_number_of, month_window
 from publisher.pipeline.guards import keys as key_guard
 from publisher.pipeline.guards.databases import missed, missing_text
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.round.outcome import Outcome, added
 from publisher.pipeline.round.round import Round
 from publisher.pipeline.site import Site
@@ -131,6 +132,7 @@ def as_requested(target: Target, request: RepublishRequest) -> Target:
 
 def plan(site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
+    refuse_pruned(site, request.window)
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
         # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):

@@ -14,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -107,6 +108,10 @@ TABLES: Final = f"""
 _ADDED: Final = """
     CREATE TABLE IF NOT EXISTS ImportTakenBack (JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL) WITHOUT ROWID;
 
+    -- Digests of the JobIDs of jobs that were taken out, and in which months (2026-03) they ended.
+    CREATE TABLE IF NOT EXISTS ImportPruned (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS ImportPrunedMonth (Month TEXT PRIMARY KEY, Jobs INTEGER NOT NULL) WITHOUT ROWID;
+
     -- Digests of bad lines whose files are being read once more, and that were not met again yet.
     CREATE TABLE IF NOT EXISTS ImportRetried (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
 
@@ -120,6 +125,7 @@ _ADDED: Final = """
         PRIMARY KEY (Importer, Path)
     ) WITHOUT ROWID;
 """
+_PRUNED_DIGEST_BYTES: Final = 12
 _WAIT_S: Final = 60.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
 _WAL_PAGES: Final = 4_000  # so many are copied at once: an index gets many rows a page by then
@@ -145,6 +151,11 @@ _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Sta
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 
 Row = tuple[Any, ...]
+
+
+def digest_of(job_id: str) -> bytes:
+    """By which a pruned job is known again."""
+    return blake2b(job_id.encode("utf-8", "surrogatepass"), digest_size=_PRUNED_DIGEST_BYTES).digest()
 
 
 class ImportDatabase:
@@ -191,6 +202,7 @@ class ImportDatabase:
 
         Without it the greater of two that claim one JobID stays, so that the order of files does not matter.
         """
+        jobs = self._without_pruned(jobs)
         if not jobs:
             return StoredJobs(inserted=0, updated=0)
         (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
@@ -219,6 +231,13 @@ class ImportDatabase:
                 self._clear_side(record_id)
                 self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
                 self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
+
+    def _without_pruned(self, jobs: Sequence[ImportedJob]) -> Sequence[ImportedJob]:
+        """A pruned run was read once, and counts."""
+        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportPruned)").fetchone()[0]:
+            return jobs
+        ask = "SELECT EXISTS (SELECT 1 FROM ImportPruned WHERE Digest = ?)"
+        return [job for job in jobs if not self.connection.execute(ask, (digest_of(job.job_id),)).fetchone()[0]]
 
     def _former_rows(self, jobs: Sequence[ImportedJob]) -> dict[str, int]:
         """RecordIDs of those of the jobs that were withdrawn; their withdrawal is forgotten with this."""

@@ -1,0 +1,132 @@
+"""Old jobs of batch systems, taken out once every target has accepted them; and questions that would need them, refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from publisher.ledger.contract import Hold, Ledger
+from publisher.model.errors import PublisherError, SourceError
+from publisher.model.job import JobRecord
+from publisher.model.target import Target
+from publisher.model.text import plural
+from publisher.model.time import Month, Window, epoch, month_of
+from publisher.pipeline.batch_systems import chosen_entries
+from publisher.pipeline.site import Site
+from publisher.pipeline.status import is_wanted
+from publisher.sources.base import BatchEntry
+
+log = logging.getLogger("publisher")
+
+_EVERY: Final = timedelta(days=1)
+
+
+class Pruned(NamedTuple):
+    """What was taken out of a source's database: jobs that ended before the month. `kept`: not every target has them."""
+
+    before: Month
+    jobs: int
+    kept: int
+
+
+def prune_after_rounds(site: Site) -> None:
+    """What every target has of each source with `keep`, once a day. Its trouble is told in the log and stops nothing."""
+    for entry in chosen_entries(site, None):
+        try:
+            last = site.last_pruned(entry) if entry.keep_months and entry.database.exists() else site.clock()
+            if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
+                continue
+            found = _prune(site, entry)
+            if found.jobs or found.kept:
+                log.info("source %s: %s", entry.name, pruned_text(found))
+        except PublisherError as error:
+            log.error("source %s: old jobs stay where they are: %s", entry.name, error)
+
+
+def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
+    """At once, of one source or of each with `keep`. Raises: UsageError for a name that is none, PublisherError."""
+    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months and entry.database.exists()]
+    return {entry.name: _prune(site, entry) for entry in entries}
+
+
+def pruned_text(found: Pruned) -> str:
+    kept = f"; {plural(found.kept, 'job')} that not every target has accepted stayed" if found.kept else ""
+    return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
+
+
+def refuse_pruned(site: Site, window: Window) -> None:
+    """Raises: SourceError where jobs that ended in a window were taken out, because an answer without them is wrong."""
+    for entry in chosen_entries(site, None):
+        months = [month for month in site.pruned_months(entry) if _overlap(month.window, window)]
+        if months:
+            names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
+            raise SourceError(
+                f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), and an answer without them would be "
+                f"wrong; ask from {months[-1].next} on"
+            )
+
+
+def _overlap(one: Window, other: Window) -> bool:
+    begins = one.end is None or other.start is None or other.start < one.end
+    ends = one.start is None or other.end is None or one.start < other.end
+    return begins and ends
+
+
+def _prune(site: Site, entry: BatchEntry) -> Pruned:
+    """Page by page, each in a transaction. Raises: PublisherError."""
+    before = _months_ago(site.clock(), entry.keep_months)
+    window, jobs, kept = Window(end=before.window.start), 0, 0
+    with (
+        site.reading_alone(entry),
+        closing(site.ledger_to_read()) as ledger,
+        closing(site.source_of(entry)) as source,
+    ):
+        for page in source.window(window, frozenset(), site.clock()):
+            done = list(page.jobs)
+            for target in site.targets:
+                done = _accepted(target, ledger, done)
+            pruned = site.prune_rows(entry, done)
+            jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - pruned
+            if site.wait(0):
+                return Pruned(before, jobs, kept)
+    site.keep_pruned(entry)
+    return Pruned(before, jobs, kept)
+
+
+def _months_ago(now: datetime, count: int) -> Month:
+    month = month_of(now)
+    for _ in range(count):
+        month = month.previous
+    return month
+
+
+def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Those that a target has accepted as they are, does not want, or was told never to be sent."""
+    state = ledger.target(target.name)
+    if state is None:
+        return []
+    selection = target.selection(Window(start=state.start))
+    keys = [job.key for job in jobs]
+    known = ledger.known(target.name, dict(zip(keys, [job.row for job in jobs], strict=True)))
+    held = ledger.held(target.name, keys)
+    found = []
+    for job, key in zip(jobs, keys, strict=True):
+        run, quarantined = known.get(key), held.get(key)
+        if quarantined is not None:
+            accepted = quarantined.hold is Hold.DROPPED
+        elif run is not None:
+            same = (run.fingerprint, run.ended_at) == (job.fingerprint, job.ended_at)
+            accepted = same and run.settled and not run.only_counted
+        else:
+            accepted = not is_wanted(selection, target, job)
+        if accepted:
+            found.append(job)
+    return found
+
+
+def earliest(now: datetime, months: int | None) -> Window:
+    """The last months, this one among them; all without a number."""
+    return Window() if months is None else Window(start=epoch(_months_ago(now, max(months - 1, 0)).start))

@@ -1,0 +1,74 @@
+"""Rows of old jobs taken out of the database of a batch system: that they were read, and in which months they ended, stays."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from publisher.model.job import JobRecord
+from publisher.model.time import Month, epoch
+from publisher.sources.importing.database import ImportDatabase, digest_of
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
+
+_AT: Final = "PRUNED_AT"
+_SIDE_TABLES: Final = ("JobExtraInfo", "AuthTokenAttributes", "JobEvents", "RunTimeEnvironments", "DataTransfers")
+# The newest row stays: that it is still there shows a reader that its rows keep their numbers.
+_STILL_THERE: Final = """
+    SELECT 1 FROM AAR WHERE RecordID = ? AND JobID = ? AND RecordID < (SELECT max(RecordID) FROM AAR)
+"""
+_REMEMBER: Final = "INSERT OR IGNORE INTO ImportPruned VALUES (?)"
+_COUNT: Final = """
+    INSERT INTO ImportPrunedMonth VALUES (?, 1) ON CONFLICT (Month) DO UPDATE SET Jobs = Jobs + 1
+"""
+_HAS_MONTHS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'ImportPrunedMonth'"
+_MONTHS: Final = "SELECT Month FROM ImportPrunedMonth ORDER BY Month"
+
+
+def last_pruned(database: Path) -> datetime | None:
+    """Raises: LedgerError, Busy, UsageError."""
+    with closing(ImportDatabase(database)) as accounting:
+        at = accounting.setting(_AT)
+    return datetime.fromtimestamp(int(at), UTC) if at else None
+
+
+def keep_pruned(database: Path, now: datetime) -> None:
+    """That old rows were looked through. Raises: LedgerError, Busy, UsageError."""
+    with closing(ImportDatabase(database)) as accounting, accounting.transaction():
+        accounting.set(_AT, str(epoch(now)))
+
+
+def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
+    """Take out these jobs, in one transaction. Returns how many were there. Raises: LedgerError, Busy, UsageError."""
+    pruned = 0
+    with closing(ImportDatabase(database)) as accounting, accounting.transaction():
+        execute = accounting.connection.execute
+        for job in jobs:
+            number = job.row.record_id
+            if execute(_STILL_THERE, (number, job.job_id)).fetchone() is None:
+                continue
+            for table in _SIDE_TABLES:
+                execute(f"DELETE FROM {table} WHERE RecordID = ?", (number,))
+            execute("DELETE FROM AAR WHERE RecordID = ?", (number,))
+            execute(_REMEMBER, (digest_of(job.job_id),))
+            ended = datetime.fromtimestamp(job.ended_at, UTC)
+            execute(_COUNT, (f"{ended:%Y-%m}",))
+            pruned += 1
+    return pruned
+
+
+def pruned_months(database: Path, copies_below: Path) -> Sequence[Month]:
+    """Those of which jobs were taken out. Raises: SourceError."""
+
+    def ask(connection: sqlite3.Connection) -> Sequence[Month]:
+        if connection.execute(_HAS_MONTHS).fetchone() is None:
+            return ()
+        return [Month(int(text[:4]), int(text[5:])) for (text,) in connection.execute(_MONTHS)]
+
+    if not database.exists():
+        return ()
+    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+        return file.ask(ask)
