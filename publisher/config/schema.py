@@ -44,6 +44,7 @@ _CREDENTIAL: Final = re.compile(r"\$(?:\{CREDENTIALS_DIRECTORY\}|CREDENTIALS_DIR
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9_]{0,17})", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([smhdw]?)", re.ASCII)
+_MONTHS: Final = re.compile(r"([0-9]{1,4}) ?months?", re.ASCII)
 _UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -208,6 +209,15 @@ def duration_s(node: Node) -> float:
     if not found:
         raise Wrong(f"{quoted(text)} is not a length of time; write 90s, 30m, 24h or 7d (a bare number is seconds)")
     return float(found[1]) * _UNIT_S[found[2]]
+
+
+def months(node: Node, _reading: object) -> int:
+    """A whole number of months."""
+    text = scalar(node, "a number of months such as 13 months")
+    found = _MONTHS.fullmatch(text)
+    if found is None or int(found[1]) < 1:
+        raise Wrong(f"{quoted(text)} is no number of months; write 13 months")
+    return int(found[1])
 
 
 def whole_duration_s(node: Node) -> int:

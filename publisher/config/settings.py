@@ -4,7 +4,6 @@ blocks, and the settings they become.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -182,17 +181,6 @@ _check_source_name: Final = schema.check(
 _JOIN_WAIT_S: Final = 3600
 
 
-_MONTHS: Final = re.compile(r"([0-9]{1,4}) ?months?", re.ASCII)
-
-
-def _read_months(node: Node, _reading: ReadContext) -> int:
-    text = schema.scalar(node, "a number of months such as 13 months")
-    found = _MONTHS.fullmatch(text)
-    if found is None or int(found[1]) < 1:
-        raise Wrong(f"{schema.quoted(text)} is no number of months; write 13 months")
-    return int(found[1])
-
-
 class Joined(StrEnum):
     """Whose jobs get what only a batch system knows of them."""
 
@@ -207,7 +195,7 @@ class SourceKeys:
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
     join_wait_s: int = _JOIN_WAIT_S
-    keep: int = field(default=0, metadata={"read": _read_months})
+    keep: int = field(default=0, metadata={"read": schema.months})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
