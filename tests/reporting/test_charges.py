@@ -376,13 +376,13 @@ def test_a_job_s_quantities_are_what_the_table_says() -> None:
     job = make_job(
         node_count=3, cpu_count=24, gpu_count=2, wall_s=5400, submitted_at=Epoch(7200), started_at=Epoch(10800),
         ended_at=Epoch(18000), quantities=(("NumTasks", 12), ("TimeLimit", 7200), ("EligibleTime", 3600),
-        ("AccrueTime", 3600), ("SecsPreSuspend", 90), ("mem", 3 * 1024 * 1024), ("billing", 99)),
+        ("AccrueTime", 3600), ("SecsPreSuspend", 90), ("mem", 3 * 1024 * 1024), ("billing", 99), ("energy", 9)),
     )  # fmt: skip
     everything = rule("+".join(QUANTITIES))
     assert {name: str(value) for name, value in everything.values(job).items()} == {
         "NumNodes": "3", "NumCPUs": "24", "NumTasks": "12", "RunTime": "1.5", "TimeLimit": "2", "SubmitTime": "2",
         "StartTime": "3", "EndTime": "5", "EligibleTime": "1", "AccrueTime": "1", "SecsPreSuspend": "90",
-        "cpu": "24", "mem": "3", "node": "3", "billing": "99", "gres_gpu": "2",
+        "cpu": "24", "mem": "3", "node": "3", "billing": "99", "energy": "9", "gres_gpu": "2",
     }  # fmt: skip
     assert {quantity.measure for quantity in QUANTITIES.values()} == set(QuantityKind)
 

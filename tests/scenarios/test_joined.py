@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -25,7 +26,7 @@ from publisher.model.job import JobKey, RunValues
 from publisher.model.time import Window
 from publisher.sources.base import Page, Source
 from tests.arex_databases import SampleJob, generate
-from tests.support import sacct_text
+from tests.support import condor_history, sacct_text
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 from tests.support.stand_in_sacct import install
@@ -214,18 +215,73 @@ def test_formulas_and_exports_have_what_is_joined(site: ConfiguredSite) -> None:
     jobs = arex_jobs(2, 7200)
     site.fill(*jobs)
     show(site, *jobs)
-    site.config["records"]["charges"] = [{"formula": "gres_gpu * 1000 + NumTasks", "unit": "h"}]
+    site.config["records"]["charges"] = [{"formula": "gres_gpu * 1000 + NumTasks + energy / 90000", "unit": "h"}]
     assert total(site.publish()) == 3
     day = ("--from", "2020-01", "--to", "2030-01")
     done = site.run("charge", *day, "--jobs", "--json").json
     assert sorted(one["amount"] or one["reason"] for one in done["charges"]) == [
-        "2004",
-        "2004",
+        "2004.1",
+        "2004.1",
         "gres_gpu is not known",
     ]
     exported = site.run("export", "--format", "json-lines", "-b", "2020-01-01")
     assert exported.status == 0, exported.err
     assert [json.loads(line)["gpu_count"] for line in exported.out.splitlines()].count(2) == 2
+
+
+def test_htcondor_knows_a_job_under_several_names(site: ConfiguredSite) -> None:
+    now = BEGUN - 7200
+    jobs = arex_jobs(3, 7200, lrms="condor")
+    names = ["12.0", "13.condor", f"14.{condor_history.SCHEDD}"]
+    jobs = [replace(job, local_job_id=name) for job, name in zip(jobs, names, strict=True)]
+    site.fill(*jobs)
+    gpus = {"RequestGPUs": 1, "GPUsProvisioned": 2}
+    ads = [condor_history.ad(int(name[:2]), QDate=now - 200, **gpus) for name in names]
+    history = condor_history.write(site.folder / "history", condor_history.rolling(ads))
+    entry = {"type": "htcondor", "cluster": condor_history.CLUSTER, "history": str(history), "join": "arex"}
+    site.config["source"][1] = entry
+    assert total(site.publish()) == 3
+    assert {row["id"]: row["gpus"] for row in arrived(site)} == dict.fromkeys(names, "2")
+
+
+def test_accelerator_records_are_made_of_joined_jobs(site: ConfiguredSite) -> None:
+    site.config["targets"]["out"]["format"] = "apel-accelerator-0.1"
+    jobs = arex_jobs(3, 7200)
+    site.fill(*jobs)
+    show(site, *jobs)
+    assert site.publish().status == 0
+    text = "".join(path.read_text() for path in messages(site))
+    assert "a100" in text
+    assert total(site.publish()) == 0
+
+
+def test_live_jobs_are_joined_as_slurm_reported_them(site: ConfiguredSite) -> None:
+    """Text of a real sacct; GPUs as its AllocTRES has them, of the last run of each job."""
+    folder = os.environ.get("PUBLISHER_SAMPLES")
+    if not folder:
+        pytest.skip("PUBLISHER_SAMPLES is not set")
+    path = Path(folder) / "slurm" / "sacct-22.05-x1f.txt"
+    head, *rest = [line.split("\x1f") for line in path.read_text().split("\n")]
+    rows = [dict(zip(head, line, strict=True)) for line in rest if len(line) == len(head) and line[0].isdigit()]
+    last = {row["JobIDRaw"]: row for row in rows if row["ElapsedRaw"] != "0" and row["State"] != "RESIZING"}
+    jobs = []
+    for job, row in zip(arex_jobs(len(last), 0), last.values(), strict=True):
+        ended = int(datetime.fromisoformat(row["End"]).replace(tzinfo=UTC).timestamp())
+        wall_s = int(row["ElapsedRaw"])
+        job = replace(job.moved_to(ended + 5), submit_time=ended - wall_s - 60, wall_s=wall_s)
+        jobs.append(replace(job, local_job_id=row["JobIDRaw"]))
+    site.fill(*jobs)
+    entry = {"type": "slurm", "cluster": sacct_text.CLUSTER, "files": [str(path)], "join": "arex", "time_zone": "UTC"}
+    site.config["source"][1] = entry
+    site.config["records"]["statuses"] = ["completed", "failed"]
+    assert site.publish().status == 0
+    gpus = {row["id"]: row.get("gpus", "0") for row in arrived(site)}
+    expected = {
+        number: next((tres[9:] for tres in row["AllocTRES"].split(",") if tres.startswith("gres/gpu=")), "0")
+        for number, row in last.items()
+    }
+    assert {number: gpus[number] for number in expected} == expected
+    assert Counter(expected.values())["2"] > 1
 
 
 # In totals

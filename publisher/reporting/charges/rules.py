@@ -109,6 +109,7 @@ QUANTITIES: Final[Mapping[str, Named]] = {
     "mem": _reported(QuantityKind.MEMORY, "mem"),
     "node": _read(QuantityKind.COUNT, "node_count"),
     "billing": _reported(QuantityKind.COUNT, "billing"),
+    "energy": _reported(QuantityKind.COUNT, "energy"),
     "gres_gpu": _read(QuantityKind.COUNT, "gpu_count"),
 }
 

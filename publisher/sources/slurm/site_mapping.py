@@ -121,20 +121,19 @@ class SacctMapping(SlurmMapping):
         total_s = _seconds((run.user_ms or 0) + (run.system_ms or 0))
         kernel_s = min(total_s, _seconds(run.system_ms or 0))
         eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
+        energy = f" energy={run.energy_j}" if run.energy_j else ""
         extra = [
             ("lrms", self.lrms),
             ("localuser", account.local_user),
             ("jobname", run.name),
             ("projectname", account.project),
             ("nodenames", hosts),
-            (QUANTITIES, f"{given.asked}{eligible}{given.used}"),
+            (QUANTITIES, f"{given.asked}{eligible}{given.used}{energy}"),
         ]
         if run.user_ms is None:
             extra.append(("cputime", "unknown"))
         if given.gpu_models:
             extra.append((GPU_MODELS, given.gpu_models))
-        if run.energy_j:
-            extra.append(("energy_j", str(run.energy_j)))
         return ImportedJob(
             f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
             run.job_id if self._array_ids else run.raw_id,
