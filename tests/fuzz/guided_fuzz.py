@@ -57,7 +57,7 @@ def _sonar(content: bytes) -> None:
 
 def _classad(content: bytes) -> None:
     with suppress(BadAd):
-        for expression in read_ad(_text(content).split("\n")).values():
+        for expression in read_ad(_text(content)).values():
             read_value(expression)
             read_record(expression)
 

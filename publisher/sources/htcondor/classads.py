@@ -13,7 +13,7 @@ A text that goes over several lines, which HTCondor does not escape, hides what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Final
 
@@ -31,21 +31,25 @@ class BadAd(Exception):
     """Lines that are no ClassAd, and why."""
 
 
-def read_ad(lines: Iterable[str]) -> Ad:
+def read_ad(text: str) -> Ad:
     """The attributes of one ad; of one that is there twice, the last. Raises: BadAd."""
     found: dict[str, str] = {}
     open_text = False
-    for line in lines:
+    for line in text.split("\n"):
         if open_text:
             open_text = not _ends_text(line)
             continue
-        if not line.strip():
-            continue
-        name, value = _assignment(line)
+        # Hot path: an ad has hundreds of lines, nearly all of this form.
+        name, _, value = line.partition(" = ")
+        name, value = name.lower(), value.strip()
+        if value[:1] in "=" or not name.isidentifier():
+            if not line.strip():
+                continue
+            name, value = _assignment(line)
         if name == _ONLY_ONCE and found.get(name, value) != value:
             raise BadAd("holds more than one job, as after a crash in the midst of writing")
         found[name] = value
-        open_text = value.startswith('"') and not _is_text(value)
+        open_text = value[:1] == '"' and not _is_text(value)
     if open_text:
         raise BadAd("has a text without an end")
     return found
@@ -83,8 +87,9 @@ def read_record(expression: str) -> Mapping[str, Value]:
 
 
 def _is_text(value: str) -> bool:
-    inside = value[1:-1]
-    return len(value) > 1 and value[-1] == '"' and ('"' not in inside or '"' not in inside.replace('\\"', ""))
+    if len(value) < 2 or value[-1] != '"':
+        return False
+    return value.count('"') == 2 or '"' not in value[1:-1].replace('\\"', "")
 
 
 def _ends_text(line: str) -> bool:

@@ -34,6 +34,7 @@ _PARALLEL_UNIVERSE: Final = 11
 _MOST_LINES: Final = 10_000
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _MOST_NUMBER: Final = 2**53
+_NO_NUMBERS: Final = (str, bool)
 _MOST_COUNT: Final = 2**31 - 1
 _BANNER: Final = b"***"
 _TOO_LONG: Final = "is too long for the ClassAd of a job"
@@ -139,7 +140,7 @@ def read_file(file: BinaryIO, routed: Routed) -> LogPiece[CondorRun] | None:
 
 def _read(offset: int, end: int, content: bytes, routed: Routed) -> LogPiece[CondorRun]:
     try:
-        found = read_ad(content.decode("utf-8", "replace").split("\n"))
+        found = read_ad(content.decode("utf-8", "replace"))
         skipped = _skipped(found, routed)
         records = () if skipped else (_run(found),)
     except BadAd as error:
@@ -329,7 +330,7 @@ def _text(ad: Ad, name: str) -> str:
 
 def _number(ad: Ad, name: str) -> float | None:
     value = _value(ad, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_NUMBER:
+    if isinstance(value, _NO_NUMBERS) or value is None or not 0 <= value <= _MOST_NUMBER:
         return None
     return value
 
