@@ -116,9 +116,8 @@ def contradicts(packed: bytes, block: int, rows: Mapping[int, int]) -> bool:
     delivered = places(packed)
     if first + delivered[0] > max(rows) or first + delivered[-1] < min(rows):
         return False
-    return any(
-        rows.get(first + place, digest) != digest for place, digest in zip(delivered, digests(packed), strict=True)
-    )
+    here = digests(packed)
+    return tuple(map(rows.get, map(first.__add__, delivered), here)) != here
 
 
 def keys(packed: bytes) -> list[JobKey]:

@@ -48,7 +48,7 @@ class ColumnReader:
             return self._read_whole(connection, [row[0] for row in rows], asked)
         columns = list(zip(*rows, strict=True))
         record_ids = columns[0]
-        everywhere = _between(record_ids) if span else _listed(record_ids)
+        everywhere = _beside(record_ids, span=span)
         kinds = self._kinds(connection, record_ids, list(zip(*columns[_RUN:], strict=True)), everywhere)
         odd = _odd(rows, columns) | self._odd_beside(connection, record_ids, everywhere)
         self._read_examples(connection, record_ids, kinds, odd, asked)
@@ -221,8 +221,12 @@ def _is_bare(row: Row) -> bool:
     )
 
 
-def _between(record_ids: Sequence[int]) -> Where:
-    return sql.BETWEEN, {"first": record_ids[0], "last": record_ids[-1]}
+def _beside(record_ids: Sequence[int], *, span: bool) -> Where:
+    """Where to look beside all rows of a page: between its first and its last, as long as few others stand there."""
+    first, last = min(record_ids), max(record_ids)
+    if span or last - first < len(record_ids) * _FEW:
+        return sql.BETWEEN, {"first": first, "last": last}
+    return _listed(record_ids)
 
 
 def _listed(record_ids: Sequence[int]) -> Where:
