@@ -163,6 +163,12 @@ def test_a_job_goes_without_its_run_in_the_end_and_is_changed_when_that_comes(si
     assert total(site.publish()) == 0
 
 
+def test_a_job_that_ends_in_a_far_future_is_set_aside_at_once(site: ConfiguredSite) -> None:
+    site.fill(*arex_jobs(1, -10 * 86_400))
+    assert site.publish().status == 65
+    assert (status(site)["awaited"], status(site)["quarantined"]) == (0, 1)
+
+
 def test_what_arex_knows_is_not_overwritten(site: ConfiguredSite) -> None:
     jobs = arex_jobs(1, 7200, memory_kib=4711, node_names=("wn1",), nodes=3)
     site.fill(*jobs)
@@ -410,6 +416,20 @@ def test_republish_and_sync_see_the_same_jobs(site: ConfiguredSite) -> None:
     assert total(site.publish()) == 0
     check = site.run("sync", "--check")
     assert check.status == 0, check.err
+
+
+def test_a_delivered_job_does_not_wait_when_it_is_republished(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 120)
+    site.fill(job)
+    site.config["source"][1]["join_wait_s"] = 0
+    assert total(site.publish()) == 2
+    site.config["source"][1]["join_wait_s"] = "1h"
+    site.save()
+    time.sleep(1.1)  # a message of the same second and content would be the same
+    run = site.run("republish", "--from", "2020-01", "--to", "2030-01", "--yes", "--json")
+    assert run.status == 0, run.err
+    assert [row["id"] for row in arrived(site)].count(str(job.local_job_id)) == 2
+    assert total(site.publish()) == 0
 
 
 def test_two_systems_with_one_number_are_not_guessed(site: ConfiguredSite) -> None:

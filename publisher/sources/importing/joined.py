@@ -206,7 +206,7 @@ class JoinedSource:
     ) -> Page:
         """A page with what the batch systems know of its jobs, and without those that wait for that.
 
-        `seen` is when rows were first seen that waited before.
+        `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
         if page.runs is not None and page.runs.database not in self._batch_databases:
             page = self._counted(page, page.runs, needs, now)
@@ -218,18 +218,18 @@ class JoinedSource:
         waiting: list[OpenRow] = []
         for job in page.jobs:
             run = run_of(found, job, job.lrms)
-            first_seen = seen.get(job.row, moment)
             if run is not None:
                 jobs.append(_joined_job(job, run.run.adds))
-            elif self._waits(job.local_id, min(job.ended_at, first_seen), job.lrms, moment):
-                waiting.append(OpenRow(row=job.row, finished_seen_at=first_seen))
+            elif self._waits(job.local_id, min(job.ended_at, seen.get(job.row, job.ended_at)), job.lrms, moment):
+                waiting.append(OpenRow(row=job.row, finished_seen_at=seen.get(job.row)))
             else:
                 jobs.append(job)
         awaited = tuple(one.row for one in waiting)
         return replace(page, jobs=tuple(jobs), open=(*page.open, *waiting), awaited=awaited)
 
     def _waits(self, local_id: str, since: int, lrms: str, now: int) -> bool:
-        return local_id != "" and since + self._runs.waits(lrms) > now
+        """Whether a job waits for its run; not one that ends in a far future."""
+        return local_id != "" and abs(now - since) < self._runs.waits(lrms)
 
     def _counted(self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime) -> Page:
         """A page of columns; what waits, or lacks a number that counts, is read whole."""
