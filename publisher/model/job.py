@@ -159,6 +159,15 @@ class JobRecord(RunValues):
         return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
 
 
+GpuModels = tuple[tuple[str, int], ...]
+
+
+def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
+    """So many GPUs by their models, those of no known one under '' at the end."""
+    rest = (count or 0) - sum(each for _, each in models)
+    return (*models, ("", rest)) if rest > 0 else models
+
+
 class SkippedJob(NamedTuple):
     """A job that cannot be published now: the rule it broke, and why, for people."""
 

@@ -62,6 +62,9 @@ class Usage:
     days: defaultdict[int, Used] = field(default_factory=lambda: defaultdict(Used))
     wall_core_s_by_vo: Counter[tuple[int, str]] = field(default_factory=Counter)
     waits: dict[str, Durations] = field(default_factory=dict)  # by queue
+    # GPUs by model, '' for no known one: jobs that had some, and wall time x GPUs of the model
+    gpu_model_jobs: Counter[str] = field(default_factory=Counter)
+    gpu_model_s: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,6 +145,9 @@ class UsageReport:
             usage.arex_default_wall_s[example.queue] += group.wall_s
         usage.days[day].add(group, values.weight)
         usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
+        for model, gpus in group.gpus:
+            usage.gpu_model_jobs[model] += group.jobs
+            usage.gpu_model_s[model] += group.wall_s * gpus
         waits = usage.waits.setdefault(example.queue, Durations())
         waits.add(group.waits_s)
         waits.unknown += group.jobs - len(group.waits_s)

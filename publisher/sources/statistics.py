@@ -264,6 +264,7 @@ class UsageGroup:
     wall_s: int
     cpu_s: int
     waits_s: Sequence[int]
+    gpus: Sequence[tuple[str, int]]  # of each job, by model; '' is no known one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +292,8 @@ class Used:
     cores_unknown: int = 0
     without_benchmark: int = 0
     scaled: Counter[str] = field(default_factory=Counter)
+    gpu_jobs: int = 0
+    gpu_s: int = 0  # wall time x GPUs
 
     def add(self, group: UsageGroup, benchmark: tuple[str, int] | None) -> None:
         """`benchmark` is its type and 1000 times its value."""
@@ -302,6 +305,8 @@ class Used:
         self.wall_core_s += wall_core_s
         self.cpu_s += group.cpu_s
         self.cores_unknown += 0 if cores else group.jobs
+        self.gpu_jobs += group.jobs if group.gpus else 0
+        self.gpu_s += group.wall_s * sum(count for _, count in group.gpus)
         if benchmark is None:
             self.without_benchmark += group.jobs
         else:
@@ -317,6 +322,11 @@ class Used:
     def failed_share(self) -> float | None:
         return self.failed / self.jobs if self.jobs else None
 
+    @property
+    def gpu_share(self) -> float | None:
+        """Jobs with GPUs over all jobs."""
+        return self.gpu_jobs / self.jobs if self.jobs else None
+
     def merge(self, other: Used) -> None:
         self.jobs += other.jobs
         self.failed += other.failed
@@ -326,6 +336,8 @@ class Used:
         self.cores_unknown += other.cores_unknown
         self.without_benchmark += other.without_benchmark
         self.scaled.update(other.scaled)
+        self.gpu_jobs += other.gpu_jobs
+        self.gpu_s += other.gpu_s
 
 
 def by_weight(parts: Mapping[str, Used]) -> list[tuple[str, Used]]:

@@ -83,8 +83,67 @@ def test_export_tells_them_job_by_job(site: SiteUnderTest) -> None:
     assert ("t4" in both, sums[both]) == (True, 1000)
 
 
+NAMED = f"""
+    SELECT {{}}, {SUMS} FROM AAR JOIN Status ON Status.ID = StatusID AND Status.Name IN ('completed', 'failed', 'aborted')
+    JOIN WLCGVOs ON WLCGVOs.ID = VOID JOIN Queues ON Queues.ID = QueueID JOIN Users ON Users.ID = UserID
+    LEFT JOIN JobExtraInfo AS x ON x.RecordID = AAR.RecordID AND InfoKey = 'projectname' GROUP BY 1
+"""
+
+
+@pytest.fixture
+def tables(site: SiteUnderTest) -> dict[str, list[dict[str, str]]]:
+    """The CSV files of a report on all jobs."""
+    folder = site.folder / "csv"
+    run = site.run("report", "--from", "2026-09", "--to", "2026-10", "--csv", str(folder))
+    assert run.status == 0, run.err
+    return {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "column"),
+    [
+        ("vos", "vo", "WLCGVOs.Name"),
+        ("queues", "queue", "Queues.Name"),
+        ("users", "user", "Users.Name"),
+        ("statuses", "status", "Status.Name"),
+        ("projects", "project", "InfoValue"),
+        ("days", "day", "strftime('%Y-%m-%d', EndTime, 'unixepoch')"),
+    ],
+)
+def test_a_report_has_them_by_name_and_day(
+    site: SiteUnderTest, tables: dict[str, list[dict[str, str]]], table: str, key: str, column: str
+) -> None:
+    expected = {str(name): tuple(rest) for name, *rest in asked(site, NAMED.format(column))}
+    found = {row[key]: (int(row["jobs"]), int(row["gpu_jobs"]), int(row["gpu_s"])) for row in tables[table]}
+    assert {name: sums for name, sums in found.items() if sums[0]} == expected
+    for row in tables[table]:
+        share = int(row["gpu_jobs"]) / int(row["jobs"]) if int(row["jobs"]) else None
+        assert row["gpu_share"] == ("" if share is None else f"{share:.6f}")
+
+
+def test_a_report_has_them_by_model(site: SiteUnderTest, tables: dict[str, list[dict[str, str]]]) -> None:
+    found = {row["gpu_model"]: (int(row["gpu_jobs"]), int(row["gpu_s"])) for row in tables["gpu_models"]}
+    ((jobs, gpu_s),) = asked(site, "SELECT sum(GPUCount > 0), sum(GPUCount * UsedWalltime) FROM AAR")
+    assert found == {"a100": (5, 500), "t4": (5, 500), "": (jobs - 5, gpu_s - 1000)}
+
+
+def test_a_report_shows_them_first_and_on_its_page(site: SiteUnderTest) -> None:
+    ((jobs, gpu_jobs, gpu_s),) = asked(site, f"SELECT {SUMS} FROM AAR")
+    page = site.folder / "report.html"
+    run = site.run("report", "--from", "2026-09", "--to", "2026-10", "-o", str(page))
+    assert run.status == 0, run.err
+    text_of_page = page.read_text()
+    assert "By GPU model" in site.run("report", "--from", "2026-09", "--to", "2026-10", "--format", "terminal").out
+    for words in ("GPU h", "GPU share", "a100", f"of {gpu_jobs} jobs, {100 * gpu_jobs / jobs:.1f}"):
+        assert words in text_of_page, words
+    assert f"{round(gpu_s / 3600):,}" in text_of_page
+
+
 def test_where_no_source_tells_of_gpus_nothing_is_said(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     plain = SiteUnderTest(tmp_path, pki, fake_ams)
     plain.fill(*generate(3, 20, FEBRUARY, MARCH))
     assert told(plain.run("stats", "--json").json)[1:] == (0, 0)
     assert "GPU" not in plain.run("stats").out
+    shown = plain.run("report", "--from", "2028-02", "--to", "2028-03", "--format", "terminal").out
+    assert "By VO" in shown
+    assert "GPU" not in shown

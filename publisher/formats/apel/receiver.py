@@ -15,6 +15,7 @@ from typing import Final
 from publisher.formats.apel.rules import apel_local_user, apel_queue
 from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
+from publisher.model.job import gpus_by_model
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.totals import SummaryKey, ascii_key, by_preference, column, month_number
@@ -130,13 +131,9 @@ _MODEL_UNKNOWN: Final = "unknown"
 
 def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
     """The GPUs of a job by model, those of no known model at the end; the server needs a word for these too."""
-    known = [(ascii_key(model) or _MODEL_UNKNOWN, count) for model, count in job.job.gpu_models]
-    rest = (job.job.gpu_count or 0) - sum(count for _, count in known)
-    merged = Counter(dict.fromkeys([model for model, _ in known], 0))
-    for model, count in known:
-        merged[model] += count
-    if rest > 0:
-        merged[_MODEL_UNKNOWN] += rest
+    merged: Counter[str] = Counter()
+    for model, count in gpus_by_model(job.job.gpu_count, job.job.gpu_models):
+        merged[ascii_key(model) or _MODEL_UNKNOWN] += count
     return list(merged.items())
 
 

@@ -29,6 +29,7 @@ _SECTIONS: Final = (
     ("Queues", ("queues",), ("queues",)),
     ("Users", ("users",), ("users",)),
     ("Projects and charges", ("projects",), ("projects", "charges")),
+    ("GPUs", (), ("gpu_models",)),
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
     ("Statuses", (), ("statuses",)),
     ("Waiting times", ("waits",), ("waits_by_queue", "waits")),

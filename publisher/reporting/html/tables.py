@@ -172,6 +172,12 @@ _USED: Final = (
         "cpu_s over wall_core_s; empty where there was no wall time.",
     ),
 )
+# Only where some job had GPUs.
+_GPUS: Final = (
+    count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
+    TableColumn("gpu_share", "GPU share", CellKind.SHARE, "GPU jobs over all jobs, from 0 to 1."),
+    TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Raw wall time times the job's number of GPUs, {_ON_PAGE}."),
+)
 _IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
     "withheld": "withheld by records.identity",
@@ -191,6 +197,7 @@ def tables(report: Report) -> list[Table]:
         _used(report, "users", "By user", user, by_weight(usage.users), f"Users are {shown}."),
         _used(report, "projects", "Top projects", _PROJECT, by_weight(usage.projects)),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
+        _gpu_models(report),
         _benchmarks(report),
         _waits(report),
         _quantiles(report),
@@ -220,12 +227,14 @@ def _used_columns(report: Report) -> list[TableColumn]:
         )
         for kind in _kinds(report)
     ]
-    return [*_USED, *scaled]
+    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *scaled]
 
 
 def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
+    gpus = (used.gpu_jobs, used.gpu_share, used.gpu_s) if report.usage.total.gpu_jobs else ()
     return (
         *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.cpu_s, used.efficiency),
+        *gpus,
         *(used.scaled.get(kind) for kind in _kinds(report)),
     )
 
@@ -240,6 +249,22 @@ def _used(
         [(part, *_used_values(report, used)) for part, used in parts],
         total=("All", *_used_values(report, report.usage.total)),
         notes=notes,
+    )
+
+
+def _gpu_models(report: Report) -> Table:
+    usage = report.usage
+    models = sorted(usage.gpu_model_s, key=lambda model: (-usage.gpu_model_s[model], model))
+    return Table(
+        "gpu_models",
+        "By GPU model",
+        [
+            text("gpu_model", "GPU model", "Model of the GPUs, where the batch system tells it."),
+            count("gpu_jobs", "GPU jobs", "Jobs with GPUs of the model; one with several models is in each."),
+            TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
+        ],
+        [(model, usage.gpu_model_jobs[model], usage.gpu_model_s[model]) for model in models],
+        notes=("A-REX tells of no GPUs; they are known of jobs that were imported.",),
     )
 
 

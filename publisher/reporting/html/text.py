@@ -11,6 +11,7 @@ from publisher.model.text import plural
 from publisher.reporting.html.tables import Table, definitions, tables, verdict
 from publisher.reporting.html.values import hours_text, minutes_text, share_text
 from publisher.reporting.report import Report, TargetReport, all_waits
+from publisher.sources.statistics import Used
 
 _MOST_ROWS: Final = 20
 _BAR: Final = 24
@@ -19,6 +20,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _BARS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("days", "vos", "queues", "users", "projects", "statuses", "benchmarks"), "wall_core_s"),
     **dict.fromkeys(("waits", "lags"), "jobs"),
+    "gpu_models": "gpu_s",
     "messages": "bytes",
     "charges": "amount",
 }
@@ -55,9 +57,17 @@ def figures(report: Report) -> list[Figure]:
         Figure("Jobs", f"{total.jobs:,}", "ended in the period"),
         Figure("Wall × cores", f"{hours_text(total.wall_core_s)} h", scaled or "no benchmark is known"),
         Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} h CPU"),
+        *_gpu_figure(total),
         Figure("Failed", failed, plural(total.failed, "job")),
         Figure("Median waiting time", minutes_text(waits.quantile_min(0.5)), waited),
     ]
+
+
+def _gpu_figure(total: Used) -> list[Figure]:
+    if not total.gpu_jobs or total.gpu_share is None:
+        return []
+    text = f"of {plural(total.gpu_jobs, 'job')}, {share_text(total.gpu_share)} of all"
+    return [Figure("Wall × GPUs", f"{hours_text(total.gpu_s)} h", text)]
 
 
 def findings(report: Report) -> list[Highlight]:

@@ -258,6 +258,12 @@ def times_of_row(layout: int) -> str:
     return f"SELECT RecordID, SubmitTime, {'StartTime' if layout == IMPORTED else started} FROM AAR WHERE {LISTED}"
 
 
+# Only importers tell of GPUs.
+GPUS_OF_ROW: Final = {
+    IMPORTED: f"SELECT RecordID, GPUCount FROM AAR WHERE {LISTED} AND +GPUCount BETWEEN 1 AND {2**31 - 1}"
+}
+
+
 def extra_of_row(key: str) -> str:
     """One thing that is noted of jobs, a job's in the order of writing."""
     return (

@@ -387,7 +387,7 @@ class RowReader:
             _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
             side_fqan,
             bool(side_benchmark),
-            _gpu_models(text(extra(GPU_MODELS, ""))),
+            gpu_models_of(text(extra(GPU_MODELS, ""))),
         )
         # What is stored as bytes raises no doubt while it is read.
         if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
@@ -468,7 +468,7 @@ def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     return tuple((name, int(text)) for name, _, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
 
 
-def _gpu_models(text: str) -> tuple[tuple[str, int], ...]:
+def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
     """As an importer writes them: `a100=4,t4=1`."""
     pairs = [each.rpartition("=") for each in text.split(",")] if text else []
     return tuple((model, int(count)) for model, _, count in pairs if model and count.isdecimal() and len(count) < 10)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.model.job import Epoch, JobRecord, RunColumns
+from publisher.model.job import Epoch, JobRecord, RunColumns, gpus_by_model
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
@@ -28,12 +28,14 @@ from publisher.sources.arex.database import (
     without_finished_in,
 )
 from publisher.sources.arex.options import Options, database_files, readings_of
-from publisher.sources.arex.rows import ReadOptions, RowReader
+from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
 from publisher.sources.arex.values import LocalTime, positive, text_of
+from publisher.sources.base import GPU_MODELS
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import UsageGroup, UsagePage
 
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
+_NONE: Final = (0, "")  # GPUs
 
 
 def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
@@ -89,6 +91,7 @@ class _Beside:
     times: Mapping[int, tuple[int, Any]]  # of submission, and of the true start
     projects: Mapping[int, str]
     local_users: Mapping[int, str]
+    gpus: Mapping[int, tuple[int, str]]  # how many, and their models; importers alone tell them
 
 
 class _UsageDatabase(AccountingDatabase):
@@ -113,9 +116,16 @@ class _UsageDatabase(AccountingDatabase):
                 times={row: (submitted, start) for row, submitted, start in times},
                 projects={row: reader.text(text) for row, text in reversed(extra["projectname"]) if text},
                 local_users={row: reader.text(text) for row, text in extra["localuser"]},
+                gpus=_gpus(connection, rows) if reader.layout == sql.IMPORTED else {},
             )
 
         return self._ask(read)
+
+
+def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, tuple[int, str]]:
+    counts = connection.execute(sql.GPUS_OF_ROW[sql.IMPORTED], rows).fetchall()
+    models = dict(connection.execute(sql.extra_of_row(GPU_MODELS), rows)) if counts else {}
+    return {row: (count, text_of(models.get(row))) for row, count in counts}
 
 
 class _Groups:
@@ -132,24 +142,26 @@ class _Groups:
             waits = () if job.started_at is None else (job.started_at - job.submitted_at,)
             project = next(iter(job.projects), "")
             used = 1, job.wall_s, job.cpu_user_s + job.cpu_kernel_s
-            yield self._group(job, job.ended_at, project, self._is_own(project, job.local_user), used, waits)
+            gpus = gpus_by_model(job.gpu_count, job.gpu_models)
+            yield self._group(job, job.ended_at, project, self._is_own(project, job.local_user), used, waits, gpus)
 
     def of_runs(self, runs: RunColumns | None, beside: _Beside) -> Iterator[UsageGroup]:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, str, bool, tuple[int, str]], list[int]] = defaultdict(list)
         for at, (row, example, end) in enumerate(zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)):
             project = beside.projects.get(row, "")
             own = self._is_own(project, beside.local_users.get(row, ""))
-            alike[id(example), bisect_right(self._eras, end), project, own].append(at)
-        for (_, _, project, own), places in alike.items():
+            alike[id(example), bisect_right(self._eras, end), project, own, beside.gpus.get(row, _NONE)].append(at)
+        for (_, _, project, own, (count, models)), places in alike.items():
             wall_s, user_s, kernel_s = (
                 sum(column[at] for at in places) for column in (runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s)
             )
             first, used = places[0], (len(places), wall_s, user_s + kernel_s)
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
-            yield self._group(runs.examples[first], runs.ended_at[first], project, own, used, waits)
+            gpus = gpus_by_model(count, gpu_models_of(models))
+            yield self._group(runs.examples[first], runs.ended_at[first], project, own, used, waits, gpus)
 
     def _is_own(self, project: str, local_user: str) -> bool:
         return self._own_projects and bool(project) and local_user.partition(":")[0] == project
@@ -174,6 +186,7 @@ class _Groups:
         own: bool,
         used: tuple[int, int, int],
         waits_s: Sequence[int],
+        gpus: Sequence[tuple[str, int]],
     ) -> UsageGroup:
         jobs, wall_s, cpu_s = used
         return UsageGroup(
@@ -185,4 +198,5 @@ class _Groups:
             wall_s=wall_s,
             cpu_s=cpu_s,
             waits_s=waits_s,
+            gpus=gpus,
         )
