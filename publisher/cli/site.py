@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher import __version__, config
 from publisher.cli.logs import error_line, notice
 from publisher.config import ConfiguredTarget, Settings
+from publisher.config.settings import LedgerServer
 from publisher.formats import frame_of, is_summary_format, job_format, receiver_of, summary_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.ledger import SqlLedger
@@ -168,44 +169,39 @@ class LiveSite:
             if entry.join_wait_s is not None
         ]
 
-    def _database(self, *, to_read: bool = False) -> Database:
-        server = self.settings.server
-        if server is None:
-            return open_database_to_read(self.settings.state) if to_read else open_database(self.settings.state)
-        from publisher.ledger.postgres import connection
-
-        opens = connection.open_database_to_read if to_read else connection.open_database
-        return opens(server.address, server.instance)
+    def database(self, *, to_read: bool = False) -> Database:
+        """Raises: LedgerError."""
+        return open_at(self.settings.server or self.settings.state, to_read=to_read)
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""
         if dry_run:
             from publisher.ledger.dry_run import DryRunLedger
 
-            return DryRunLedger(self._database(to_read=True))
-        return SqlLedger(self._database())
+            return DryRunLedger(self.database(to_read=True))
+        return SqlLedger(self.database())
 
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
-        return SqlLedger(self._database(to_read=True))
+        return SqlLedger(self.database(to_read=True))
 
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
-        return SqlChargeBook(self._database())
+        return SqlChargeBook(self.database())
 
     def charge_book_to_read(self) -> ChargeBook:
         """Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
-        return SqlChargeBook(self._database(to_read=True))
+        return SqlChargeBook(self.database(to_read=True))
 
     def history(self) -> History:
         """What was delivered when. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlHistory
 
-        return SqlHistory(self._database(to_read=True))
+        return SqlHistory(self.database(to_read=True))
 
     def usage(self) -> UsageReader:
         """The source, for who sums up what jobs used. Raises: ConfigError."""
@@ -245,13 +241,13 @@ class LiveSite:
         """What was measured of the targets, kept for metrics. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
-        return SqlMeasureBook(self._database())
+        return SqlMeasureBook(self.database())
 
     def measure_book_to_read(self) -> MeasureBook:
         """Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
-        return SqlMeasureBook(self._database(to_read=True))
+        return SqlMeasureBook(self.database(to_read=True))
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
         """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""
@@ -396,6 +392,16 @@ class LiveSite:
                 signed=lambda format_name: receiver_of(format_name).signed,
             ),
         )
+
+
+def open_at(place: Path | LedgerServer, *, to_read: bool = False) -> Database:
+    """A publishing database. Raises: LedgerError."""
+    if isinstance(place, Path):
+        return open_database_to_read(place) if to_read else open_database(place)
+    from publisher.ledger.postgres import connection
+
+    opens = connection.open_database_to_read if to_read else connection.open_database
+    return opens(place.address, place.instance)
 
 
 def configured_site(path: Path, stop: threading.Event) -> LiveSite:

@@ -97,7 +97,7 @@ _SERVER: Final = ("postgresql://", "postgres://", "service=")
 _LONGEST_INSTANCE: Final = 50  # it is part of a name in PostgreSQL
 
 
-def _read_state(node: Node, reading: ReadContext) -> Path | str:
+def read_state(node: Node, reading: ReadContext) -> Path | str:
     """The path of SQLite's file, or the address of a PostgreSQL database as libpq reads it."""
     text = schema.scalar(node, "a path, or the address of a PostgreSQL database")
     if not text.startswith(_SERVER):
@@ -115,8 +115,7 @@ def _read_state(node: Node, reading: ReadContext) -> Path | str:
         )
     if find_spec("psycopg") is None:
         raise Wrong(
-            "needs the Python library psycopg, which is not installed here; install it (python3-psycopg on Debian, "
-            "python3-psycopg3 on EL, accounting-publisher[postgres] with pip), or name a file"
+            "needs the Python library psycopg 3; install it (accounting-publisher[postgres] with pip), or name a file"
         )
     return text
 
@@ -213,7 +212,7 @@ class TopKeys:
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
     source: object = field(metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"})
-    state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": _read_state})
+    state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
     credentials: CredentialSettings = CredentialSettings()

@@ -41,14 +41,17 @@ COMMANDS = {
     "quarantine release": ("quarantine", "release", "--all"),
     "quarantine drop": ("quarantine", "drop", "--all"),
     "source retire": ("source", "retire", "accounting.db"),
+    "state copy": ("state", "copy", "--to", "copy.db"),
+    "state backup": ("state", "backup", "backup.db"),
     "charge": ("charge", "--stored", *WINDOW),
 }
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
 
 @pytest.fixture
-def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> SiteUnderTest:
     """Five jobs, one of which will be set aside."""
+    monkeypatch.chdir(tmp_path)
     made = SiteUnderTest(tmp_path, pki, fake_ams)
     with made.arex() as arex:
         arex.write_all(JOBS)

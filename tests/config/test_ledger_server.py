@@ -93,4 +93,4 @@ def test_without_the_driver_the_address_is_refused_with_its_package(
 ) -> None:
     monkeypatch.setattr("publisher.config.settings.find_spec", lambda _: None)
     (found,) = wrong(tmp_path, f"state: {ADDRESS}\ninstance: ce1\n")
-    assert "needs the Python library psycopg" in found
+    assert "needs the Python library psycopg 3" in found

@@ -95,10 +95,13 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "import htcondor": ("import", "htcondor", "--json", "HISTORY", "/nonexistent"),
     "import slurm": ("import", "slurm", "--json", "SACCT", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
+    "state copy": ("state", "copy", "--json", "--to", "COPY"),
+    "state backup": ("state", "backup", "--json", "COPY"),
 }
 JSON_RUNS |= {path: (*words, "--json") for path, words in plain_runs("JOB").items() if path not in JSON_RUNS}
 # Objects with the fields of another one; the manual says so in their place.
 ALIKE = {
+    "state backup": "state copy",
     "republish": "publish",
     "sync": "publish",
     "quarantine drop": "quarantine release",
@@ -106,6 +109,7 @@ ALIKE = {
 }
 # Keys that stand for whatever the site calls them.
 OPEN_KEYS = {
+    "tables": "NAME",
     "targets": "NAME",
     "sources": "NAME",
     "benchmarks": "TYPE",
@@ -282,7 +286,10 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
                 "SACCT": str(sacct),
                 "GONE": str(site.database(1)),
             }
-            stands_for = [{"JOB": job.job_id, **files} for job in jobs[:2]]
+            copies = folder / "copies"
+            stands_for = [
+                {"JOB": job.job_id, "COPY": str(copies / f"{name}{at}"), **files} for at, job in enumerate(jobs[:2])
+            ]
             runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
             found[name] = {path for run in runs for path in paths(run.json)}
         # Another spelling of keys: the month is held back, because its rows would stay behind.

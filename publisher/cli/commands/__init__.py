@@ -77,6 +77,7 @@ COMMANDS: Final = (
     Command("republish", "republish", _REPAIR, "send a time window again, even if delivered before; resumable"),
     Command("quarantine", "quarantine", _REPAIR, "list, release or drop the jobs that were set aside"),
     Command("source", "source", _REPAIR, "list sources and what they read, try bad lines again, prune, retire"),
+    Command("state", "state", _REPAIR, "copy the ledger into another database, check it, or back it up"),
     Command("import", "import_", _OTHER, "import the accounting of a batch system into a local database"),
     Command("export", "export", _OTHER, "export finished jobs one by one, for other systems; only reads"),
     Command("charge", "charge", _OTHER, "compute, store and list what jobs cost, by the formulas of records.charges"),

@@ -78,6 +78,10 @@ class PostgresDatabase:
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         return int(self.execute(f"{statement} RETURNING id", parameters).fetchone()[0])
 
+    def rows_were_copied(self, tables: Iterable[str]) -> None:
+        for table in tables:
+            self.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), max(id)) FROM {table}")
+
     def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
         return self._leases.hold(target, patience)
 

@@ -77,6 +77,10 @@ class Database(Protocol):
         """Insert one row; gives the `id` that it got."""
         ...
 
+    def rows_were_copied(self, tables: Iterable[str]) -> None:
+        """Rows with an `id` were entered into these tables: those to come get higher ones."""
+        ...
+
     def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
         """Hold a target's lock. Raises: Busy when another publisher has it and patience ends; LedgerError."""
         ...

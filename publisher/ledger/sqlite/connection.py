@@ -72,6 +72,9 @@ class SqliteDatabase:
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         return int(self._connection.execute(statement, parameters).lastrowid or 0)
 
+    def rows_were_copied(self, tables: Iterable[str]) -> None:
+        """SQLite sees to it."""
+
     def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
         return target_lock(self._path, target, patience)
 

@@ -1,0 +1,239 @@
+"""A ledger in another database, row by row, and whether two have the same rows; whether the sums of one agree with its rows.
+
+What is there already is compared, not copied again: a copy that was broken off goes on, and one of a ledger that changed
+meanwhile is brought up to it. Rows are read a portion at a time, in the order of their keys, which is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from publisher.ledger import schema
+from publisher.ledger.contract import impatient
+from publisher.ledger.sql.database import Database
+from publisher.model.errors import LedgerError
+
+_PORTION: Final = 500
+_SETTLED: Final = 2  # states of messages from here on are for good, as schema.py lists them
+_Row = tuple[Any, ...]
+
+_ALL_TARGETS: Final = "SELECT name FROM target ORDER BY name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTable:
+    """A table: its columns, those of its key, and those that are true or false."""
+
+    name: str
+    columns: Sequence[str]
+    key: Sequence[str]
+    truths: frozenset[str]
+
+
+class Transferred(NamedTuple):
+    """What came of a table: its rows, and how many of them had to be written or taken away."""
+
+    table: str
+    rows: int
+    changed: int
+
+
+class Disagreement(NamedTuple):
+    """What does not agree in a ledger, and how often."""
+
+    what: str
+    times: int
+
+
+def tables() -> list[LedgerTable]:
+    """All tables of a publishing database."""
+    return [_table(*found) for found in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema.TABLES, re.DOTALL)]
+
+
+def _table(name: str, body: str) -> LedgerTable:
+    columns: dict[str, str] = dict(re.findall(r"^    ([a-z]\w*) +(.*)$", body, re.MULTILINE))
+    together = re.search(r"^    PRIMARY KEY \((.*?)\)", body, re.MULTILINE)
+    alone = [column for column, spelling in columns.items() if "PRIMARY KEY" in spelling]
+    return LedgerTable(
+        name=name,
+        columns=list(columns),
+        key=together[1].split(", ") if together else alone,
+        truths=frozenset(column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")),
+    )
+
+
+def copy(source: Database, destination: Database, note: Callable[[Transferred], None]) -> None:
+    """Make the destination's rows those of the source, and then compare all of them once more.
+
+    Nobody may write to either meanwhile (`nobody_works`), or the source is read in one `snapshot`.
+    Raises: LedgerError, also for a destination that knows of messages that the source does not.
+    """
+    _refuse_another(source, destination)
+    for table in tables():
+        changed = sum(len(portion) for portion in _differences(source, destination, table, write=True))
+        note(Transferred(table.name, _count(source, table), changed))
+    with destination.atomic():
+        destination.rows_were_copied([table.name for table in tables() if list(table.key) == ["id"]])
+    if different := compare(source, destination):
+        raise LedgerError(
+            f"the copy differs: {', '.join(different)}; run the same command again, and report it if it stays"
+        )
+
+
+def _refuse_another(source: Database, destination: Database) -> None:
+    """A destination that rounds have used since must not be set back."""
+    (messages,) = (table for table in tables() if table.name == "message")
+    state = messages.columns.index("state")
+    for key, there, wanted in _pairs(source, destination, messages):
+        if there is not None and wanted is None and there[state] >= _SETTLED:
+            raise LedgerError(
+                f"the destination has settled message {key[0]}, of which this ledger knows nothing: it is no copy of this one, "
+                "or was used since; nothing was changed"
+            )
+
+
+def compare(source: Database, destination: Database) -> list[str]:
+    """The rows in which two ledgers differ: table and key of each; of many the first ones."""
+    found: list[str] = []
+    for table in tables():
+        for portion in _differences(source, destination, table, write=False):
+            found += [f"{table.name} {key}" for key in portion]
+            if len(found) > 10:
+                return found
+    return found
+
+
+@contextmanager
+def nobody_works(*databases: Database) -> Iterator[None]:
+    """Hold the locks of all targets, and of charges. Raises: Busy, LedgerError."""
+    with ExitStack() as held:
+        for database in databases:
+            with database.reading():
+                names = [name for (name,) in database.execute(_ALL_TARGETS).fetchall()]
+            for name in names:
+                held.enter_context(database.target_lock(name, impatient))
+            charges = database.charge_locks()
+            held.callback(charges.close)
+            charges.work(impatient)
+        yield
+
+
+def disagreements(database: Database) -> list[Disagreement]:
+    """Sums and references that do not agree with the rows. Raises: LedgerError."""
+    with database.snapshot():
+        counted = [(what, int(database.execute(question).fetchone()[0])) for what, question in AGREEMENTS.items()]
+    return [Disagreement(what, times) for what, times in counted if times]
+
+
+def _orphans(table: str, column: str, other: str) -> str:
+    return f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {other})"
+
+
+AGREEMENTS: Final[Mapping[str, str]] = {
+    "messages of unknown targets": _orphans("message", "target", "target"),
+    "messages without a payload that are not settled": (
+        "SELECT count(*) FROM message WHERE state < 2 AND id NOT IN (SELECT message FROM outbox)"
+    ),
+    "payloads of settled messages": (
+        "SELECT count(*) FROM outbox WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
+    ),
+    "deliveries of unknown messages": _orphans("delivered_page", "message", "message"),
+    "deliveries from unknown databases": _orphans("delivered_page", "numbering", "numbering"),
+    "damaged deliveries": "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0",
+    "targets whose accepted messages are not as many as counted": (
+        "SELECT count(*) FROM target WHERE accepted_messages <> "
+        "(SELECT count(*) FROM message WHERE message.target = target.id AND state = 2)"
+    ),
+    "targets whose accepted records are not as many as counted": (
+        "SELECT count(*) FROM target WHERE accepted_records <> "
+        "(SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state = 2)"
+    ),
+    "charges of unknown runs": _orphans("charge", "news_of", "charge_run"),
+}
+
+
+def _differences(source: Database, destination: Database, table: LedgerTable, *, write: bool) -> Iterator[list[_Row]]:
+    """The keys of rows that differ, a portion at a time; with `write`, made equal."""
+    for wanted, there in _portions(source, destination, table):
+        different = [key for key in wanted | there if wanted.get(key) != there.get(key)]
+        if not different:
+            continue
+        if write:
+            _write(destination, table, different, [wanted[key] for key in different if key in wanted])
+        yield different
+
+
+def _pairs(
+    source: Database, destination: Database, table: LedgerTable
+) -> Iterator[tuple[_Row, _Row | None, _Row | None]]:
+    """Each key with the row of the destination and that of the source."""
+    for wanted, there in _portions(source, destination, table):
+        yield from ((key, there.get(key), wanted.get(key)) for key in wanted | there)
+
+
+def _portions(
+    source: Database, destination: Database, table: LedgerTable
+) -> Iterator[tuple[dict[_Row, _Row], dict[_Row, _Row]]]:
+    """The rows of both between the same keys."""
+    after: _Row | None = None
+    while True:
+        wanted = _portion(source, table, after, None)
+        last = list(wanted)[-1] if len(wanted) == _PORTION else None
+        yield wanted, _portion(destination, table, after, last, limited=False)
+        if last is None:
+            return
+        after = last
+
+
+def _portion(
+    database: Database, table: LedgerTable, after: _Row | None, last: _Row | None, *, limited: bool = True
+) -> dict[_Row, _Row]:
+    """Rows by key, behind one and up to another."""
+    key = ", ".join(table.key)
+    limits = [f"({key}) > ({_names('after', table)})"] if after is not None else []
+    limits += [f"({key}) <= ({_names('last', table)})"] if last is not None else []
+    where = f"WHERE {' AND '.join(limits)} " if limits else ""
+    question = f"SELECT {', '.join(table.columns)} FROM {table.name} {where}ORDER BY {key}"
+    if limited:
+        question += f" LIMIT {_PORTION}"
+    values = _values("after", after) | _values("last", last)
+    places = [table.columns.index(column) for column in table.key]
+    with database.reading():
+        rows = [_comparable(table, row) for row in database.execute(question, values).fetchall()]
+    return {tuple(row[place] for place in places): row for row in rows}
+
+
+def _comparable(table: LedgerTable, row: _Row) -> _Row:
+    """As every database gives it back."""
+    return tuple(
+        bool(value) if column in table.truths else value.replace("\0", "\\x00") if isinstance(value, str) else value
+        for column, value in zip(table.columns, row, strict=True)
+    )
+
+
+def _write(database: Database, table: LedgerTable, gone: Sequence[_Row], rows: Sequence[_Row]) -> None:
+    columns = ", ".join(table.columns)
+    where = " AND ".join(f"{column} = :key{place}" for place, column in enumerate(table.key))
+    with database.atomic():
+        database.execute_many(f"DELETE FROM {table.name} WHERE {where}", [_values("key", key) for key in gone])
+        database.execute_many(
+            f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(f':{column}' for column in table.columns)})",
+            [dict(zip(table.columns, row, strict=True)) for row in rows],
+        )
+
+
+def _count(database: Database, table: LedgerTable) -> int:
+    with database.reading():
+        return int(database.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0])
+
+
+def _names(prefix: str, table: LedgerTable) -> str:
+    return ", ".join(f":{prefix}{place}" for place in range(len(table.key)))
+
+
+def _values(prefix: str, key: _Row | None) -> dict[str, Any]:
+    return {f"{prefix}{place}": value for place, value in enumerate(key or ())}

@@ -1,0 +1,131 @@
+"""A ledger copied into another database and back, row by row."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from publisher.ledger.sqlite.connection import open_database
+from publisher.ledger.transfer import tables
+from tests.arex_databases import generate
+from tests.support.ledgers import instance_of
+from tests.support.postgres import PostgresServer
+from tests.support.sites import SiteUnderTest
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def used(site: SiteUnderTest) -> SiteUnderTest:
+    """A site whose ledger has something in most tables."""
+    site.config["targets"]["egi"] |= {"batch_records": 7, "sync": True}
+    summaries = site.config["targets"]["egi"] | {"format": "apel-summary-0.4", "topic": "sums"}
+    site.config["targets"]["sums"] = summaries
+    site.fake.allow(site.user, "sums")
+    site.fill(*generate(1, 60, START, END))
+    assert site.publish().status == 0
+    return site
+
+
+def elsewhere(site: SiteUnderTest, server: PostgresServer) -> list[str]:
+    return ["--to", server.address, "--instance", instance_of(site.path)]
+
+
+def test_a_ledger_goes_to_postgresql_and_back_and_rounds_go_on(
+    used: SiteUnderTest, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    copied = used.run("state", "copy", "--json", *elsewhere(used, postgres))
+    assert copied.status == 0, copied.err
+    assert copied.json["tables"]["message"]["rows"] == copied.json["tables"]["message"]["written"] > 9
+    delivered = used.run("status", "--json").json["targets"]
+    here = {"state": postgres.address, "instance": instance_of(used.path), "state_directory": str(used.state.parent)}
+    used.config |= here
+    used.save()
+    assert used.run("status", "--json").json["targets"] == delivered
+    assert used.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    used.fill(*generate(2, 30, START, END))
+    assert used.publish().status == 0
+    assert used.run("state", "check").status == 0
+    back = tmp_path / "back" / "publishing.db"
+    assert used.run("state", "copy", "--to", str(back)).status == 0
+    assert used.run("state", "check", "--with", str(back)).status == 0
+    for key in here:
+        del used.config[key]
+    used.config["state"] = str(back)
+    used.save()
+    assert used.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    used.assert_received(*generate(1, 60, START, END), *generate(2, 30, START, END))
+
+
+def test_what_was_copied_is_compared_and_what_changed_is_brought_up_to_it(
+    used: SiteUnderTest, postgres: PostgresServer
+) -> None:
+    assert used.run("state", "copy", *elsewhere(used, postgres)).status == 0
+    used.fill(*generate(3, 20, START, END))
+    assert used.publish().status == 0
+    again = used.run("state", "copy", "--json", *elsewhere(used, postgres)).json["tables"]
+    assert 0 < again["message"]["written"] < again["message"]["rows"]
+    third = used.run("state", "copy", "--json", *elsewhere(used, postgres)).json["tables"]
+    assert {name for name, table in third.items() if table["written"]} == set()
+
+
+def test_a_row_that_differs_is_named(used: SiteUnderTest, postgres: PostgresServer) -> None:
+    assert used.run("state", "copy", *elsewhere(used, postgres)).status == 0
+    schema = f'"publisher_{instance_of(used.path)}"'
+    postgres.sql(f"UPDATE {schema}.message SET records = records + 1 WHERE id = 3")
+    there = [one.replace("--to", "--with") for one in elsewhere(used, postgres)]
+    checked = used.run("state", "check", *there)
+    assert checked.status == 74
+    assert "differs: message (3,)" in checked.out
+
+
+def test_a_destination_that_was_used_since_is_not_set_back(used: SiteUnderTest, postgres: PostgresServer) -> None:
+    assert used.run("state", "copy", *elsewhere(used, postgres)).status == 0
+    file = used.config["state"]
+    used.config |= {"state": postgres.address, "instance": instance_of(used.path)}
+    used.config["state_directory"] = str(used.state.parent)
+    used.save()
+    used.fill(*generate(2, 30, START, END))
+    assert used.publish().status == 0
+    used.config["state"] = file
+    del used.config["instance"], used.config["state_directory"]
+    used.save()
+    refused = used.run("state", "copy", *elsewhere(used, postgres))
+    assert refused.status == 74
+    assert "is no copy of this one, or was used since; nothing was changed" in refused.err
+
+
+def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:
+    assert used.run("state", "backup", str(tmp_path / "backup.db")).status == 0
+    assert used.run("state", "check", "--with", str(tmp_path / "backup.db")).status == 0
+    refused = used.run("state", "backup", str(tmp_path / "backup.db"))
+    assert (refused.status, "is there already" in refused.err) == (64, True)
+
+
+def test_sums_that_do_not_agree_are_named(used: SiteUnderTest) -> None:
+    with closing(sqlite3.connect(used.state)) as connection, connection:
+        connection.execute("UPDATE target SET accepted_records = accepted_records + 1")
+        connection.execute("DELETE FROM message WHERE id = 1")
+    checked = used.run("state", "check")
+    assert checked.status == 74
+    assert "targets whose accepted records are not as many as counted: 2" in checked.out
+    assert "deliveries of unknown messages" in checked.out
+
+
+def test_nobody_works_meanwhile(used: SiteUnderTest, postgres: PostgresServer) -> None:
+    with closing(open_database(used.state)) as database, database.target_lock("egi", lambda: False):
+        refused = used.run("state", "copy", *elsewhere(used, postgres))
+    assert (refused.status, "another publisher is at work on it" in refused.err) == (75, True)
+
+
+def test_every_column_of_every_table_is_copied(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "state" / "publishing.db")) as database:
+        made = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert made - {"sqlite_sequence"} == {table.name for table in tables()}
+        for table in tables():
+            found = [column[1] for column in database.execute(f"PRAGMA table_info({table.name})")]
+            assert found == list(table.columns)
