@@ -25,6 +25,7 @@ _ASKED: Final = {
     "jobs": "jobs",
     "target": "targets",
     "databases": "databases",
+    "source": "sources",
     "vo": "vos",
     "filter_vo": "vos",
     "filter_user": "users",

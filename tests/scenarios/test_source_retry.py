@@ -153,3 +153,9 @@ def test_archives_that_did_not_change_are_not_decompressed_again(
     write(site.folder / "common" / "accounting.2.gz", [gzip.compress(colon(replace(ANY, job=5)))])
     assert sent(site) == ["1", "2", "3", "5", "9"]
     assert len(opened) > first
+
+
+def test_the_shell_completes_the_names_of_sources(site: SiteUnderTest) -> None:
+    site.config["source"].append({"type": "arex", "name": "ce1", "control_dir": str(site.control)})
+    assert site.run("complete", "sources").out.split() == ["ce1", "gridengine"]
+    assert site.run("complete", "sources", "g").out.split() == ["gridengine"]

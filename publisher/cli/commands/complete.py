@@ -13,7 +13,7 @@ from publisher.reporting import statistics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets", "databases")
+    kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets", "databases", "sources")
     parser.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
     parser.add_argument("beginning", nargs="?", default="", metavar="TEXT", help="only words that begin like this")
 
@@ -27,6 +27,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _words(site: Site, kind: str, beginning: str) -> Iterable[str]:
     if kind == "targets":
         return sorted(target.name for target in site.targets if target.name.startswith(beginning))
+    if kind == "sources":
+        names = [*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)]
+        return [name for name in names if name.startswith(beginning)]
     if kind == "databases":
         gone = [one.file for one in databases.listed(site) if not (one.there or one.retired)]
         return [file for file in gone if file.startswith(beginning)]

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("retry", "read files with bad lines once more, after they were repaired or publisher was updated"),
     ):
         parser_of_action = add_action(actions, action, text)
-        parser_of_action.add_argument("name", nargs="?", metavar="NAME", help="of the source (default: all)")
+        parser_of_action.add_argument("source", nargs="?", metavar="NAME", help="of the source (default: all)")
         add_json(parser_of_action)
     retire = add_action(actions, "retire", "no longer expect these databases: they are gone for good")
     retire.add_argument(
@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.action == "list":
-        found = _listed(site, arguments.name)
+        found = _listed(site, arguments.source)
         print_result(found, _listed_json, _listed_text, in_json=arguments.json)
     elif arguments.action == "bad-lines":
-        print_result(set_aside(site, arguments.name), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
+        print_result(set_aside(site, arguments.source), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
     elif arguments.action == "prune":
-        print_result(pruning.prune(site, arguments.name), _pruned_json, _pruned_text, in_json=arguments.json)
+        print_result(pruning.prune(site, arguments.source), _pruned_json, _pruned_text, in_json=arguments.json)
     elif arguments.action == "retry":
-        return _retry(retry_bad_lines(site, arguments.name), in_json=arguments.json)
+        return _retry(retry_bad_lines(site, arguments.source), in_json=arguments.json)
     else:
         print_result(databases.retire(site, arguments.databases), _as_json, _as_retired, in_json=arguments.json)
     return 0
