@@ -145,7 +145,8 @@ class CopyDirectory:
     def take(self, path: str) -> PrivateCopy:
         """A copy of the file as it is now; to be given back with its `release`. Raises: SourceError."""
         for _ in range(_ATTEMPTS):
-            marks = file_marks(path)
+            real = os.path.realpath(path)
+            marks = file_marks(real)
             kept_marks, kept = self._copies.get(path, (None, None))
             if kept is not None and kept_marks == marks:
                 return kept.acquire()
@@ -154,7 +155,7 @@ class CopyDirectory:
                 kept.release()
             fresh = copy_database(path, self._directory)
             # What changed while it was copied may be half old, half new.
-            if file_marks(path) == marks:
+            if file_marks(real) == marks:
                 self._copies[path] = (marks, fresh)
                 return fresh.acquire()
             fresh.release()
@@ -183,7 +184,8 @@ class ReadOnlyFile:
         self._copy: PrivateCopy | None = None
         self._marks: Marks = ()
         self._file: tuple[int, int] | None = None
-        self._asking = _ASKING.setdefault(os.path.realpath(path), RLock())
+        self._real = os.path.realpath(path)  # SQLite keeps -wal and -journal beside the file that a link points to
+        self._asking = _ASKING.setdefault(self._real, RLock())
         with self._asking:
             self._open()
 
@@ -247,7 +249,8 @@ class ReadOnlyFile:
             case OpenMode.SHARED:
                 return _identity(self.path) == self._file
             case OpenMode.UNLOCKED:
-                return file_marks(self.path) == self._marks
+                same_file = _identity(self.path) == self._file
+                return same_file and file_marks(self._real) == self._marks
             case OpenMode.COPY:
                 return True
 
@@ -255,14 +258,15 @@ class ReadOnlyFile:
         self._close()
         check_readable(self.path)
         self._file = _identity(self.path)
+        self._real = os.path.realpath(self.path)
         try:
-            if not _sharing_would_create_files(self.path):
+            if not _sharing_would_create_files(self._real):
                 try:
                     return self._open_by_uri("mode=ro", OpenMode.SHARED, "")
                 except sqlite3.Error as error:
                     if primary_code(error) not in _CANNOT_SHARE:
                         raise
-            self._marks = file_marks(self.path)
+            self._marks = file_marks(self._real)
             if not any(mark and mark[1] for mark in self._marks[1:]):
                 return self._open_by_uri(
                     "mode=ro&immutable=1", OpenMode.UNLOCKED, "read without locks: nobody has it open"
@@ -316,12 +320,12 @@ def check_readable(path: str) -> None:
         raise SourceError(f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group")
 
 
-def file_marks(path: str) -> Marks:
-    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where there is no such file.
+def file_marks(real: str) -> Marks:
+    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where there
+    is no such file. `real` is no link.
 
     Raises: SourceError when they cannot be examined.
     """
-    real = os.path.realpath(path)  # SQLite keeps them beside the file that a link points to
     return tuple(_mark(real + suffix) for suffix in _COMPANION_FILES)
 
 
@@ -368,9 +372,8 @@ def _in_one_transaction(connection: sqlite3.Connection, question: Callable[[sqli
             connection.execute("ROLLBACK")
 
 
-def _sharing_would_create_files(path: str) -> bool:
+def _sharing_would_create_files(real: str) -> bool:
     """Whether `mode=ro` would make `-wal` or `-shm`: a WAL database that nobody has open, in a directory we may write."""
-    real = os.path.realpath(path)
     return (
         not (os.path.exists(real + "-wal") and os.path.exists(real + "-shm"))
         and os.access(os.path.dirname(real), os.W_OK, effective_ids=True)
