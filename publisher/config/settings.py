@@ -193,7 +193,7 @@ class SourceKeys:
     type: str = field(metadata={"help": "write the kind of accounting database, arex, or the batch system"})
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
-    join_wait_s: int = _JOIN_WAIT_S
+    join_wait: int = field(default=_JOIN_WAIT_S, metadata={"read": lambda node, _: schema.whole_duration_s(node)})
     keep: int = field(default=0, metadata={"read": schema.months})
 
 
@@ -429,7 +429,7 @@ class _Sources:
             reading.wrong(block.place, f"another source is called {name} too; give each a name of its own")
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
-            join_wait_s = keys.get("join_wait_s", _JOIN_WAIT_S) if keys.get("join") else None
+            join_wait_s = keys.get("join_wait", _JOIN_WAIT_S) if keys.get("join") else None
             database = imported_database(self._state, name)
             entry = BatchEntry(name, kind, options, database, True, join_wait_s, keys.get("keep", 0))
             if kind in registered.importers:

@@ -62,7 +62,7 @@ def _sources(settings: Settings) -> Any:
 
 def _of_entry(entry: BatchEntry) -> dict[str, Any]:
     keep = {"keep": f"{entry.keep_months} months"} if entry.keep_months else {}
-    join = {} if entry.join_wait_s is None else {"join": "arex", "join_wait_s": _duration(entry.join_wait_s)}
+    join = {} if entry.join_wait_s is None else {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
     return {**join, **keep}
 
 

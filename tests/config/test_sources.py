@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_list(source: object, complaint: str, tmp_path: Pat
 
 def test_how_long_a_job_waits_for_its_run(tmp_path: Path) -> None:
     joined = SLURM | {"join": "arex"}
-    for keys, wait_s in (({}, 3600), ({"join_wait_s": "3h"}, 10_800)):
+    for keys, wait_s in (({}, 3600), ({"join_wait": "3h"}, 10_800)):
         found = read(tmp_path, [joined | keys, AREX])
         assert [each.join_wait_s for each in found.batch_entries] == [wait_s]
         shown = tmp_path / "shown.yaml"

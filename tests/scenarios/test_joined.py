@@ -421,9 +421,9 @@ def test_republish_and_sync_see_the_same_jobs(site: ConfiguredSite) -> None:
 def test_a_delivered_job_does_not_wait_when_it_is_republished(site: ConfiguredSite) -> None:
     (job,) = arex_jobs(1, 120)
     site.fill(job)
-    site.config["source"][1]["join_wait_s"] = 0
+    site.config["source"][1]["join_wait"] = 0
     assert total(site.publish()) == 2
-    site.config["source"][1]["join_wait_s"] = "1h"
+    site.config["source"][1]["join_wait"] = "1h"
     site.save()
     time.sleep(1.1)  # a message of the same second and content would be the same
     run = site.run("republish", "--from", "2020-01", "--to", "2030-01", "--yes", "--json")

@@ -2,7 +2,7 @@
 
 A batch system that is an entry of `source` is read into a database of its own, and its runs that A-REX has stand there in the
 table `ArcRun` (`sources/importing/arc_jobs.py`). The jobs of a page are looked up there together, by their local ids. A job
-whose run is not there yet stays an open row for `join_wait_s` after its end.
+whose run is not there yet stays an open row for `join_wait` after its end.
 
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """

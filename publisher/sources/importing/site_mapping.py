@@ -77,7 +77,7 @@ _NO_RULES: Final = frozenset(
             "arc_lrms",
             "arc_wait_s",
             "join",
-            "join_wait_s",
+            "join_wait",
             "orphans_after_s",
             "hold_off_s",
             "overdue_after_s",
