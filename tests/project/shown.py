@@ -89,7 +89,11 @@ def gridengine(site: SiteUnderTest) -> None:
     accounting.parent.mkdir(parents=True)
     accounting.write_bytes(b"".join(map(colon, entries(1, 500))) + b"torn\n")
     (site.folder / "groups.map").write_text("theory atlas\nastro icecube\n")
-    imported(site, "gridengine", {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"})
+    imported(
+        site,
+        "gridengine",
+        {"cluster": CLUSTER, "paths": [str(accounting.parent)], "group_vo_map": "groups.map", "unmapped_vo": "local"},
+    )
 
 
 def sonar(site: SiteUnderTest) -> None:
@@ -98,8 +102,8 @@ def sonar(site: SiteUnderTest) -> None:
     folder.mkdir(parents=True)
     (folder / "0+job-slurm.json").write_bytes(b"".join(collections(1, 200)))
     (site.folder / "accounts.map").write_text("theory atlas\nastro icecube\n")
-    importer = {"cluster": SONAR_CLUSTER, "time_zone": "Europe/Oslo", "account_vo_map": "accounts.map"}
-    imported(site, "sonar", importer)
+    entry = {"cluster": SONAR_CLUSTER, "paths": [str(site.folder / "sonar")], "time_zone": "Europe/Oslo"}
+    imported(site, "sonar", entry | {"account_vo_map": "accounts.map"})
 
 
 def slurm(site: SiteUnderTest) -> None:
@@ -107,7 +111,8 @@ def slurm(site: SiteUnderTest) -> None:
     site.state.parent.mkdir(exist_ok=True)
     (site.state.parent / "sacct.txt").write_bytes(sacct_text.text(sacct_text.jobs_of(1, 300)))
     (site.folder / "accounts.map").write_text("theory atlas\nbio icecube\n")
-    imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "account_vo_map": "accounts.map"})
+    files = [str(site.state.parent / "sacct.txt")]
+    imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "files": files, "account_vo_map": "accounts.map"})
 
 
 def htcondor(site: SiteUnderTest) -> None:
@@ -115,12 +120,22 @@ def htcondor(site: SiteUnderTest) -> None:
     (site.folder / "condor").mkdir()
     condor_history.spool(site.folder / "condor" / "history-per-job", condor_history.ads_of(1, 300))
     (site.folder / "groups.map").write_text("group_theory atlas\ngroup_bio icecube\n")
-    imported(site, "htcondor", {"cluster": condor_history.CLUSTER, "group_vo_map": "groups.map"})
+    history = str(site.folder / "condor" / "history-per-job")
+    imported(site, "htcondor", {"cluster": condor_history.CLUSTER, "history": history, "group_vo_map": "groups.map"})
 
 
-def imported(site: SiteUnderTest, name: str, importer: Mapping[str, object]) -> None:
-    site.config["source"] = {"type": "arex", "databases": [str(site.state.with_name("imported.db"))]}
-    site.config["importers"] = {name: dict(importer)}
+def imported(site: SiteUnderTest, name: str, entry: Mapping[str, object]) -> None:
+    """Its records go into a directory, as in a first trial."""
+    site.config["source"] = [{"type": name, **entry}]
+    site.config["targets"] = {
+        "trial": {
+            "type": "spool",
+            "path": str(site.state.parent / "trial"),
+            "format": "car",
+            "sign": False,
+            "start": "all",
+        }
+    }
 
 
 def mistaken(site: SiteUnderTest) -> None:

@@ -21,7 +21,14 @@ def test_what_a_document_shows_is_printed(page: Path, tmp_path: Path, monkeypatc
 
 def test_documents_show_output() -> None:
     """And all of it in blocks that are tried: none shows a prompt elsewhere."""
-    assert {page.stem for page in SHOWING} >= {"ten-minutes", "operations", "numbers-stay-right", "without-arc"}
+    assert {page.stem for page in SHOWING} >= {
+        "ten-minutes",
+        "operations",
+        "numbers-stay-right",
+        "slurm",
+        "htcondor",
+        "sonar",
+    }
     for page in PAGES:
         assert not re.search(r"^\$ publisher", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE), page
 

@@ -89,7 +89,7 @@ def test_a_name_cannot_forge_a_job(tmp_path: Path, stand_in: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("fail", "ended with status 1: sacct: error: slurm_persist_conn_open: Connection refused"),
+        ("fail", "Connection refused; sacct: error: Problem talking to the database"),
         ("nothing", "printed nothing, not even a header"),
         ("no jobs", "shows no job that ended from"),
         ("torn", "ended with status -9"),

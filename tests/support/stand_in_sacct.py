@@ -35,6 +35,7 @@ def main(folder: Path, arguments: list[str]) -> int:
     mishap = (folder / "mishap").read_text() if (folder / "mishap").exists() else ""
     if mishap == "fail":
         print("sacct: error: slurm_persist_conn_open: Connection refused", file=sys.stderr)
+        print("sacct: error: Problem talking to the database", file=sys.stderr)
         return 1
     gives_up = time.monotonic() + 300  # nothing is left behind where a test fails
     while mishap == "hang" and (folder / "mishap").exists() and time.monotonic() < gives_up:

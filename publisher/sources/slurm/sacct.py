@@ -92,7 +92,8 @@ class Sacct:
                     process.kill()
                 process.wait()
             complaint.seek(0)
-            text = clean(complaint.read(_MOST_COMPLAINT).decode("utf-8", "replace").strip())
+            text = complaint.read(_MOST_COMPLAINT).decode("utf-8", "replace")
+            text = clean("; ".join(text.split("\n")).strip("; "))
         if process.returncode:
             raise SourceError(f"{self.command[0]}: ended with status {process.returncode}: {text or 'without a word'}")
         answer.seek(0, os.SEEK_END)
