@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -133,7 +134,7 @@ def _cell(least: Least | None, what: str, yardstick_s: float) -> str:
 def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[tuple[str, int, Cost]]:
     """Line, jobs and cost of every command, each in a process of its own; state begins anew."""
     receivers = {"car": sink, "ogf-ur": ground.sgas(sink), "summaries": ground.summaries(sink)}
-    publish = ("--quiet", "publish", "--force", "--json")
+    publish = ("--quiet", "publish", "--json")
     for form, receiver in receivers.items():
         shutil.rmtree(ground.state_of(folder, receiver).parent, ignore_errors=True)
         config = ground.configuration(folder, database, receiver)
@@ -141,8 +142,13 @@ def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[t
             yield "car: status, all jobs waiting", jobs, _command(folder, config, "status", "--json")
         yield f"{form}: first round", jobs, _command(folder, config, *publish)
         if form == "summaries":
-            yield f"{form}: sync --check", jobs, _command(folder, config, "sync", "--check", "--json")
+            yield (
+                f"{form}: sync --check",
+                jobs,
+                _command(folder, config, "sync", "--check", "--months", "all", "--json"),
+            )
         if form == "car":
+            time.sleep(1)  # until the next round is due
             yield "car: nothing to do", jobs, _command(folder, config, *publish)
             yield "car: stats", jobs, _command(folder, config, "stats")
             yield "car: export", jobs, _command(folder, config, "export", "--output", str(folder / "exported"))

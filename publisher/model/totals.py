@@ -213,7 +213,7 @@ class Accumulator:
     def add(self, job: PublishedJob) -> None:
         """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
         run = job.job
-        self.place(job).add(job.ended_at, run.wall_s, run.cpu_user_s + run.cpu_kernel_s)
+        self.place(job, job.ended_at).add(job.ended_at, run.wall_s, run.cpu_user_s + run.cpu_kernel_s)
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
@@ -237,13 +237,13 @@ class Accumulator:
             if self._groups[key].latest_end:  # a place was asked for, and something came there
                 yield _finished(key, self._groups[key])
 
-    def place(self, job: PublishedJob) -> GroupPlace:
-        """Where a job goes, and others of its month that differ in their ends and in what they used. Raises: as `add`.
+    def place(self, job: PublishedJob, ended_at: Epoch) -> GroupPlace:
+        """Where a job goes that ended then, and others of that month with other ends and usage. Raises: as `add`.
 
         A place holds until groups are taken out.
         """
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-        month = month_number(job.ended_at)
+        month = month_number(ended_at)
         at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
         known = self._places.get(at)
         if known is None:

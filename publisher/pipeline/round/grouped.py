@@ -67,6 +67,8 @@ class Periods:
     def __init__(self, decider: Decider) -> None:
         window = decider.selection.window
         edges = {edge for edge in (window.start, window.end) if edge is not None} | decider.policy.change_times
+        self._decider = decider
+        self._changes = sorted(edges)
         self._edges = sorted(edges | _month_starts())
 
     def of(self, ends: Sequence[Epoch]) -> Sequence[int]:
@@ -81,6 +83,13 @@ class Periods:
         if not 0 < period < len(self._edges):
             return range(0)
         return range(self._edges[period - 1], self._edges[period])
+
+    def rules(self, seconds: range) -> object:
+        """Equal for periods in which the same is made of a run, but for its month."""
+        if self._decider.sent_by_jura is not None:
+            return seconds
+        label = self._decider.policy.identity.period_of(Epoch(seconds.start))
+        return bisect_right(self._changes, seconds.start), label
 
 
 class GroupedCounter:
@@ -97,6 +106,7 @@ class GroupedCounter:
         self._needs = live.format.needs
         self._periods = Periods(decider)
         self._groups: dict[tuple[int, int], _RunGroup] = {}
+        self._decisions: dict[tuple[int, object], _RunGroup] = {}
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """Count the runs of a page; gives the page with the jobs that are left, read whole, and how many were counted.
@@ -136,7 +146,7 @@ class GroupedCounter:
             taken[at] = True
             met.add(key)
             if group.months is not months:
-                group.place, group.months = totals.place(fit.published), months
+                group.place, group.months = totals.place(fit.published, end), months
             if group.place is None:
                 totals.count_later(end)
             else:
@@ -178,14 +188,23 @@ class GroupedCounter:
         until = min(int(now.timestamp()), seconds.stop - 1)
         group = _RunGroup(example=example, until=-1)
         if until in seconds:
-            job = replace(example, ended_at=Epoch(until), wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
-            verdict = self._decider.decide(job, job.key, None, None)
-            if isinstance(verdict, Skip):
-                group = _RunGroup(example=example, until=until)
-            elif isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
-                warnings = shared_warnings(verdict.published)
-                group = _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
+            at = id(example), self._periods.rules(seconds)
+            decided = self._decisions.get(at)
+            if decided is None:
+                decided = self._decisions[at] = self._decide(example, Epoch(until), now)
+            group = replace(decided, until=-1 if decided.until < 0 else until)
         if len(self._groups) >= _REMEMBERED:
             self._groups.clear()
+            self._decisions.clear()
         self._groups[id(example), period] = group
         return group
+
+    def _decide(self, example: JobRecord, until: Epoch, now: datetime) -> _RunGroup:
+        job = replace(example, ended_at=until, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
+        verdict = self._decider.decide(job, job.key, None, None)
+        if isinstance(verdict, Skip):
+            return _RunGroup(example=example, until=until)
+        if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
+            warnings = shared_warnings(verdict.published)
+            return _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
+        return _RunGroup(example=example, until=-1)

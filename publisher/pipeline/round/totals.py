@@ -205,13 +205,13 @@ class MonthlyTotals:
             return False
         return True
 
-    def place(self, like: PublishedJob) -> GroupPlace | None:
-        """Where new runs of its month are added that are like this one, as long as `months` is the same object.
+    def place(self, like: PublishedJob, ended_at: Epoch) -> GroupPlace | None:
+        """Where new runs of that month are added that are like this one, as long as `months` is the same object.
 
         None in a month that will be summed up again: `count_later`.
         """
-        totals = self._accumulator(month_number(like.ended_at))
-        return None if totals is None else totals.place(like)
+        totals = self._accumulator(month_number(ended_at))
+        return None if totals is None else totals.place(like, ended_at)
 
     def count_later(self, ended_at: Epoch) -> None:
         """A new run comes to a month that will be summed up again."""
