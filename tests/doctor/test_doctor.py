@@ -939,6 +939,17 @@ def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
     assert per_month() == before
 
 
+def test_the_newest_jobs_are_those_of_the_last_thirty_days(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    """Also past days, or weeks, without any."""
+    site = SiteUnderTest(tmp_path, pki, fake_ams, host=pki.host(days=365))
+    for days in (0.5, 1.5, 8, 29.5, 31, 60):
+        (job,) = generate(round(days * 10), 1, NOW - timedelta(days=days), NOW - timedelta(days=days - 0.1))
+        site.fill(replace(job, benchmark="HEPscore23:11.5"))
+    findings = site.run("doctor", "--json").json["findings"]
+    (known,) = (found["found"] for found in findings if found["name"] == "benchmarks")
+    assert known.startswith("known for the newest 4 jobs, ")
+
+
 @pytest.mark.parametrize("vos", [None, ["atlas"]])
 def test_two_targets_to_one_topic(clinic: Clinic, vos: list[str] | None) -> None:
     del clinic.target["sync"]

@@ -53,6 +53,22 @@ def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: Sit
     assert status["last_published_end_time"] == datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def test_a_round_opens_the_accounting_database_once(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.fill(*generate(1, 20, START, END))
+    assert site.publish().status == 0
+    opened: list[str] = []
+    connect = sqlite3.connect
+
+    def counted(database: str, *arguments: Any, **keywords: Any) -> sqlite3.Connection:
+        opened.append(database)
+        connection: sqlite3.Connection = connect(database, *arguments, **keywords)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    assert site.publish().status == 0
+    assert len([name for name in opened if "accounting_v2.db" in name]) == 1
+
+
 def test_a_run_that_stands_in_two_rows_of_a_page_goes_out_once(site: SiteUnderTest) -> None:
     """JobIDs are unique as stored, and not as meant: one writer escaped it, another did not. Some messages lie between."""
     site.config["targets"]["egi"]["batch_bytes"] = 100_000
