@@ -216,7 +216,6 @@ class Month:
         with self.lock:
             if any(self.rounds[name] < 2 for name in FORMATS):
                 return None
-            self.rounds.clear()
         self.look()
         self.at += 1
         self.gives_up = time.monotonic() + PATIENCE_S
@@ -224,6 +223,8 @@ class Month:
             return DaemonCommand.STOP
         self.site.now += STEP
         self.events()
+        with self.lock:  # of the next two rounds of a target, one begins after this
+            self.rounds.clear()
         return None
 
     def broken(self) -> Iterator[tuple[str, range]]:
