@@ -19,15 +19,19 @@ from benchmarks import ground
 from benchmarks.ground import Receiver
 from benchmarks.measure import PUBLISHER, run_python
 from benchmarks.report import Line
-from tests.support import gridengine_files, sonar_files
+from tests.support import gridengine_files, sacct_text, sonar_files
 
 _PATIENCE_S: Final = 300
 _JOBS_AT_ONCE: Final = 500
 _RECORDS_A_JOB: Final = 10  # of Sonar: eight or nine, rounded up
 _ENVELOPES_A_DAY: Final = 500
 _EVERY_S: Final = 5  # a job begins; a million records are then of one week
-CLUSTERS: Final = {"gridengine": gridengine_files.CLUSTER, "sonar": sonar_files.CLUSTER}
-_TOLD: Final = {"gridengine": "Grid Engine", "sonar": "Sonar"}
+CLUSTERS: Final = {
+    "gridengine": gridengine_files.CLUSTER,
+    "slurm": sacct_text.CLUSTER,
+    "sonar": sonar_files.CLUSTER,
+}
+_TOLD: Final = {"gridengine": "Grid Engine", "slurm": "Slurm", "sonar": "Sonar"}
 
 
 def imports(folder: Path, receiver: Receiver, records: int) -> Iterator[Line]:
@@ -87,13 +91,20 @@ def _publish(folder: Path, config: Path, group: str, jobs: int) -> Line:
 
 
 def make(name: str, folder: Path, records: int) -> None:
-    """Half of Grid Engine's in each format; Sonar's in a tree of days."""
+    """Half of Grid Engine's in each format; of Slurm, jobs with their steps; Sonar's in a tree of days."""
     if name == "gridengine":
         every = islice(gridengine_files.entries(1, records), records)
         with (folder / "accounting").open("wb") as file:
             file.writelines(map(gridengine_files.colon, islice(every, records // 2)))
         with (folder / "accounting.jsonl").open("wb") as file:
             file.writelines(map(gridengine_files.jsonl, every))
+        return
+    if name == "slurm":
+        with (folder / "sacct").open("wb") as file:
+            file.write(sacct_text.text([]))
+            for first in range(1, records + 1, _JOBS_AT_ONCE):
+                lines = sacct_text.jobs_of(first, min(_JOBS_AT_ONCE, records + 1 - first), first)
+                file.write(sacct_text.text(lines, header=False))
         return
     # The end of the files cuts a life off, and most of its jobs end late in it: at least half of all jobs are whole.
     told = _until(_lives(min(_JOBS_AT_ONCE, max(1, records // _RECORDS_A_JOB // 2))), records)

@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import sqlite3
+import tracemalloc
 from collections import Counter
 from contextlib import closing
 from itertools import pairwise
@@ -545,3 +546,25 @@ def test_a_header_says_what_it_is() -> None:
     assert (header.delimiter, header.trailing, header.name_last) == (";", False, True)
     with pytest.raises(NotSacct):
         Header(b"JobIDRaw")
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        one = job(7)
+        page = text([one, step(one), step(one, "extern")], header=False)
+        path = write(
+            tmp_path / f"{count}.txt",
+            text([])
+            + b"".join(
+                page.replace(b"7", b"%d" % (10**6 + at), 1).replace(b"\n7.", b"\n%d." % (10**6 + at))
+                for at in range(count)
+            ),
+        )
+        tracemalloc.start()
+        try:
+            assert run_import(tmp_path / f"{count}.db", path).imported == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(9_000) < peak(3_000) + 2 * 2**20

@@ -443,6 +443,9 @@ def _known_count(text: str) -> int:
 
 def _kib(text: str) -> int:
     """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
+    number = text[:-1]
+    if text[-1:] == "K" and len(number) < 19 and number.isascii() and number.isdigit():  # hot path
+        return int(number)
     found = _SIZE.fullmatch(text)
     if found is None:
         return 0
