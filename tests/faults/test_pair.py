@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +50,8 @@ class Pair:
 
     def finish_jobs(self, count: int) -> None:
         more = list(generate(self._starts * 1000 + len(self.jobs), count, START, END))
-        more = [replace(job, job_id=f"{job.job_id}-{len(self.jobs)}") for job in more]
+        first = len(self.jobs)
+        more = [replace(job, job_id=f"turn-{first + at}", local_job_id=str(first + at)) for at, job in enumerate(more)]
         self.site.fill(*more)
         self.jobs += more
 
@@ -92,23 +94,22 @@ def take_over(pair: Pair, active: RunningDaemon, standby: RunningDaemon, end: si
 def walk(pair: Pair, ends: list[signal.Signals], record: Callable[[str, object], None]) -> None:
     """Turn after turn; who was killed is started again, who hung goes on, and both stand by then."""
     chance = random.Random(7)
-    active = pair.start()
-    active.wait_for("ready:")
     longest = dict.fromkeys(ends, 0.0)
-    try:
-        for end in ends:
-            standby = pair.start()
-            with active:
-                standby.wait_for("standby:")
-                longest[end] = max(longest[end], take_over(pair, active, standby, end, chance.randint(1, 5)))
-                if end is signal.SIGSTOP:
-                    active.send(signal.SIGCONT)
-                    active.wait_for("standby:")
-                    pair.wait_for_all(standby)
+    with ExitStack() as daemons:
+        active = daemons.enter_context(pair.start())
+        active.wait_for("ready:")
+        for turn, end in enumerate(ends):
+            standby = daemons.enter_context(pair.start())
+            standby.wait_for("standby:")
+            seconds = take_over(pair, active, standby, end, chance.randint(1, 5))
+            print(f"turn {turn + 1}: {end.name}, {seconds:.1f} s", flush=True)
+            longest[end] = max(longest[end], seconds)
+            if end is signal.SIGSTOP:
+                active.send(signal.SIGCONT)
+                active.wait_for("standby:")
+                pair.wait_for_all(standby)
+                active.end()
             active = standby
-    finally:
-        with active:
-            pass
     record("turns", len(ends))
     record("messages in doubt", pair.assert_each_arrived_once())
     record("longest", {end.name: round(seconds, 1) for end, seconds in longest.items()})
