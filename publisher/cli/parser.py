@@ -215,6 +215,14 @@ def add_dry_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dry-run", action="store_true", help="do everything except send and record")
 
 
+def add_all_instances(command: argparse._ActionsContainer) -> None:
+    command.add_argument(
+        "--all-instances",
+        action="store_true",
+        help="all instances that share the ledger's database, as INSTANCE/TARGET",
+    )
+
+
 def add_nagios(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3"

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from publisher.formats import frame_of, is_summary_format, job_format, receiver_
 from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
-from publisher.model.errors import LedgerError, SourceError
+from publisher.model.errors import LedgerError, SourceError, UsageError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.target import Target
@@ -184,6 +184,18 @@ class LiveSite:
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
         return SqlLedger(self.database(to_read=True))
+
+    def other_ledgers(self) -> Iterator[tuple[str, Ledger]]:
+        server = self.settings.server
+        if server is None:
+            raise UsageError(
+                "one file has no other instances; `state` in publisher.yaml(5) tells of a ledger in PostgreSQL"
+            )
+        from publisher.ledger.postgres.connection import instances
+
+        for name in instances(server.address):
+            if name != server.instance:
+                yield name, SqlLedger(open_at(server._replace(instance=name), to_read=True))
 
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""

@@ -213,6 +213,10 @@ class Targets(Protocol):
         """None for a target that never had a round."""
         ...
 
+    def targets(self) -> Sequence[str]:
+        """The names of all that ever had a round."""
+        ...
+
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         """Hold the target's lock. `patience` waits a little and says whether to look again.
 

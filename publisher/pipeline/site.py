@@ -7,7 +7,7 @@ configuration file looks, or which class is behind a name.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -243,6 +243,13 @@ class Site(Protocol):
 
     def ledger_to_read(self) -> Ledger: ...
     def history(self) -> History: ...
+    def other_ledgers(self) -> Iterator[tuple[str, Ledger]]:
+        """The other instances that share the database, and their ledgers, to read; the caller closes each.
+
+        Raises: UsageError where there is no such database, LedgerError.
+        """
+        ...
+
     def charge_book(self) -> ChargeBook: ...
     def charge_book_to_read(self) -> ChargeBook: ...
     def measure_book(self) -> MeasureBook: ...

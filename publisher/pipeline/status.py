@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format
@@ -25,6 +25,7 @@ from publisher.pipeline.site import Site, choose
 from publisher.sources.base import Page, Source
 
 LOCK_WAIT_S: Final = 2.0  # for a writer of the accounting data; then that is the answer
+_OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
 LOOKED_AT: Final = 2_000  # rows of all targets together
 
 
@@ -241,14 +242,50 @@ def _status(
     )
 
 
-def trace(site: Site, job_id: JobId) -> Traced:
-    """Every message that carried a job, and its state.
+def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
+    """The same of all instances that share the ledger's database, as INSTANCE/TARGET.
+
+    What waits at the others only they can see: of them it is what their ledgers have.
+    Raises: UsageError, LedgerError.
+    """
+    own, trouble = status(site, targets=())
+    found = [one._replace(target=f"{site.instance}/{one.target}") for one in own]
+    for instance, ledger in site.other_ledgers():
+        with closing(ledger):
+            states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
+            found += [_recorded(instance, state) for state in states]
+    return sorted(found, key=lambda one: one.target), trouble
+
+
+def _recorded(instance: str, state: TargetState) -> TargetStatus:
+    success = state.last_success
+    return TargetStatus(
+        target=f"{instance}/{state.target}",
+        last_success=success,
+        last_published_end=state.last_published_end,
+        delivered=state.delivered,
+        pending=None,
+        late=None,
+        in_doubt=state.in_doubt,
+        quarantined=state.quarantined,
+        held=len(state.held),
+        oldest_unsent=None,
+        overdue=None if success is None else success + _OTHERS_OVERDUE,
+        began=state.last_round is not None,
+        awaited=None,
+    )
+
+
+def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
+    """Every message that carried a job, and its state; of all instances with their names before those of the targets.
 
     Raises: UsageError for a job that is known nowhere, LedgerError.
     """
     page, trouble, is_known = None, "", True
     with closing(site.ledger_to_read()) as ledger:
         deliveries, held = ledger.trace(job_id), ledger.quarantined(job_id)
+        if all_instances:
+            deliveries, held = _of_instances(site, job_id, deliveries, held)
         try:
             with closing(site.source()) as source:
                 page = source.find(job_id, frozenset(), site.clock())
@@ -268,6 +305,18 @@ def trace(site: Site, job_id: JobId) -> Traced:
         rows=None if page is None else page.jobs,
         trouble=trouble,
     )
+
+
+def _of_instances(
+    site: Site, job_id: JobId, deliveries: Sequence[Delivery], held: Sequence[Quarantined]
+) -> tuple[list[Delivery], list[Quarantined]]:
+    sent = [one._replace(target=f"{site.instance}/{one.target}") for one in deliveries]
+    kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
+    for instance, ledger in site.other_ledgers():
+        with closing(ledger):
+            sent += [one._replace(target=f"{instance}/{one.target}") for one in ledger.trace(job_id)]
+            kept += [one._replace(target=f"{instance}/{one.target}") for one in ledger.quarantined(job_id)]
+    return sent, kept
 
 
 def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:

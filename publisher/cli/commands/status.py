@@ -9,12 +9,13 @@ from publisher.cli import nagios
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_line, print_result
-from publisher.cli.parser import add_json, add_nagios, add_targets
+from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline import status as operations
 from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 
 _COLUMNS = (
@@ -25,6 +26,7 @@ _COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
+    add_all_instances(parser)
     output = parser.add_mutually_exclusive_group()
     add_json(output)
     add_nagios(output)
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.warning or arguments.critical:
         raise UsageError("--warning and --critical go with --nagios")
     site = context.load()
-    found, trouble = operations.status(site, targets=arguments.target)
+    found, trouble = _status(arguments, site)
     sources = source_status(site)
     print_result((found, sources), _as_json, _as_text, in_json=arguments.json)
     missing = {one.file: one.reason for each in found for one in each.missing}
@@ -57,12 +59,20 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return SourceError.exit_status if trouble or missing or alarms else 0
 
 
+def _status(arguments: argparse.Namespace, site: Site) -> tuple[list[TargetStatus], str]:
+    if not arguments.all_instances:
+        return operations.status(site, targets=arguments.target)
+    if arguments.target:
+        raise UsageError("--all-instances shows all targets; leave --target out")
+    return operations.status_of_all(site)
+
+
 def _nagios(arguments: argparse.Namespace, context: Context) -> int:
     """A configuration that cannot be read is an answer to Nagios too."""
     try:
         limits = nagios.thresholds(arguments.warning, arguments.critical)
         site = context.load()
-        found, trouble = operations.status(site, targets=arguments.target)
+        found, trouble = _status(arguments, site)
         sources = source_status(site)
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))

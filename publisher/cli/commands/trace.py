@@ -9,7 +9,7 @@ from publisher.cli.commands import Context
 from publisher.cli.commands.quarantine import quarantined_json
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
-from publisher.cli.parser import add_job, add_json
+from publisher.cli.parser import add_all_instances, add_job, add_json
 from publisher.ledger.contract import Delivery
 from publisher.model.errors import SourceError
 from publisher.model.job import JobId, JobRecord, job_key
@@ -21,11 +21,12 @@ _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
+    add_all_instances(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    traced = operations.trace(context.load(), JobId(arguments.job))
+    traced = operations.trace(context.load(), JobId(arguments.job), all_instances=arguments.all_instances)
     print_result(traced, _as_json, _as_text, in_json=arguments.json)
     if traced.trouble:
         error_line(traced.trouble)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import count
@@ -116,6 +116,12 @@ def open_database(address: str, instance: str) -> Database:
 def open_database_to_read(address: str, instance: str) -> Database:
     """The same, only to read; an empty one when there is no such instance yet. Raises: LedgerError, also from every write."""
     return _open(address, instance, read_only=True)
+
+
+def instances(address: str) -> list[str]:
+    """The instances that keep their ledgers there. Raises: LedgerError."""
+    with _translated(place_of(address)), closing(_connect(address)) as connection:
+        return schema.instances(connection)
 
 
 def _open(address: str, instance: str, *, read_only: bool) -> Database:

@@ -61,6 +61,16 @@ def is_there(connection: Connection, instance: str) -> bool:
     return True
 
 
+def instances(connection: Connection) -> list[str]:
+    """Those of the database whose ledgers this role may read."""
+    found = connection.execute(
+        "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %(prefix)s) "
+        "AND has_schema_privilege(nspname, 'USAGE') AND to_regclass(quote_ident(nspname) || '.about') IS NOT NULL ORDER BY 1",
+        {"prefix": PREFIX},
+    )
+    return [str(name).removeprefix(PREFIX) for (name,) in found]
+
+
 def create(connection: Connection, instance: str) -> None:
     """Make the tables of an instance, in the caller's transaction; nothing where another publisher was quicker."""
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))", {"name": name_of(instance)})

@@ -167,6 +167,10 @@ class LedgerReader:
             held=tuple(map(int, row[14].split())),
         )
 
+    def targets(self) -> Sequence[str]:
+        with self._database.reading():
+            return [name for _, name in self._database.execute(_TARGETS)]
+
     def took_over(self, target: str) -> Epoch | None:
         with self._database.reading():
             row = self._database.execute(_TOOK_OVER, {"name": target}).fetchone()

@@ -1,0 +1,60 @@
+"""All instances of a site at once, from the database that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.support.pki import PKI
+from tests.support.postgres import PostgresServer, binaries, private_server
+from tests.support.sites import ConfiguredSite, SiteUnderTest
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+pytest.importorskip("psycopg")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One of its own: only these instances are in it."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("needs PostgreSQL")
+    with private_server(programs) as started:
+        yield started
+
+
+def test_every_target_of_every_instance_is_shown(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+) -> None:
+    ce1 = SiteUnderTest(tmp_path / "ce1", pki, fake_ams)
+    ce2 = ConfiguredSite(tmp_path / "ce2", pki, ce1.host, ce1.config["targets"])
+    for site in (ce1, ce2):
+        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+    jobs = list(generate(1, 9, START, END))
+    ce1.fill(*jobs)
+    ce2.fill(*generate(2, 4, START, END))
+    sent = [one.publish() for one in (ce1, ce2)]
+    assert [one.status for one in sent] == [0, 0], sent
+    targets = ce2.run("status", "--json", "--all-instances").json["targets"]
+    assert {name: (one["delivered"], one["pending"]) for name, one in targets.items()} == {
+        "ce1/egi": (9, None),
+        "ce2/egi": (4, 0),
+    }
+    assert targets["ce1/egi"]["last_success"] is not None
+    nagios = ce2.run("status", "--nagios", "--all-instances")
+    assert (nagios.status, "ce1/egi" in nagios.out) == (0, True), nagios.out
+    (found,) = ce2.run("trace", jobs[0].job_id, "--json", "--all-instances").json["deliveries"]
+    assert found["target"] == "ce1/egi"
+    assert ce2.run("trace", jobs[0].job_id).status == 64
+    assert ce2.run("status", "--all-instances", "--target", "egi").status == 64
+
+
+def test_a_file_has_no_other_instances(site: SiteUnderTest) -> None:
+    refused = site.run("status", "--all-instances")
+    assert (refused.status, "`state` in publisher.yaml(5) tells" in refused.err) == (64, True)
