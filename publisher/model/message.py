@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -77,11 +77,6 @@ class PlacedRuns:
         self.ended_at.extend(other.ended_at)
         self.fingerprints.extend(other.fingerprints)
         self.record_ids.extend(other.record_ids)
-
-    @property
-    def values(self) -> Iterator[tuple[JobKey, int]]:
-        """Key and fingerprint of each."""
-        return zip(self.keys, self.fingerprints, strict=True)
 
 
 @per_job(frozen=True, slots=True)

@@ -141,9 +141,8 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             months.count(self._database, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._database, number, progress, policy_digest, now)
-            rows.leave_quarantine(
-                self._database, number, (key for key, fingerprint in runs.values if fingerprint != REMOVED)
-            )
+            known = zip(runs.keys, runs.fingerprints, strict=True)
+            rows.leave_quarantine(self._database, number, (key for key, values in known if values != REMOVED))
             if runs:
                 self._delivered.add(number, rows.enter_counted(self._database, number, len(runs), now), runs)
                 counts.look_before_again(self._database, number, map(Epoch, runs.ended_at))

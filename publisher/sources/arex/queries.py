@@ -208,18 +208,11 @@ def events(which: str) -> str:
 
 
 def finished_or_early(which: str) -> str:
-    """The finished rows, and NULL where one of them started before 1971: that is not a start (`formats/rules.py` tells of
-    it).
-    """
+    """The finished rows, and those that started before 1971: that is not a start (`formats/rules.py` tells of it)."""
     return f"""
-        SELECT CASE EventKey WHEN 'FINISHED' THEN RecordID END FROM JobEvents
+        SELECT RecordID, EventKey = 'LRMSSTART' FROM JobEvents
         WHERE {which} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
     """
-
-
-def early(which: str) -> str:
-    """The rows that started before 1971."""
-    return f"SELECT RecordID FROM JobEvents WHERE {which} AND +EventKey = 'LRMSSTART' AND EventTime < '1971'"
 
 
 def attribute_texts(which: str) -> str:

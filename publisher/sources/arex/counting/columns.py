@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any, Final
@@ -50,7 +50,7 @@ class ColumnReader:
         record_ids = columns[0]
         everywhere = _beside(record_ids, span=span)
         kinds = self._kinds(connection, record_ids, list(zip(*columns[_RUN:], strict=True)), everywhere)
-        odd = _odd(rows, columns) | self._odd_beside(connection, record_ids, everywhere)
+        odd = _odd(rows) | self._odd_beside(connection, record_ids, everywhere)
         self._read_examples(connection, record_ids, kinds, odd, asked)
         examples = list(map(self._examples.get, kinds))
         if odd:
@@ -118,11 +118,11 @@ class ColumnReader:
     def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
-        finished = {record_id for (record_id,) in connection.execute(sql.finished_or_early(which), at).fetchall()}
+        found = connection.execute(sql.finished_or_early(which), at).fetchall()
         among = set(record_ids)  # between them may be rows that belong to another database
-        odd = set() if self._whole.layout == sql.IMPORTED else among - finished
-        if None in finished:
-            odd.update(record_id for (record_id,) in connection.execute(sql.early(which), at))
+        odd = {row for row, is_early in found if is_early}
+        if self._whole.layout != sql.IMPORTED:
+            odd |= among.difference([row for row, is_early in found if not is_early])
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
             odd.update(record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at))
@@ -180,13 +180,16 @@ def _unpacked(kind: Kind) -> Mapping[str, int | None]:
     return numbers
 
 
-def _odd(rows: Sequence[Row], columns: Sequence[Sequence[Any]]) -> set[int]:
-    """The rows whose own values are not as A-REX writes them, or whose texts hold escapes."""
-    return set() if _are_bare(columns) else {row[0] for row in rows if not _is_bare(row)}
+def _odd(rows: Sequence[Row]) -> set[int]:
+    """The rows whose own values are not as A-REX writes them, or whose texts hold escapes: found by halves."""
+    if _are_bare(zip(*rows, strict=True)):
+        return set()
+    half = len(rows) // 2
+    return _odd(rows[:half]) | _odd(rows[half:]) if half else {rows[0][0]}
 
 
-def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
-    """Whether `_is_bare` says so of every row, at a quarter of the price: whole columns are looked at."""
+def _are_bare(columns: Iterable[Sequence[Any]]) -> bool:
+    """Whether the values of all rows are plain. Whole columns are looked at, at a quarter of the price."""
     _, job_ids, local_ids, *numbers = columns
     try:
         # Both raise on what is of no such type, and a float makes a float of the sum.
@@ -198,22 +201,6 @@ def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
         total.__class__ is int
         and "%" not in texts
         and all(job_ids)
-        and ended > 0
-        and wall >= 0
-        and user >= 0
-        and kernel >= 0
-    )
-
-
-def _is_bare(row: Row) -> bool:
-    _, job_id, local_id, ended, wall, user, kernel, where, who = row
-    return (
-        job_id.__class__ is local_id.__class__ is str
-        and ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
-        and where.__class__ is who.__class__ is int
-        and job_id != ""
-        and "%" not in job_id
-        and "%" not in local_id
         and ended > 0
         and wall >= 0
         and user >= 0
