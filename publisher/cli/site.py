@@ -435,12 +435,12 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
 
 
 def read_ahead() -> None:
-    """The process that reads a backlog (pipeline/round/read_ahead.py): argv in, pages out on standard output.
+    """The process that reads a backlog (pipeline/round/rendering/read_ahead.py): argv in, pages out on standard output.
 
     It gives none where the configuration was changed meanwhile, and ends in silence: the other one meets the same trouble.
     """
     from publisher.pipeline.round.decision import Decider
-    from publisher.pipeline.round.read_ahead import order_from, write_pages
+    from publisher.pipeline.round.rendering.read_ahead import BUFFER_BYTES, order_from, write_pages
 
     path, name, digest, order = sys.argv[1:]
     gc.set_threshold(_CYCLES_AFTER)
@@ -455,8 +455,9 @@ def read_ahead() -> None:
             changed=receiver_of(target.format).on_change,
             sent_by_jura=sent_by_jura_of(target),
         )
-        with closing(site.source()) as source:
-            write_pages(job_format(target.format), decider, source, asked, sys.stdout.buffer)
+        # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
+        with closing(site.source()) as source, open(sys.stdout.fileno(), "wb", BUFFER_BYTES, closefd=False) as out:
+            write_pages(job_format(target.format), decider, source, asked, out)
 
 
 def incomplete(site: Site) -> int:

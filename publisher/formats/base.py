@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
@@ -87,6 +87,11 @@ class Frame(NamedTuple):
         return contents
 
 
+OwnValues = Mapping[str, Callable[[Any], str]]
+"""How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host` and `stage_bytes`. '' for a
+value that it leaves out. Empty for a format of which each record is made by itself."""
+
+
 class JobFormat(Protocol):
     """Renders one job after the other. Pure: no input, no output, no clock."""
 
@@ -94,6 +99,7 @@ class JobFormat(Protocol):
     receiver: ClassVar[Receiver]
     needs: ClassVar[frozenset[SideTable]]
     frame: ClassVar[Frame]
+    own_values: ClassVar[OwnValues]
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One record, as it is put into the frame. Raises: Unfit when its receiver would refuse it."""

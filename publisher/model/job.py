@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, NewType, cast
@@ -166,6 +166,27 @@ def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
     """So many GPUs by their models, those of no known one under '' at the end."""
     rest = (count or 0) - sum(each for _, each in models)
     return (*models, ("", rest)) if rest > 0 else models
+
+
+# What each job of a kind has for itself.
+OWN_VALUES: Final = (
+    *("job_id", "local_id", "ended_at", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at", "started_at"),
+    *("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
+    *("job_name", "hosts", "client_host", "transfers"),
+)
+
+
+# A job that differs from an example, which was read whole, by its row and its own values only: the example, the RecordID, and
+# the values in the order of OWN_VALUES. Each value that may be unknown is known of both or of neither; of hosts there is one,
+# or both have the same. Jobs of a kind have the very same example. A tuple, because one is made for every job.
+AlikeJob = tuple[JobRecord, int, tuple[Any, ...]]
+
+
+def whole_job(alike: AlikeJob) -> JobRecord:
+    """The job as it would have been read by itself."""
+    example, record_id, values = alike
+    row = RowRef(database=example.row.database, record_id=record_id)
+    return replace(example, row=row, **dict(zip(OWN_VALUES, values, strict=True)))
 
 
 class SkippedJob(NamedTuple):

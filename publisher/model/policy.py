@@ -16,7 +16,15 @@ from typing import Final, NamedTuple
 
 from publisher.model import per_job
 from publisher.model.errors import Unfit
-from publisher.model.identity import RULED_BY_ROW, Identity, VoRule, jura_group_and_role, parse_fqan, read_by_jura
+from publisher.model.identity import (
+    RULED_BY_ROW,
+    Identity,
+    IdentityMode,
+    VoRule,
+    jura_group_and_role,
+    parse_fqan,
+    read_by_jura,
+)
 from publisher.model.job import Epoch, JobRecord, Transfer
 from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy, Charge, Charging
 from publisher.model.text import arex_escape, ascii_text, endpoint_host, is_domain_name
@@ -234,6 +242,16 @@ class RecordPolicy:
         """Whether sums say nothing of a job that hangs on more than its row, its main FQAN, its benchmark and its end."""
         rules = (rule.field in RULED_BY_ROW for rule in self.vo_rules)
         return all(rules) and all(rule.host == "*" for rule in self.benchmarks.rules)
+
+    @property
+    def depends_on_kind_only(self) -> bool:
+        """Whether records say nothing of a job that hangs on its hosts or on what it used, but for these themselves."""
+        return self.charging is None and all(rule.host == "*" for rule in self.benchmarks.rules)
+
+    @property
+    def depends_on_month(self) -> bool:
+        """Whether something else is said of users in another month, quarter or year."""
+        return self.identity.mode is IdentityMode.PSEUDONYM
 
     @property
     def change_times(self) -> frozenset[Epoch]:

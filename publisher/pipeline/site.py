@@ -100,7 +100,7 @@ class LiveTarget:
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
-    # A process that reads and renders a backlog (round/read_ahead.py), begun after so many whole pages; () for none.
+    # A process that reads and renders a backlog (round/rendering/read_ahead.py), begun after so many whole pages; () for none.
     reader_command: tuple[str, ...] = ()
     read_ahead_after: int = 0
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
+from publisher.model.job import AlikeJob, Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -36,8 +36,8 @@ class Page:
 
     `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
     `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
-    and no longer exist. `runs` are further jobs, for those who asked to count them only. `awaited` are those of the `open`
-    rows whose job is over, and waits for what its batch system tells of it.
+    and no longer exist. `runs` are further jobs, for those who asked to count them only, `alike` for those who render many.
+    `awaited` are those of the `open` rows whose job is over, and waits for what its batch system tells of it.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -45,6 +45,7 @@ class Page:
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
     runs: RunColumns | None = None
+    alike: tuple[AlikeJob, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
@@ -121,11 +122,12 @@ class Source(Protocol):
         done_with: DoneWith | None = None,
         *,
         columns: bool = False,
+        alike: bool = False,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
         Runs that `done_with` knows are left out, before what is beside their rows is read. `columns`: jobs are
-        only counted, so they may come as `Page.runs`.
+        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`.
         """
         ...
 

@@ -79,6 +79,7 @@ class OneByOne:
         done_with: DoneWith | None = None,
         *,
         columns: bool = False,
+        alike: bool = False,
     ) -> Iterator[Page]:
         return self._source.since(cursor, database, needs, now, done_with)
 

@@ -29,7 +29,8 @@ from publisher.model.time import Window
 from publisher.pipeline import publish as commands
 from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.round.read_ahead import ReadOrder, RenderedPage, read_ahead, write_pages
+from publisher.pipeline.round.rendering.pages import RenderedPage
+from publisher.pipeline.round.rendering.read_ahead import ReadOrder, read_ahead, write_pages
 from publisher.pipeline.site import LiveTarget, ProcessEnvironment
 from publisher.sources.base import Page
 from tests.arex_databases import Schema, generate
@@ -56,7 +57,7 @@ class Watching:
         self.rendered = self.whole = 0
 
     def page_read(self, target: str, page: Page) -> None:
-        self.rendered += len(page.records) if isinstance(page, RenderedPage) else 0
+        self.rendered += len(page.records.contents) if isinstance(page, RenderedPage) else 0
         self.whole += len(page.jobs)
 
     def __getattr__(self, name: str) -> Any:
@@ -297,13 +298,13 @@ def test_who_stops_reading_ends_the_other_process(tmp_path: Path, pki: PKI) -> N
     order = ReadOrder(database=str(pair.ahead.database()), cursor=None, start=None, now=pair.now)
     before = children()
     pages = read_ahead(live.live(target).reader_command, order)
-    assert len(next(pages).records) == PAGE_ROWS
+    assert len(next(pages).records.contents) == PAGE_ROWS
     others = list(read_ahead(live.live(target).reader_command, order))
     assert not others, "one at a time"
     assert children() > before
     pages.close()
     assert children() == before
-    assert next(read_ahead(live.live(target).reader_command, order)).records
+    assert next(read_ahead(live.live(target).reader_command, order)).records.contents
 
 
 class Doubtful(Car):
@@ -328,10 +329,11 @@ def test_a_record_in_doubt_is_left_to_the_first_process(tmp_path: Path, pki: PKI
         write_pages(Doubtful(), decider, source, order, out)
     show = (sys.executable, "-c", "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())", str(answer))
     (page,) = read_ahead(show, order)
-    assert page.records
+    contents = page.records.contents
+    assert contents
     assert page.left
-    assert len(page.records) + len(page.left) == PAGE_ROWS
-    assert all(zlib.crc32(one.content) % 3 > 0 for one in page.records)
+    assert len(contents) + len(page.left) == PAGE_ROWS
+    assert all(zlib.crc32(one) % 3 > 0 for one in contents)
 
 
 def children() -> set[str]:

@@ -20,9 +20,9 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window
 from publisher.sources.arex import job_details
 from publisher.sources.arex.counting import count
+from publisher.sources.arex.counting.statistics import create
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.queries import LISTED
-from publisher.sources.arex.statistics import create
 from publisher.sources.statistics import JobFilter, JobStatistics, totals_of
 from tests.arex_databases import (
     RawRow,

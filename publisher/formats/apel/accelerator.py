@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, gpu_models
 from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run
-from publisher.formats.base import Frame, Receiver
+from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
@@ -38,6 +38,7 @@ class ApelAccelerator:
     name: ClassVar[str] = "apel-accelerator-0.1"
     receiver: ClassVar[Receiver] = ACCELERATORS
     needs: ClassVar[frozenset[SideTable]] = frozenset()
+    own_values: ClassVar[OwnValues] = {}
     frame: ClassVar[Frame] = Frame(head=_HEAD.encode("ascii"), separator=_SEPARATOR, tail=b"\n]}\n")
 
     def __init__(self) -> None:

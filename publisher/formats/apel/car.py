@@ -27,7 +27,7 @@ from publisher.formats.apel.rules import (
     apel_queue,
     require_run,
 )
-from publisher.formats.base import Frame, Receiver
+from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import Rule, latest_end
 from publisher.formats.xml.charge import charge_element, charge_pattern
 from publisher.formats.xml.pattern import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Patterns, RecordPattern
@@ -226,6 +226,12 @@ _RULES: Final[Mapping[Scope, tuple[Rule[Any], ...]]] = {
 }
 
 
+_OWN_NUMBERS: Final = (
+    *("job_id", "local_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "cpu_s"),
+    *("memory_kib", "virtual_memory_kib"),
+)
+
+
 class Car:
     """CAR 1.2 in pure ASCII, one record a line."""
 
@@ -238,6 +244,13 @@ class Car:
         separator=b"\n",
         tail=b"\n</UsageRecords>\n",
     )
+
+    own_values: ClassVar[OwnValues] = {
+        **dict.fromkeys(_OWN_NUMBERS, str),
+        **dict.fromkeys(("submitted_at", "started_at", "ended_at"), instant),
+        "job_name": escape_ascii,
+        "host": _domain,
+    }
 
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=_key, rules=_RULES)

@@ -26,7 +26,7 @@ from publisher.formats.apel.rules import (
     require_run,
 )
 from publisher.formats.apel.text_message import TextKind, TextLine, levels, text_user, whole, written
-from publisher.formats.base import Frame, Receiver
+from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, latest_end, require
 from publisher.formats.xml.template import Scope
 from publisher.formats.xml.text import RenderedParts
@@ -109,6 +109,20 @@ class ApelJob:
     lines: ClassVar[tuple[TextLine, ...]]
     frame: ClassVar[Frame]
     needs: ClassVar[frozenset[SideTable]] = frozenset()
+    own_values: ClassVar[OwnValues] = dict.fromkeys(
+        (
+            "job_id",
+            "local_id",
+            "wall_s",
+            "cpu_s",
+            "memory_kib",
+            "virtual_memory_kib",
+            "submitted_at",
+            "started_at",
+            "ended_at",
+        ),
+        str,
+    )
 
     def __init__(self) -> None:
         self._parts = [_part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from publisher import __version__
-from publisher.formats.base import Frame, Receiver
+from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import latest_end, require
 from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
@@ -220,6 +220,12 @@ FIELDS: Final[tuple[Field, ...]] = (
 )  # fmt: skip
 
 
+_OWN_NUMBERS: Final = (
+    *("job_id", "local_id", "wall_s", "cpu_user_s", "cpu_kernel_s"),
+    *("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_bytes"),
+)
+
+
 class OgfUr:
     """UR 1.0 for SGAS.
 
@@ -240,6 +246,15 @@ class OgfUr:
         separator=b"\n",
         tail=b"\n</UsageRecords>\n",
     )
+
+    own_values: ClassVar[OwnValues] = {
+        **dict.fromkeys(_OWN_NUMBERS, str),
+        **dict.fromkeys(("submitted_at", "started_at", "ended_at"), instant),
+        "job_name": lambda text: escape_unicode(values.job_name(text)),
+        "host": values.host,
+        "client_host": lambda client: escape_unicode(values.submit_host(client)),
+        "transfers": file_transfers,
+    }
 
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=escape_unicode, rules={})

@@ -18,7 +18,8 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
-from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, month_number
+from publisher.model.policy import PublishedJob
+from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key, month_number
 from publisher.pipeline.guards import keys
 from publisher.pipeline.round.decision import Decider, Publish, skipped_job
 from publisher.pipeline.round.sender import MessageSender
@@ -142,8 +143,12 @@ class RecordMaker:
             fit.entry,
             fit.known is None,
             ascii_key(published.where.receiver_host),
-            None if self._keys is None else self._keys.of(published),
+            self.summary_key(published),
         )
+
+    def summary_key(self, published: PublishedJob) -> SummaryKey | None:
+        """Under which the receiver adds the record up; None where it does not. Raises: Unfit."""
+        return None if self._keys is None else self._keys.of(published)
 
 
 class JobBatches:

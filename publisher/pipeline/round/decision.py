@@ -54,6 +54,11 @@ class Decider:
     again: bool = False  # a window is republished: delivered runs go out again
     sent_by_jura: SentByJura | None = None
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether it makes the same of jobs that differ only in their own values (`model.job.OWN_VALUES`)."""
+        return self.sent_by_jura is None and self.policy.depends_on_kind_only
+
     def decide(
         self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:

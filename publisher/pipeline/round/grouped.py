@@ -62,14 +62,18 @@ def _month_starts() -> frozenset[Epoch]:
 
 
 class Periods:
-    """Times in which whoever decides makes the same of runs that share the rest: months, cut by the dates of its rules."""
+    """Times in which whoever decides makes the same of runs that share the rest: months, cut by the dates of its rules.
 
-    def __init__(self, decider: Decider) -> None:
+    Without `months` only by these, where nothing else depends on the end.
+    """
+
+    def __init__(self, decider: Decider, *, months: bool = True) -> None:
         window = decider.selection.window
         edges = {edge for edge in (window.start, window.end) if edge is not None} | decider.policy.change_times
         self._decider = decider
         self._changes = sorted(edges)
-        self._edges = sorted(edges | _month_starts())
+        calendar = sorted(_month_starts())
+        self._edges = sorted(edges.union(calendar if months else (calendar[0], calendar[-1])))
 
     def of(self, ends: Sequence[Epoch]) -> Sequence[int]:
         """The period of each end; nearly always all are in one."""

@@ -27,8 +27,9 @@ from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
-from publisher.pipeline.round.read_ahead import ReadOrder, RenderedRecords, read_ahead
 from publisher.pipeline.round.reader import IncrementalReader, JobReader, ReadAhead, WindowReader, position_of
+from publisher.pipeline.round.rendering.pages import RenderedRecords
+from publisher.pipeline.round.rendering.read_ahead import ReadOrder, read_ahead
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget

@@ -10,5 +10,5 @@ from publisher.sources.arex.source import create, newest_job, writing_order
 __all__ = ["Options", "create", "create_statistics", "create_usage", "database_paths", "newest_job", "writing_order"]
 
 # Loaded when a command asks for them.
-create_statistics: Final = "publisher.sources.arex.statistics:create"
+create_statistics: Final = "publisher.sources.arex.counting.statistics:create"
 create_usage: Final = "publisher.sources.arex.counting.usage:create"

@@ -14,6 +14,7 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
+from publisher.sources.arex.alike import AlikeReader
 from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
@@ -262,7 +263,7 @@ class AccountingDatabase:
         """What is known of the file behind this connection; another connection may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.name, connection)
-            reader = RowReader(
+            reader = AlikeReader(
                 self.name,
                 layout,
                 unescape=self._reading.unescape and not imported,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from publisher.model.errors import Unfit
 from publisher.model.job import (
+    AlikeJob,
     Epoch,
     JobId,
     JobRecord,
@@ -217,6 +218,7 @@ class ReadOptions:
     remembers: bool = True
     done_with: DoneWith | None = None
     columns: bool = False  # jobs are only counted (counting/columns.py)
+    alike: bool = False  # jobs of a kind may come together (alike.py)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,6 +229,7 @@ class RowOutcomes:
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
     runs: RunColumns | None = None
+    alike: list[AlikeJob] = field(default_factory=list)
 
 
 class RowReader:
@@ -239,9 +242,9 @@ class RowReader:
         self._clock = clock
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
-        self._names = NameTables(layout, self.text)
+        self.names = NameTables(layout, self.text)
         self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
-        self._doubtful = False  # some text of this page is not UTF-8
+        self.doubtful = False  # some text of this page is not UTF-8
 
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
@@ -253,23 +256,24 @@ class RowReader:
         verdicts = RowOutcomes()
         if not rows:
             return verdicts
-        self._doubtful = connection.text_factory is tolerant_text
-        self._names.fill(connection, rows)
+        self.doubtful = connection.text_factory is tolerant_text
+        self.names.fill(connection, rows)
         if asked.done_with is not None and (left := self._left(rows, asked.done_with)) is not rows:
             rows, span = left, False
             if not rows:
                 return verdicts
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            self._sort_rows(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
+            self.sort_rows(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
         return verdicts
 
-    def _sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+    def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+        """Each row into its list of verdicts."""
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
                 if opened is None:
-                    verdicts.jobs.append(self._job(row, sides))
+                    verdicts.jobs.append(self.job(row, sides))
                 else:
                     verdicts.open.append(opened)
             except Unfit as unfit:
@@ -285,7 +289,7 @@ class RowReader:
 
     def _run_values(self, row: Row) -> RunValues | None:
         """What AAR alone tells of a finished job; None where a closer look is needed."""
-        status, ended_at, wall_s, user_s, kernel_s = self._names.statuses.get(row[8], ""), row[12], *row[17:20]
+        status, ended_at, wall_s, user_s, kernel_s = self.names.statuses.get(row[8], ""), row[12], *row[17:20]
         plain = row[1] and status and status != _IN_PROGRESS
         if not plain or not (
             ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int and ended_at > 0
@@ -298,14 +302,14 @@ class RowReader:
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
         record_id, status_id, end = row[0], row[8], row[12]
-        status = self._names.statuses.get(status_id, "")
+        status = self.names.statuses.get(status_id, "")
         if status == _IN_PROGRESS or (not status and not end):
             return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None)
         ended_at = end if end.__class__ is int else mandatory("EndTime", end)
         if ended_at <= 0:
             raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
         if not status:
-            known = "is the empty one" if status_id in self._names.statuses else f"{status_id!r} is unknown"
+            known = "is the empty one" if status_id in self.names.statuses else f"{status_id!r} is unknown"
             raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
         if record_id in sides.finished or self.layout == sql.IMPORTED:
             return None  # an importer writes a job's rows in one transaction
@@ -327,14 +331,14 @@ class RowReader:
         row = RowRef(database=self._database, record_id=record_id)
         return OpenRow(row=row, finished_seen_at=asked.now if first_seen is None else first_seen)
 
-    def _job(self, row: Row, sides: SideRows) -> JobRecord:
+    def job(self, row: Row, sides: SideRows) -> JobRecord:
         """The record of a finished job. Raises: Unfit."""
         # fmt: off
         (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
          _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began, gpus) = row
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
-        text, names = self.text, self._names
+        text, names = self.text, self.names
         try:
             interface, endpoint = names.endpoints[endpoint_id]
             main_fqan, benchmark = names.fqans[fqan_id], names.benchmarks[benchmark_id]
@@ -358,7 +362,7 @@ class RowReader:
             RowRef(database=self._database, record_id=record_id),
             exit_code(status_code),
             submitted_at,
-            self._started_at(began, sides.started.get(record_id), ended_at, wall_s),
+            self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
             unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
             unsigned(virtual) or None,
             unsigned(scratch),
@@ -381,7 +385,7 @@ class RowReader:
             local_group,
             text(extra("wninstance", "")),
             self._distinct(environments) if (environments := sides.environments.get(record_id)) else (),
-            self._transfers(transfers) if (transfers := sides.transfers.get(record_id)) else (),
+            self.transfers(transfers) if (transfers := sides.transfers.get(record_id)) else (),
             self._unescape,
             positive(gpus),
             _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
@@ -390,11 +394,11 @@ class RowReader:
             gpu_models_of(text(extra(GPU_MODELS, ""))),
         )
         # What is stored as bytes raises no doubt while it is read.
-        if self._doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
+        if self.doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
             _check_identity(job)
         return job
 
-    def _started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
+    def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
         if began is None:
             return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s) if event else None
@@ -407,7 +411,7 @@ class RowReader:
             return (text,) if (text := self.text(stored[0])) else ()
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
-    def _transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:
+    def transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:
         read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
         return tuple(each for each in read if each is not None)
 

@@ -99,8 +99,9 @@ class ArexSource:
         done_with: DoneWith | None = None,
         *,
         columns: bool = False,
+        alike: bool = False,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, columns=columns)
+        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, columns=columns, alike=alike)
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         opened = self._opened()
         place = _place(opened, database)
@@ -274,6 +275,7 @@ def _page(
         open=tuple(verdicts.open),
         gone=gone,
         runs=verdicts.runs,
+        alike=tuple(verdicts.alike),
         cursor=cursor,
         rows_read=len(found.rows),
         restarted=restarted,

@@ -175,7 +175,9 @@ class JoinedSource:
         done_with: DoneWith | None = None,
         *,
         columns: bool = False,
+        alike: bool = False,
     ) -> Iterator[Page]:
+        """As the source's, but that no job is like another: what is joined is each job's own."""
         if done_with is not None and database not in self._batch_databases:
             done_with = partial(self._done_with, done_with)
         for page in self._source.since(cursor, database, needs, now, done_with, columns=columns):

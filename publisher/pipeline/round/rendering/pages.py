@@ -1,0 +1,233 @@
+"""Pages of rendered records: made of a page of jobs, be it in this process or another, and taken where the ledger knows of
+nothing against them (hot path).
+
+What is made knows nothing of the ledger: every wanted job is rendered as one that was never delivered. Jobs that break a rule,
+or of which more must be known, are left by their rows, and read and judged one by one. A page of three rows, of which one is
+still in progress, comes as
+
+    RenderedPage(records=Records([7, 9], ["job-a", "job-b"], ..., [b"<UsageRecord>...", ...]),
+                 open=(OpenRow(row 8),), cursor=Cursor("a.db", 9, "job-b"), ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from publisher.formats.base import Formed, JobFormat
+from publisher.ledger.contract import Ledger
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, RunColumns, job_key, whole_job
+from publisher.model.message import Progress, Rendered, RunKeyValues
+from publisher.model.totals import SummaryKey
+from publisher.pipeline.guards.keys import NoCollisions
+from publisher.pipeline.round.batches import JobBatches, RecordMaker
+from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.reader import with_rows
+from publisher.pipeline.round.rendering.kinds import KindFacts, KindTemplates, Written, facts_of
+from publisher.pipeline.round.sender import MessageSender
+from publisher.pipeline.site import LiveTarget
+from publisher.sources.base import Page, Source
+
+
+class Records(NamedTuple):
+    """Records and their runs in columns; `facts` are of `kinds`, by their places there."""
+
+    record_ids: list[int]
+    job_ids: list[JobId]
+    local_ids: list[str]
+    ended_at: list[Epoch]
+    wall_s: list[int]
+    cpu_user_s: list[int]
+    cpu_kernel_s: list[int]
+    keys: list[JobKey]
+    fingerprints: list[int]
+    contents: list[bytes]
+    facts: list[int]
+    kinds: list[KindFacts]
+
+
+class Unwanted(NamedTuple):
+    """Runs that the target does not want, unless it holds them in quarantine already."""
+
+    record_ids: list[int]
+    keys: list[JobKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPage(Page):
+    """A page whose jobs were rendered, as far as nothing stood against it; `left` need a look of their own."""
+
+    database: str
+    records: Records
+    unwanted: Unwanted
+    left: tuple[int, ...]
+
+
+class PageRenderer:
+    """Renders the pages of a target."""
+
+    def __init__(self, job_format: JobFormat, decider: Decider, now: datetime) -> None:
+        self._maker = RecordMaker(job_format)
+        self._formed = job_format if isinstance(job_format, Formed) else None
+        self._decider = decider
+        self._now = now
+        self._kinds = KindTemplates(job_format, decider, now, self._maker)
+
+    def rendered(self, page: Page, database: str) -> RenderedPage:
+        """All jobs of a page."""
+        written, not_wanted, others = self._kinds.sort(page.alike)
+        records = _records_of(written, database)
+        unwanted = Unwanted([one[1] for one in not_wanted], [job_key(*one[2][:2]) for one in not_wanted])
+        left = [skipped.row.record_id for skipped in page.skipped]
+        for job in (*page.jobs, *map(whole_job, others)):
+            fit = self._decider.decide(job, job.key, None, None)
+            if isinstance(fit, Skip):
+                unwanted.record_ids.append(job.row.record_id)
+                unwanted.keys.append(job.key)
+            elif not isinstance(fit, Publish) or not self._append(fit, records):
+                left.append(job.row.record_id)
+        return RenderedPage(
+            jobs=(),
+            open=page.open,
+            cursor=page.cursor,
+            rows_read=page.rows_read,
+            restarted=page.restarted,
+            database=database,
+            records=records,
+            unwanted=unwanted,
+            left=tuple(left),
+        )
+
+    def _append(self, fit: Publish, records: Records) -> bool:
+        """False for a job that breaks a rule, and for a record whose form does not show that it is sound."""
+        job = fit.published.job
+        try:
+            record = self._maker.rendered(fit, self._now)
+        except Unfit:
+            return False
+        if self._formed is not None and not self._formed.matches(record.content):
+            return False
+        values = (job.job_id, job.local_id, job.ended_at, job.wall_s, job.cpu_user_s, job.cpu_kernel_s)
+        made = (record.entry.key, record.entry.fingerprint, record.content, len(records.kinds))
+        columns: tuple[list[Any], ...] = records[:-1]
+        for column, value in zip(columns, (job.row.record_id, *values, *made), strict=True):
+            column.append(value)
+        records.kinds.append(facts_of(fit.published, record.summary_key))
+        return True
+
+
+def _records_of(written: Written, database: str) -> Records:
+    if not written.jobs:
+        return Records([], [], [], [], [], [], [], [], [], [], [], [])
+    examples, record_ids, values = zip(*written.jobs, strict=True)
+    job_ids, local_ids, ends, wall, user, kernel, *_ = zip(*values, strict=True)
+    runs = RunColumns(database, record_ids, job_ids, local_ids, ends, wall, user, kernel, examples)
+    places: dict[int, int] = {}
+    kinds: list[KindFacts] = []
+    facts = []
+    for one in written.facts:
+        place = places.get(id(one))
+        if place is None:
+            place = places[id(one)] = len(kinds)
+            kinds.append(one)
+        facts.append(place)
+    columns = map(list, (record_ids, job_ids, local_ids, ends, wall, user, kernel))
+    return Records._make([*columns, runs.keys(), runs.fingerprints(), written.contents, facts, kinds])
+
+
+class RenderedRecords:
+    """Takes the records of a page that were never delivered; whoever is known, held or shares a key is left."""
+
+    def __init__(
+        self,
+        live: LiveTarget,
+        decider: Decider,
+        source: Source,
+        ledger: Ledger,
+        sink: JobBatches,
+        sender: MessageSender,
+        collisions: NoCollisions,
+    ) -> None:
+        self._target = live.name
+        self._needs = live.format.needs
+        self._decider = decider
+        self._source = source
+        self._ledger = ledger
+        self._sink = sink
+        self._sender = sender
+        self._collisions = collisions
+
+    def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
+        """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
+        if not isinstance(page, RenderedPage):
+            return page, progress, 0
+        jobs, left = self._take(page)
+        rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
+        page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
+        return page, progress, jobs
+
+    def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
+        """How many were taken, and the rows of others that are to be read whole."""
+        records, database, keys = page.records, page.database, page.records.keys
+        known = self._ledger.known_at(self._target, database, records.record_ids, keys)
+        held = self._ledger.held(self._target, keys + page.unwanted.keys)
+        left = [row for row, key in zip(*page.unwanted, strict=True) if key in held]
+        runs = _runs_of(records, database)
+        self._collisions.look_up(runs)
+        summary_keys = list(map(_summary_key, records.kinds))
+        taken = 0
+        columns = zip(runs, keys, records.fingerprints, records.contents, records.facts, strict=True)
+        for run, key, fingerprint, content, place in columns:
+            if key in self._sink:
+                continue
+            if key in known or key in held:
+                if key in held or not self._decider.is_delivered(known[key], run.ended_at, fingerprint):
+                    left.append(run.row.record_id)
+                continue
+            kind = records.kinds[place]
+            entry = RunKeyValues(key, run.ended_at, fingerprint)
+            record = Rendered(run, content, entry, True, kind.submit_host, summary_keys[place], True)
+            if self._takes(record, kind):
+                taken += 1
+            else:
+                left.append(run.row.record_id)
+        return taken, left
+
+    def _takes(self, record: Rendered, kind: KindFacts) -> bool:
+        """False for a record that no message can hold as it is, or that may be in another's way. Raises: Stopped."""
+        if self._collisions.concern(record.entry.key):
+            return False
+        try:
+            self._sink.take_rendered(record)
+        except Unfit:
+            return False
+        if kind.warnings or kind.arex_default:
+            lost_s = record.job.wall_s if kind.arex_default else 0
+            self._sender.remark(record.entry.key, kind.queue, lost_s, kind.warnings)
+        return True
+
+
+def _runs_of(records: Records, database: str) -> list[RowRun]:
+    kinds = records.kinds
+    columns: Iterable[tuple[int, JobId, str, Epoch, int, int, int, int]] = zip(
+        *(records.record_ids, records.job_ids, records.local_ids, records.ended_at, records.wall_s),
+        *(records.cpu_user_s, records.cpu_kernel_s, records.facts),
+        strict=True,
+    )
+    return [
+        RowRun(
+            RowRef(database=database, record_id=row),
+            *(job_id, local_id, kinds[at].status, end, wall, user, kernel, kinds[at].node_count, kinds[at].cpu_count),
+        )
+        for row, job_id, local_id, end, wall, user, kernel, at in columns
+    ]
+
+
+def _summary_key(kind: KindFacts) -> SummaryKey | None:
+    if kind.summary_key is None:
+        return None
+    month, digest, site, text = kind.summary_key
+    return SummaryKey(month=month, digest=digest, site=site, text=text)

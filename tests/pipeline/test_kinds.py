@@ -1,0 +1,127 @@
+"""Records made of templates are byte for byte those that are made one by one, whatever stands between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from publisher.cli.site import LiveSite
+from publisher.formats import job_format
+from publisher.model.errors import Unfit
+from publisher.model.job import JobRecord, RowRef, whole_job
+from publisher.model.time import Window
+from publisher.pipeline.round.batches import RecordMaker
+from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.rendering.kinds import facts_of
+from publisher.pipeline.round.rendering.pages import PageRenderer
+from publisher.sources.base import Page
+from tests.arex_databases import SampleJob, Schema, generate
+from tests.pipeline.test_grouped import END, RULES, START, hostile_cases
+from tests.pipeline.test_read_ahead import Pair
+from tests.support.pki import PKI
+
+FORMATS: Final = ("car", "ogf-ur", "apel-job-0.2", "apel-job-0.3", "apel-job-0.4")
+NOW: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def like(jobs: list[SampleJob], rng: random.Random) -> Iterator[SampleJob]:
+    """Jobs of few kinds, with the smallest and the largest values between the others."""
+    for number, job in enumerate(jobs):
+        end = job.end_time + rng.choice((0, 1, 59, 86_400))
+        changed = replace(job, job_id=f"like{number}x{rng.randrange(10**9)}", end_time=end)
+        yield replace(changed, wall_s=rng.choice((0, 1, 10**6, 2**29 - 8, 2**29, 2**31)))
+
+
+def filled(folder: Path, pki: PKI, form: str, seed: int, rules: dict[str, Any], **target: object) -> tuple[Pair, int]:
+    """A database with odd rows in any place of a page."""
+    rng = random.Random(seed)
+    schema: Schema = 1 if seed % 2 else 2
+    pair = Pair(folder, pki, form, rules, **target)
+    ordinary = list(generate(seed, 12, START, END))
+    several = [*ordinary, *like(ordinary * 30, rng)]
+    cases = [*several, *hostile_cases(seed)]
+    rng.shuffle(cases)
+    pair.ahead.fill(*cases, schema=schema)
+    return pair, len(several)
+
+
+class Both:
+    """What is made of a page together, and what one by one."""
+
+    def __init__(self, pair: Pair) -> None:
+        site = pair.live(pair.ahead, LiveSite, None)
+        (target,) = site.settings.targets
+        self.source = site.source()
+        self.format = job_format(target.format)
+        self.decider = Decider(
+            selection=target.selection(Window()),
+            policy=target.policy,
+            policy_digest="",
+            changed=self.format.receiver.on_change,
+        )
+        self.renderer = PageRenderer(self.format, self.decider, NOW)
+        self.maker = RecordMaker(self.format)
+
+    def pages(self, *, alike: bool) -> Iterator[Page]:
+        (database,) = self.source.databases()
+        return self.source.since(None, database, self.format.needs, NOW, alike=alike)
+
+    def alone(self, job: JobRecord) -> tuple[bytes, object] | None:
+        """Record and facts, None for a job that is not wanted or breaks a rule."""
+        fit = self.decider.decide(job, job.key, None, None)
+        if isinstance(fit, Publish):
+            try:
+                record = self.maker.rendered(fit, NOW)
+            except Unfit:
+                return None
+            return record.content, facts_of(fit.published, record.summary_key)
+        return None
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("form", FORMATS)
+def test_of_a_kind_and_by_themselves(tmp_path: Path, pki: PKI, form: str, seed: int) -> None:
+    pair, ordinary = filled(tmp_path, pki, form, seed, {})
+    assert compared(pair) > ordinary / 3, "what was tested was not there"
+
+
+@pytest.mark.parametrize("rules", [*RULES, "hidden"])
+def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
+    pair, ordinary = filled(tmp_path, pki, "ogf-ur", 3, RULES.get(rules, {"identity": {"mode": "withheld"}}))
+    assert compared(pair) > (ordinary / 3 if rules != "completed only" else 0)
+
+
+def compared(pair: Pair) -> int:
+    """How many records came of templates; all of them, and their jobs, are as they are one by one."""
+    both = Both(pair)
+    together = 0
+    with closing(both.source):
+        for page, whole in zip(both.pages(alike=True), both.pages(alike=False), strict=True):
+            jobs = {job.row.record_id: job for job in whole.jobs}
+            for one in page.alike:
+                assert whole_job(one) == jobs[one[1]]
+            assert {job.row for job in page.jobs} | {row(page, one[1]) for one in page.alike} == {
+                job.row for job in whole.jobs
+            }
+            assert (page.open, page.skipped, page.cursor) == (whole.open, whole.skipped, whole.cursor)
+            written, unwanted, left = both.renderer._kinds.sort(page.alike)
+            together += len(written.jobs)
+            assert len(written.jobs) + len(unwanted) + len(left) == len(page.alike)
+            for job, content, facts in zip(*written, strict=True):
+                assert (content, facts) == both.alone(jobs[job[1]])
+            for job in unwanted:
+                found = jobs[job[1]]
+                assert isinstance(both.decider.decide(found, found.key, None, None), Skip)
+    return together
+
+
+def row(page: Page, record_id: int) -> RowRef:
+    assert page.cursor is not None
+    return RowRef(database=page.cursor.database, record_id=record_id)
