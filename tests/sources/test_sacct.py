@@ -77,6 +77,15 @@ def test_jobs_that_slurmdbd_hears_of_late_are_found_within_look_back(tmp_path: P
     assert ask(tmp_path, command, THEN + timedelta(days=5)).imported == 1
 
 
+def test_after_a_long_outage_all_is_read_since_the_last_time(tmp_path: Path, stand_in: Path) -> None:
+    """Also what ended before `look_back_s`, and though slurmdbd has forgotten what was read the last time."""
+    ask(tmp_path, install(stand_in, jobs_of(1, 50)))
+    ended = BEGIN + 5 * DAY_S
+    missed = job(99, Submit=ended - 600, Eligible=ended - 600, Start=ended - 300, End=ended)
+    report = ask(tmp_path, install(stand_in, [missed, step(missed)]), THEN + timedelta(days=60))
+    assert (report.troubles, report.imported) == ([], 1)
+
+
 def test_a_name_cannot_forge_a_job(tmp_path: Path, stand_in: Path) -> None:
     """Whatever delimiter its user thinks of."""
     forged = text([job(666), step(job(666))], header=False).decode()

@@ -1,8 +1,8 @@
 """`import slurm`: what sacct prints, into a local accounting database.
 
 Without a file sacct is run, for a day at a time. It cannot be asked for what is new: jobs come late to slurmdbd when that was
-away. So each run asks again for the last day before the end of the one before, and once a day for all of `look_back_s`; what
-is there already changes nothing.
+away. So each run asks again for the last day before the end of the one before, and once a day for all of `look_back_s`, or for
+all since the run before where that is longer ago; what is there already changes nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class SlurmImporter(LineImporter[SacctRun]):
         read_to, looked_back = (int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK))
         until = run.now
         whole = not 0 <= run.now - looked_back < _DAY_S
-        begin = until - self._options.look_back_s if whole else min(until, read_to - _DAY_S)
+        begin = min(until, read_to - _DAY_S) if read_to else until
+        if whole:
+            begin = min(begin, until - self._options.look_back_s)
         columns = self._sacct.columns()
         while begin < until:
             end = min(begin + _DAY_S, until)
@@ -95,7 +97,8 @@ class SlurmImporter(LineImporter[SacctRun]):
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
         known = run.accounting.ended_between(NAME, begin, end) + run.arc_runs.ended_between(begin, end)
-        if known and not found:
+        # Slurm may have forgotten jobs of a time before `look_back_s`: those that were read before a long outage.
+        if known and not found and end > run.now - self._options.look_back_s:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
             raise SourceError(
                 f"{self._sacct.command[0]}: shows no job that ended {day}, where it "
