@@ -19,8 +19,8 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows
 from publisher.sources.arex.values import hosts_of, unsigned
 
-_AFTER: Final = 3  # rows of a kind: to make something of an example costs as much as a few jobs
-_EXAMPLES: Final = 1_200  # 5 kB each, with what is made of them
+_AFTER: Final = 16  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
+_EXAMPLES: Final = 800  # 5 kB each, with what is made of them
 _REMEMBERED: Final = 10_000  # kinds that were met
 _IN_VAIN: Final = 50_000  # rows without an example while there is no room: then other kinds are usual
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some

@@ -27,7 +27,7 @@ from publisher.pipeline.round.batches import RecordMaker
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.grouped import Periods
 
-_REMEMBERED: Final = 1_500  # templates
+_REMEMBERED: Final = 1_000  # templates
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
