@@ -509,6 +509,34 @@ def test_a_file_that_grows_is_read_on_and_its_last_job_gets_its_steps(tmp_path: 
     assert content(database) == content(expected)
 
 
+def test_files_of_one_job_each_are_read_although_they_begin_alike(tmp_path: Path) -> None:
+    """As on a quiet cluster, of which sacct is asked each hour."""
+    database = tmp_path / "imported.db"
+    for number in (1, 2, 3):
+        path = write(tmp_path / f"{number}.txt", text([line := job(number), step(line)]))
+        assert run_import(database, path).imported == 1
+    again = run_import(database, *(tmp_path / f"{number}.txt" for number in (1, 2, 3)))
+    assert (again.imported, again.updated, len(jobs(database))) == (0, 0, 3)
+
+
+def test_the_last_job_of_a_file_gets_its_steps_also_when_no_other_follows(tmp_path: Path) -> None:
+    path, database = tmp_path / "sacct.txt", tmp_path / "imported.db"
+    unmeasured = dict.fromkeys(("TotalCPU", "UserCPU", "SystemCPU"), "")
+    first, last = job(1), job(2, **unmeasured)
+    run_import(database, write(path, text([first, step(first), last])))
+    run_import(database, write(path, text([first, step(first), last, step(last, TotalCPU="00:05.000")])))
+    assert jobs(database)[f"{CLUSTER}:2:{last['Submit']}"]["UsedCPUUserTime"] == 5
+
+
+def test_an_exit_code_that_was_not_known_at_first(tmp_path: Path) -> None:
+    before, after, other = job(1, ExitCode=""), job(1, ExitCode="0:15"), job(2)
+    database = tmp_path / "imported.db"
+    for number, line in enumerate((before, after, before)):
+        content = text([line, step(line), other, step(other)])
+        assert run_import(database, write(tmp_path / f"{number}.txt", content)).updated == (number == 1)
+    assert jobs(database)[f"{CLUSTER}:1:{after['Submit']}"]["ExitCode"] == 143
+
+
 SET_UP = """
 from publisher.sources.importing import line_importer
 from tests.support.sacct_text import run_import

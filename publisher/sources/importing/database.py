@@ -340,7 +340,8 @@ class ImportDatabase:
 
     def _wins(self, row: Row, job: ImportedJob, stored: Row, replace: bool) -> bool:
         if not replace:
-            return bool(_weight(row) > _weight(stored))
+            ours, theirs = _weight(row), _weight(stored)
+            return bool(ours != theirs and _comparable(ours) > _comparable(theirs))
         if stored[1:-1] != row[1:-1]:
             return True
         return tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall()) != job.extra
@@ -401,6 +402,11 @@ _WEIGHT: Final = (
     *("NodeCount", "ExitCode", "SourceKey"),
 )
 _weight: Final = itemgetter(*map(AAR_COLUMNS.index, _WEIGHT))
+
+
+def _comparable(weight: Row) -> Row:
+    """What is known outweighs what is not."""
+    return tuple([(value is not None, value) for value in weight])
 
 
 def _create(path: Path) -> None:

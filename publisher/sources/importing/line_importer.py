@@ -264,6 +264,8 @@ class _Reading(Generic[Record]):
             if batch.end > cursor.mark.consumed:
                 cursor = self._write(cursor, file, batch)
                 self._found[cursor.number].add(file.path)
+            elif batch.usage or batch.bad:
+                self._write_last(cursor, batch)
 
     def answer(self, file: LogFile) -> int:
         """Raises: SourceError."""
@@ -313,6 +315,17 @@ class _Reading(Generic[Record]):
             stored = self._importer.store(run, batch.usage, moved.number)
         self._report(stored, batch)
         return moved
+
+    def _write_last(self, cursor: FileCursor, batch: _ParsedPieces[Record]) -> None:
+        """The last piece of a file, which is read each time: more may have come, or be in another file that begins alike.
+
+        Raises: SourceError when a CE's database is unreadable.
+        """
+        run = self._run
+        with run.step(bad=batch.bad, lines=0):
+            stored = self._importer.store(run, batch.usage, cursor.number)
+        if any(each.inserted or each.updated for each in stored):
+            self._report(stored, batch)
 
     def _report(self, stored: Sequence[StoredJobs], batch: _ParsedPieces[Record]) -> None:
         for each in stored:
