@@ -18,7 +18,7 @@ import pytest
 from publisher.cli.progress import CountingReport
 from publisher.model.job import Epoch
 from publisher.model.time import Window
-from publisher.sources.arex import job_details
+from publisher.sources.arex import job_details, queries
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.counting.statistics import create
 from publisher.sources.arex.options import Options
@@ -637,7 +637,7 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         count.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
         count.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
         job_details.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
-        count.standing_among(2): ([b"x", b"y"], "JobID=?"),
+        queries.standing_among(2): ([b"x", b"y"], "JobID=?"),
     }
     for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):
         question = getattr(count, side)

@@ -455,7 +455,7 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         if table in queries.tables(schema):
             questions[queries.names(column)] = {"ids": "[1]"}
     plans = {question: plan(connection, question, values) for question, values in questions.items()}
-    plans["finished"] = plan(connection, queries.finished_among(2), [b"x", b"y"])
+    plans["finished"] = plan(connection, queries.standing_among(2), [b"x", b"y"])
     connection.close()
     for question, steps in plans.items():
         assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -120,18 +120,23 @@ class AccountingDatabase:
 
         return self._ask(read)
 
-    def finished_among(self, rows: Sequence[Row]) -> set[bytes]:
+    def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
         """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here, complete or not."""
+        return {job_id for job_id, finished in self.standing_among(rows).items() if finished}
+
+    def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
+        """Which jobs of rows elsewhere are here too, and whether they are finished here."""
         job_ids = [stored_job_id(row) for row in rows if row[1]]
 
-        def read(connection: sqlite3.Connection, _: RowReader) -> set[bytes]:
-            finished: set[bytes] = set()
+        def read(connection: sqlite3.Connection, _: RowReader) -> dict[bytes, bool]:
+            found: dict[bytes, bool] = {}
             for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
                 chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
-                finished.update(found for (found,) in connection.execute(sql.finished_among(len(chunk)), chunk))
-            return finished
+                for job_id, finished in connection.execute(sql.standing_among(len(chunk)), chunk):
+                    found[job_id] = bool(finished) or found.get(job_id, False)
+            return found
 
-        return self._ask(read) if job_ids else set()
+        return self._ask(read) if job_ids else {}
 
     def ended_in(self, seconds: Collection[Epoch]) -> list[EndedRun]:
         """Who ended in these seconds, in any database."""

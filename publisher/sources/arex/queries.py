@@ -177,12 +177,13 @@ BY_JOB: Final = {
 JOB_OF_ROW: Final = "SELECT JobID FROM AAR WHERE RecordID = :row"
 
 
-def finished_among(count: int) -> str:
-    """Which of so many JobIDs are finished here, complete or not."""
+def standing_among(count: int) -> str:
+    """Which of so many JobIDs are here, and whether each is finished, complete or not."""
     jobs = ", ".join(["CAST(? AS TEXT)"] * count)
     return f"""
-        SELECT CAST(AAR.JobID AS BLOB) FROM AAR LEFT JOIN Status ON Status.ID = AAR.StatusID
-        WHERE AAR.JobID IN ({jobs}) AND +AAR.EndTime > 0 AND Status.Name IS NOT 'in-progress'
+        SELECT CAST(AAR.JobID AS BLOB), AAR.EndTime > 0 AND Status.Name IS NOT 'in-progress'
+        FROM AAR LEFT JOIN Status ON Status.ID = AAR.StatusID
+        WHERE AAR.JobID IN ({jobs})
     """
 
 

@@ -70,8 +70,8 @@ class ArexWritingOrder:
         named = {job_id.encode("utf-8", "surrogateescape"): job_id for job_id in job_ids}
 
         def read(connection: sqlite3.Connection) -> set[str]:
-            found = connection.execute(queries.finished_among(len(named)), list(named))
-            return {named[job_id] for (job_id,) in found}
+            found = connection.execute(queries.standing_among(len(named)), list(named))
+            return {named[job_id] for job_id, finished in found if finished}
 
         return self._file.ask(read) if named else set()
 

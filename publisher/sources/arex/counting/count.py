@@ -77,16 +77,6 @@ ENVIRONMENT: Final = f"SELECT RecordID, RTEName FROM RunTimeEnvironments WHERE {
 TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
 
 
-def standing_among(count: int) -> str:
-    """Which of so many JobIDs are here, and whether each is finished."""
-    jobs = ", ".join(["CAST(? AS TEXT)"] * count)
-    return f"""
-        SELECT CAST(AAR.JobID AS BLOB), AAR.EndTime > 0 AND Status.Name IS NOT 'in-progress'
-        FROM AAR LEFT JOIN Status ON Status.ID = AAR.StatusID
-        WHERE AAR.JobID IN ({jobs})
-    """
-
-
 # Beyond that the sums of a page might not fit into 64 bits.
 _MOST_SUMMED: Final = 2**46
 _TIMES: Final = ("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
@@ -154,7 +144,6 @@ def last(page: str) -> str:
     return f"SELECT RecordID, SubmitTime, EndTime FROM ({page}) LIMIT 1 OFFSET :limit - 1"
 
 
-_LOOKED_UP_AT_ONCE: Final = 500
 _IN_PROGRESS: Final = "in-progress"
 # Words of people for what A-REX calls otherwise; arcctl's help says `project`.
 _ALSO: Final = {"project": ("projectname",), "nodename": ("nodenames",), "nodenames": ("nodename",)}
@@ -265,20 +254,6 @@ class CountingDatabase(AccountingDatabase):
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
         )
         return found, connection.execute(last(rows_of), asked).fetchone()
-
-    def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
-        """Which jobs of rows elsewhere are here too, as `stored_job_id` gives them, and whether they are finished here."""
-        job_ids = [stored_job_id(row) for row in rows if row[1]]
-
-        def read(connection: sqlite3.Connection, _: RowReader) -> dict[bytes, bool]:
-            found: dict[bytes, bool] = {}
-            for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
-                chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
-                for job_id, finished in connection.execute(standing_among(len(chunk)), chunk):
-                    found[job_id] = bool(finished)
-            return found
-
-        return self._ask(read) if job_ids else {}
 
     def look(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """Any other question, in one short transaction. Raises: SourceError."""
