@@ -115,6 +115,9 @@ _ADDED: Final = """
     -- Digests of bad lines whose files are being read once more, and that were not met again yet.
     CREATE TABLE IF NOT EXISTS ImportRetried (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
 
+    CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
+    CREATE INDEX IF NOT EXISTS ImportFile_Head ON ImportFile (Importer, HeadBytes, Head);
+
     -- Compressed files that were read to their ends, and how they looked then.
     CREATE TABLE IF NOT EXISTS ImportArchive (
         Importer TEXT NOT NULL,

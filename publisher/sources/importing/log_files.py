@@ -170,6 +170,10 @@ class LogFile:
         """Whether this content begins as that of the mark, whatever follows."""
         return len(self._head) >= mark.head_bytes and _digest(self._head[: mark.head_bytes]) == mark.head
 
+    def head_digest(self, length: int) -> bytes:
+        """The digest of so many bytes from the beginning, or of all where there are fewer."""
+        return _digest(self._head[:length])
+
     def mark(self, consumed: int) -> FilePosition:
         """The mark of the place where a line ends that `lines` gave, the last one or not long before it."""
         head = self._window if self._window_at == 0 else self._head
@@ -351,6 +355,11 @@ def _digest(content: bytes) -> bytes:
 _COLUMNS: Final = "FileID, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail"
 _AT_PATH: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID DESC LIMIT 1"
 _ALL: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? ORDER BY FileID"
+_LEFT: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID"
+_HEAD_BYTES: Final = "SELECT DISTINCT HeadBytes FROM ImportFile WHERE Importer = ?"
+_BEGIN_SO: Final = (
+    f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND HeadBytes = ? AND Head = ? ORDER BY FileID"
+)
 _BYTES_READ: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
 _INSERT: Final = (
     "INSERT INTO ImportFile (Importer, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail)"
@@ -416,7 +425,13 @@ class Cursors:
 
     def fitting(self, file: LogFile) -> list[FileCursor]:
         """Every place up to which this content was read, the farthest first."""
-        found = [cursor for cursor in self.all() if cursor.mark.consumed and file.fits(cursor.mark)]
+        # Hot path: there may be thousands of files, each with a cursor.
+        execute = self._database.connection.execute
+        lengths = [length for (length,) in execute(_HEAD_BYTES, (self._importer,)).fetchall()]
+        rows = [row for each in lengths for row in execute(_BEGIN_SO, (self._importer, each, file.head_digest(each)))]
+        found = [
+            cursor for cursor in (_cursor(*row) for row in rows) if cursor.mark.consumed and file.fits(cursor.mark)
+        ]
         return sorted(found, key=lambda cursor: cursor.mark.consumed, reverse=True)
 
     def beginning(self, file: LogFile) -> FileCursor:
@@ -425,7 +440,8 @@ class Cursors:
 
     def left_behind(self, path: Path) -> list[FileCursor]:
         """Cursors of contents that stood under this name when they were last seen."""
-        return [cursor for cursor in self.all() if cursor.path == str(path)]
+        found = self._database.connection.execute(_LEFT, (self._importer, str(path))).fetchall()
+        return [_cursor(*row) for row in found]
 
     def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
         """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: ReadElsewhere."""
