@@ -121,6 +121,27 @@ def test_a_failing_or_empty_answer_is_never_no_jobs(tmp_path: Path, stand_in: Pa
     assert (again.exit_status, again.imported) == (0, 1)
 
 
+def test_days_that_slurm_purged_are_reported_and_the_others_read(tmp_path: Path, stand_in: Path) -> None:
+    """Once a day all of `look_back_s` is asked for; slurmdbd may keep less."""
+
+    def ended(number: int, days_ago: float) -> list[dict[str, object]]:
+        at = int(THEN.timestamp() - days_ago * DAY_S)
+        one = job(number, Submit=at - 600, Eligible=at - 600, Start=at - 300, End=at)
+        return [one, step(one)]
+
+    ask(tmp_path, install(stand_in, [*ended(1, 5.5), *ended(2, 4.5), *ended(3, 0.5)]))
+    late = THEN + timedelta(days=1)
+    command = install(stand_in, [*ended(3, 0.5), *ended(4, -0.5)])
+    report = ask(tmp_path, command, late)
+    assert (report.exit_status, report.imported) == (66, 1)
+    (trouble,) = report.troubles
+    assert "and so on 1 other day; see whether slurmdbd still has them, and make look_back_s shorter" in trouble
+    again = ask(tmp_path, command, late + timedelta(hours=1))
+    assert (again.exit_status, again.imported) == (66, 0), "until look_back_s is shorter"
+    assert ask(tmp_path, command, late + timedelta(hours=2), look_back_s=3 * DAY_S).exit_status == 0
+    assert {found["LocalJobID"] for found in jobs(tmp_path / "imported.db").values()} == {"1", "2", "3", "4"}
+
+
 def test_one_that_does_not_answer_is_ended(tmp_path: Path, stand_in: Path) -> None:
     command = install(stand_in, jobs_of(1, 5))
     mishap(stand_in, "hang")

@@ -72,7 +72,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         return run.report
 
     def _run_sacct(self, run: ImportRun) -> None:
-        """Raises: SourceError. What was read before it is kept."""
+        """Raises: SourceError, also for days of which all is gone. What was read before and beside it is kept."""
         accounting = run.accounting
         read_to, looked_back = (int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK))
         until = run.now
@@ -81,18 +81,29 @@ class SlurmImporter(LineImporter[SacctRun]):
         if whole:
             begin = min(begin, until - self._options.look_back_s)
         columns = self._sacct.columns()
+        gone: list[str] = []
         while begin < until:
             end = min(begin + _DAY_S, until)
-            self._read_day(run, begin, end, columns)
-            with accounting.transaction():
-                accounting.set(_READ_TO, str(max(end, read_to)))
+            gone += self._read_day(run, begin, end, columns)
+            if not gone:
+                with accounting.transaction():
+                    accounting.set(_READ_TO, str(max(end, read_to)))
             begin = end
+        if gone:
+            others = f", and so on {plural(len(gone) - 1, 'other day')}" if len(gone) > 1 else ""
+            raise SourceError(
+                f"{self._sacct.command[0]}: shows no job that ended {gone[0]}{others}; see whether slurmdbd still has them, "
+                "and make look_back_s shorter if it was purged"
+            )
         if whole:
             with accounting.transaction():
                 accounting.set(_LOOKED_BACK, str(run.now))
 
-    def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> None:
-        """Raises: SourceError, also for an answer that lacks all that was there before: it is never taken for no jobs."""
+    def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> list[str]:
+        """An answer that lacks all that was there before is never taken for no jobs: gives the times in words, else nothing.
+
+        Raises: SourceError.
+        """
         run.report.files += 1
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
@@ -100,10 +111,8 @@ class SlurmImporter(LineImporter[SacctRun]):
         # Slurm may have forgotten jobs of a time before `look_back_s`: those that were read before a long outage.
         if known and not found and end > run.now - self._options.look_back_s:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
-            raise SourceError(
-                f"{self._sacct.command[0]}: shows no job that ended {day}, where it "
-                f"showed {known:,} before; see whether slurmdbd still has them, and make look_back_s shorter if it was purged"
-            )
+            return [f"{day}, where it showed {known:,} before"]
+        return []
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[SacctRun]]:
         try:
