@@ -175,7 +175,7 @@ def test_what_a_new_source_cannot_tell_is_said(tree: Tree, site: ConfiguredSite,
 
 _COUNTED = """
 from publisher.sources import arex
-from publisher.sources.arex import statistics
+from publisher.sources.arex.counting import statistics
 from publisher.sources.folder import Options, create
 
 def create_statistics(options, environment):
