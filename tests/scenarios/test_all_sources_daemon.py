@@ -213,10 +213,8 @@ class Month:
     def next_command(self, seconds: float) -> DaemonCommand | None:
         assert time.monotonic() < self.gives_up, f"stuck at step {self.at}: {self.rounds}"
         time.sleep(min(seconds, 0.005))
-        # A round may go on with what another read of the sources just before; the one after it reads anew.
-        wanted = 3 if self.at == self.steps else 2
         with self.lock:
-            if any(self.rounds[name] < wanted for name in FORMATS):
+            if any(self.rounds[name] < 2 for name in FORMATS):
                 return None
         self.look()
         self.at += 1
@@ -242,7 +240,9 @@ class Month:
             if self.at == when.stop:
                 self.site.mend(source)
         for source, when in self.broken():
-            quiet = self.at in when or (source == "gridengine" and self.at in silent) or self.at > self.steps - 2
+            # A round may go on with what another target's read just before, and none follows while the clock stands still:
+            # so there is a whole step behind the one in which the last jobs can no longer be A-REX's.
+            quiet = self.at in when or (source == "gridengine" and self.at in silent) or self.at > self.steps - 3
             if not quiet:
                 self.site.finish(source, BUSY if source == "gridengine" and self.at < 3 else 3)
 
