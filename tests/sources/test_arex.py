@@ -50,9 +50,22 @@ def samples(count: int, seed: int = 1) -> list[SampleJob]:
     return list(generate(seed, count, START, END))
 
 
+_MADE: list[ArexSource] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Python 3.13 complains about connections that nobody closes."""
+    yield
+    while _MADE:
+        _MADE.pop().close()
+
+
 def source_of(*databases: Path, **options: object) -> ArexSource:
     known = {"time_zone": OSLO, "page_rows": 7, **options}
-    return create(Options(databases=tuple(map(str, databases)), **known), {})  # type: ignore[arg-type]  # any option
+    made = create(Options(databases=tuple(map(str, databases)), **known), {})  # type: ignore[arg-type]  # any option
+    _MADE.append(made)
+    return made
 
 
 def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zone: str = OSLO) -> None:
