@@ -216,6 +216,7 @@ def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypa
         found.started_at for found in read[0]
     ]
     host_zone = create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"})
+    _MADE.append(host_zone)
     assert jobs_of(since(host_zone)) == read[0]
 
 
@@ -307,6 +308,7 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     write(accounting / "accounting_v2.db", both + new, schema=2)
     (accounting / "publishing.db").write_bytes(b"ARC's own")
     source = create(Options(control_dir=tmp_path, page_rows=7, time_zone=OSLO), {})
+    _MADE.append(source)
     assert source.databases() == (str(accounting / "accounting_v2.db"), str(accounting / "accounting.db"))
     assert [facts.schema for facts in source.facts()] == [2, 1]
     for read in (jobs_of(since(source)), jobs_of(source.window(Window(), NOTHING, NOW))):
@@ -362,6 +364,7 @@ def test_patterns_are_expanded_anew_and_must_match(tmp_path: Path) -> None:
 
 def test_a_control_directory_without_databases_is_an_error(tmp_path: Path) -> None:
     source = create(Options(control_dir=tmp_path), {})
+    _MADE.append(source)
     with pytest.raises(SourceError, match="has neither"):
         source.databases()
 
@@ -437,6 +440,7 @@ def test_a_locked_database_is_an_error_and_not_empty(tmp_path: Path) -> None:
         writer.write(samples(1)[0])
         options = Options(databases=(str(path),))
         impatient = ArexSource(options, {}, copies_below=tmp_path, lock_wait_s=0.05)
+        _MADE.append(impatient)
         writer.connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SourceError, match="locked"):
             since(impatient)
