@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from publisher.formats.base import Frame, OnChange, OwnValues, Receiver, moment, number
-from publisher.formats.rules import latest_end
+from publisher.formats.rules import fitting, latest_end
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable, run_digest
 from publisher.model.policy import PublishedJob
@@ -153,12 +153,7 @@ def _plain(text: str) -> str:
 
 
 def _name(key: str, text: str) -> str:
-    plain = _plain(text)
-    if not plain:
-        raise Unfit("value-missing", f"{key} is empty")
-    if len(plain) > _CHARACTERS:
-        raise Unfit("text-too-long", f"{key} has {len(plain)} characters, AUDITOR keeps {_CHARACTERS}")
-    return plain
+    return fitting(key, _plain(text), _CHARACTERS, "AUDITOR")
 
 
 def _amount(what: str, value: int) -> int:

@@ -91,6 +91,15 @@ def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
     return tuple(name for name in warnings_about(job, summed=True) if name != CPU_OVER_WALL)
 
 
+def fitting(key: str, text: str, limit: int, receiver: str) -> str:
+    """The text. Raises: Unfit where it is empty, or longer than the receiver keeps."""
+    if not text:
+        raise Unfit("value-missing", f"{key} is empty")
+    if len(text) > limit:
+        raise Unfit("text-too-long", f"{key} has {len(text)} characters, {receiver} keeps {limit}")
+    return text
+
+
 def is_not_given(text: str) -> bool:
     return ascii_text(text).lower() in NOT_GIVEN
 

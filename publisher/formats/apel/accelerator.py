@@ -9,20 +9,18 @@ Spec: APEL-accelerator-message 0.1 (apel/apel pull requests 348 and 459, not rel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
-from importlib.resources import files
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, gpu_models
-from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run
+from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, MOST_RECORDS, gpu_models
+from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run, require_text
 from publisher.formats.base import Frame, OwnValues, Receiver
-from publisher.formats.rules import latest_end, require
+from publisher.formats.rules import fitting, latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.text import FORBIDDEN_IN_TEXT, ascii_text, receiver_key
+from publisher.model.text import ascii_text, receiver_key
 from publisher.model.totals import ascii_key, month_number, year_and_month
 
 _HEAD: Final = '{"Type": "APEL-accelerator-message", "Version": "0.1", "UsageRecords": [\n'
@@ -62,12 +60,17 @@ class ApelAccelerator:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and where it is."""
+        if not payload.startswith(self.frame.head):
+            raise Unfit("accelerator-schema", "does not begin with the header of this message")
         try:
-            found = json.loads(payload.decode("ascii"))
+            records = json.loads(payload.decode("ascii"))["UsageRecords"]
         except ValueError as error:
             raise Unfit("accelerator-schema", f"is not JSON in ASCII: {error}") from error
-        if fault := next(_faults(_schema(), found, "message"), ""):
-            raise Unfit("accelerator-schema", fault)
+        if not 0 < len(records) <= MOST_RECORDS:
+            raise Unfit("accelerator-schema", f"has {len(records)} records, a message has 1 to {MOST_RECORDS}")
+        for number, record in enumerate(records, start=1):
+            if fault := _fault(record):
+                raise Unfit("accelerator-schema", f"record {number}: {fault}")
 
 
 def create(name: str) -> ApelAccelerator:
@@ -101,67 +104,40 @@ def _records(job: PublishedJob) -> Iterator[dict[str, object]]:
 
 
 def _text(key: str, value: str) -> str:
-    """Raises: Unfit for a text that the server does not keep, or that would sink the message."""
-    text = ascii_text(value)
-    if not text:
-        raise Unfit("value-missing", f"{key} is empty")
-    if len(text) > _CHARACTERS:
-        raise Unfit("text-too-long", f"{key} has {len(text)} characters, APEL keeps {_CHARACTERS}")
-    if found := FORBIDDEN_IN_TEXT.search(text):
-        raise Unfit("forbidden-text", f"{key} holds {found[0]!r}, which would sink the whole message")
+    text = fitting(key, ascii_text(value), _CHARACTERS, "APEL")
+    require_text(key, text)
     return text
 
 
-@cache
-def _schema() -> Mapping[str, Any]:
-    text = (files("publisher.formats") / "schemas" / "apel_accelerator.json").read_text("ascii")
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+def _is_whole(least: int, most: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
 
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _CHARACTERS
+
+
+_USER: Final = "GlobalUserName"  # the one key that a record may lack
+_TAKEN: Final[Mapping[str, Callable[[object], bool]]] = {
+    "MeasurementMonth": _is_whole(1, 12),
+    "MeasurementYear": _is_whole(_FIRST_YEAR, 9999),
+    "AssociatedRecordType": "job".__eq__,
+    "AssociatedRecord": _is_text,
+    _USER: _is_text,
+    "FQAN": _is_text,
+    "SiteName": _is_text,
+    "Count": _is_whole(1, INT_MAX),
+    "AvailableDuration": _is_whole(0, INT_MAX),
+    "Type": "GPU".__eq__,
+    "Model": _is_text,
 }
 
 
-def _faults(schema: Mapping[str, Any], value: Any, at: str) -> Iterator[str]:
-    """What our schema, which is of the few words of JSON Schema that are used here, finds in a value."""
-    kinds = _TYPES.get(schema.get("type", ""))
-    if kinds is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
-        yield f"{at} is not of the type {schema['type']}"
-        return
-    allowed = schema.get("enum", [schema["const"]] if "const" in schema else [value])
-    if value not in allowed:
-        yield f"{at} is {value!r}, not one of {', '.join(map(str, allowed))}"
-    if isinstance(value, dict):
-        yield from _object_faults(schema, value, at)
-    elif isinstance(value, list):
-        yield from _size_faults(schema, "Items", len(value), f"{at} has {len(value)} entries")
-        for number, entry in enumerate(value, start=1):
-            yield from _faults(schema["items"], entry, f"{at} {number}")
-    elif isinstance(value, str):
-        yield from _size_faults(schema, "Length", len(value), f"{at} has {len(value)} characters")
-    else:
-        yield from _size_faults(schema, "imum", value, f"{at} is {value}")
-
-
-def _object_faults(schema: Mapping[str, Any], value: Mapping[str, Any], at: str) -> Iterator[str]:
-    known = schema["properties"]
-    yield from (f"{at}: {key} is missing" for key in schema["required"] if key not in value)
-    yield from (f"{at}: {key} is no key" for key in value if key not in known)
-    for key, entry in value.items():
-        if key in known:
-            yield from _faults(known[key], entry, f"{at}: {key}")
-
-
-def _size_faults(schema: Mapping[str, Any], what: str, size: float, found: str) -> Iterator[str]:
-    """`what` is what the schema writes behind min and max."""
-    least, most = schema.get(f"min{what}"), schema.get(f"max{what}")
-    if least is not None and size < least:
-        yield f"{found}, less than {least}"
-    if most is not None and not size <= most:  # also what is no number
-        yield f"{found}, more than {most}"
+def _fault(record: object) -> str:
+    """What the server would refuse in a record, or ''."""
+    if not isinstance(record, dict):
+        return "is not an object"
+    if missing := _TAKEN.keys() - record.keys() - {_USER}:
+        return f"lacks {', '.join(sorted(missing))}"
+    refused = [key for key, value in record.items() if key not in _TAKEN or not _TAKEN[key](value)]
+    return f"{refused[0]} is {record[refused[0]]!r}, which APEL does not take" if refused else ""

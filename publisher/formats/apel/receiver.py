@@ -125,7 +125,8 @@ SYNC: Final = SUMMARIES._replace(table="SyncRecords")
 
 # Accelerators of jobs: the server keeps a row for each month, job, site and model.
 
-MOST_MODELS: Final = 4  # of a job's GPUs, so that 250 jobs make no more than the 1,000 records that a message may have
+MOST_RECORDS: Final = 1_000  # of a message
+MOST_MODELS: Final = 4  # of a job's GPUs, so that 250 jobs fit into a message
 _MODEL_UNKNOWN: Final = "unknown"
 
 
@@ -170,8 +171,8 @@ ACCELERATORS: Final = Receiver(
     whole_months=True,
     signed=True,
     gpus_only=True,
-    default_batch_records=1_000 // MOST_MODELS,
-    most_batch_records=1_000 // MOST_MODELS,
+    default_batch_records=MOST_RECORDS // MOST_MODELS,
+    most_batch_records=MOST_RECORDS // MOST_MODELS,
     unreleased="APEL's server does not take accelerator records yet (apel/apel pull request 459)",
     values=accelerator_values,
 )
