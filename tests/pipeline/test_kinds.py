@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -96,6 +97,21 @@ def test_of_a_kind_and_by_themselves(tmp_path: Path, pki: PKI, form: str, seed: 
 def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
     pair, ordinary = filled(tmp_path, pki, "ogf-ur", 3, RULES.get(rules, {"identity": {"mode": "withheld"}}))
     assert compared(pair) > (ordinary / 6 if rules != "completed only" else 0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
+    """Then once more with runs that are known, changed, dropped and released."""
+    pair, ordinary = filled(tmp_path, pki, form, 5, {})
+    assert pair.publish(pages=None).alike > ordinary / 6, "what was tested was not there"
+    with closing(sqlite3.connect(pair.ahead.database(1))) as arex, arex:
+        arex.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 1 WHERE RecordID % 5 = 0")
+    for site in (pair.ahead, pair.alone):
+        with closing(sqlite3.connect(site.state)) as ledger, ledger:
+            ledger.execute("UPDATE quarantine SET hold = 'dropped' WHERE key IN (SELECT min(key) FROM quarantine)")
+            ledger.execute("UPDATE quarantine SET hold = 'released' WHERE key IN (SELECT max(key) FROM quarantine)")
+    pair.all_again()
+    assert pair.publish(pages=None).rendered == 0
 
 
 def compared(pair: Pair) -> int:

@@ -162,7 +162,7 @@ class JobBatches:
         *,
         guard: Guard | None = None,
     ) -> None:
-        self._format = job_format
+        self.format = job_format
         self._builder = builder
         self._sender = sender
         self._maker = RecordMaker(job_format)
@@ -247,7 +247,7 @@ class JobBatches:
         try:
             return self._builder.add(record, place)
         except Unfit as unfit:
-            less = lighter(self._format, record.content) if unfit.rule == TOO_LARGE else None
+            less = lighter(self.format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
             batches = self._builder.add(replace(record, content=less, formed=False), place)

@@ -58,6 +58,7 @@ class IncrementalReader:
     wants: Callable[[RunValues], bool]
     delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
     columns: bool = False  # jobs are only counted
+    alike: bool = False  # those of a kind may come together
     ahead: ReadAhead | None = None
     repeats: bool = True
 
@@ -76,19 +77,27 @@ class IncrementalReader:
 
     def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""
+        since = partial(
+            self.source.since,
+            database=database,
+            needs=self.needs,
+            now=now,
+            done_with=done_with,
+            columns=self.columns and done_with is None,
+            alike=self.alike,
+        )
         if self.ahead is None:
-            columns = self.columns and done_with is None
-            yield from self.source.since(cursor, database, self.needs, now, done_with, columns=columns)
+            yield from since(cursor)
             return
         pages = 0
-        for page in islice(self.source.since(cursor, database, self.needs, now, done_with), self.ahead.after_pages):
+        for page in islice(since(cursor), self.ahead.after_pages):
             pages, cursor = pages + 1, page.cursor
             yield page
         if pages == self.ahead.after_pages:
             for page in self.ahead.pages(database, cursor):
                 cursor = page.cursor
                 yield page
-            yield from self.source.since(cursor, database, self.needs, now, done_with)
+            yield from since(cursor)
 
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True)

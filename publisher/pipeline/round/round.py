@@ -7,7 +7,7 @@ One `Round` works on one target. What becomes of a job is decided in `decision.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Later, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
-from publisher.model.message import Batch, Cursor, Progress, Rendered, WindowMark
+from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.pipeline.guards.databases import Missing, look_for_databases
@@ -28,8 +28,8 @@ from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_jo
 from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
 from publisher.pipeline.round.reader import IncrementalReader, JobReader, ReadAhead, WindowReader, position_of
-from publisher.pipeline.round.rendering.pages import RenderedRecords
-from publisher.pipeline.round.rendering.read_ahead import ReadOrder, read_ahead
+from publisher.pipeline.round.rendering.pages import RenderedRecords, has_kinds
+from publisher.pipeline.round.rendering.read_ahead import read_backlog
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
@@ -133,6 +133,7 @@ class Round:
             wants=decider.selection.wants,
             delivered_as_it_is=decider.delivered_as_it_is,
             columns=self._summed and limit is None and decider.policy.depends_on_row_only,
+            alike=limit is None and has_kinds(self._live.format, decider),
             ahead=self._read_ahead(state, now, sweep=sweep, limit=limit),
         )
 
@@ -339,7 +340,7 @@ class Round:
 
     def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:
         """Raises: Stopped."""
-        together = self._taken_together(decider, sink)
+        together = self._taken_together(decider, sink, now)
         for page, progress in reading.pages(now):
             self._stop_if_requested()
             self._observer.page_read(self._live.name, page)
@@ -348,23 +349,21 @@ class Round:
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
 
-    def _taken_together(self, decider: Decider, sink: RecordSink) -> GroupedCounter | RenderedRecords:
-        """Takes what of a page needs no look at each job: runs in columns, or records that were rendered already."""
+    def _taken_together(self, decider: Decider, sink: RecordSink, now: datetime) -> GroupedCounter | RenderedRecords:
+        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds with their records."""
         if isinstance(sink, MonthlyTotals):
             return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
-        return RenderedRecords(self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions)
+        return RenderedRecords(
+            self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions, now
+        )
 
     def _read_ahead(self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None) -> ReadAhead | None:
         """A process that reads a backlog; None for sums, which are quick, and for the daily look at what was delivered."""
-        command, after_pages = self._live.reader_command, self._live.read_ahead_after
         daily_look = sweep and state.swept is not None
-        if self._summed or not command or limit is not None or daily_look:
+        if self._summed or not self._live.reader_command or limit is not None or daily_look:
             return None
-
-        def pages(database: str, cursor: Cursor | None) -> Iterator[Page]:
-            return read_ahead(command, ReadOrder(database=database, cursor=cursor, start=state.start, now=now))
-
-        return ReadAhead(after_pages, pages)
+        pages = partial(read_backlog, self._live.reader_command, state.start, now)
+        return ReadAhead(self._live.read_ahead_after, pages)
 
     def _stop_if_requested(self) -> None:
         if self._wait(0):

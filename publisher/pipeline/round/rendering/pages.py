@@ -2,8 +2,8 @@
 nothing against them (hot path).
 
 What is made knows nothing of the ledger: every wanted job is rendered as one that was never delivered. Jobs that break a rule,
-or of which more must be known, are left by their rows, and read and judged one by one. A page of three rows, of which one is
-still in progress, comes as
+or of which more must be known, are left, and judged one by one: whole where they were read in this process, else by their
+rows, to be read again. A page of three rows, of which one is still in progress, comes as
 
     RenderedPage(records=Records([7, 9], ["job-a", "job-b"], ..., [b"<UsageRecord>...", ...]),
                  open=(OpenRow(row 8),), cursor=Cursor("a.db", 9, "job-b"), ...)
@@ -12,11 +12,11 @@ still in progress, comes as
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from publisher.formats.base import Formed, JobFormat
+from publisher.formats.base import Formed, JobFormat, SummaryFormat
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, RunColumns, job_key, whole_job
@@ -58,12 +58,17 @@ class Unwanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPage(Page):
-    """A page whose jobs were rendered, as far as nothing stood against it; `left` need a look of their own."""
+    """A page with records of its jobs, as far as nothing stood against it; its `jobs` and the rows `left` need another look."""
 
     database: str
     records: Records
     unwanted: Unwanted
-    left: tuple[int, ...]
+    left: tuple[int, ...] = ()
+
+
+def has_kinds(form: JobFormat | SummaryFormat, decider: Decider) -> bool:
+    """Whether records of a format can be made of kinds of jobs."""
+    return not isinstance(form, SummaryFormat) and bool(form.own_values) and decider.is_alike
 
 
 class PageRenderer:
@@ -76,30 +81,33 @@ class PageRenderer:
         self._now = now
         self._kinds = KindTemplates(job_format, decider, now, self._maker)
 
-    def rendered(self, page: Page, database: str) -> RenderedPage:
-        """All jobs of a page."""
+    def of_kinds(self, page: Page, database: str) -> RenderedPage:
+        """The jobs of a page that are of a kind; the others stay as they are."""
         written, not_wanted, others = self._kinds.sort(page.alike)
-        records = _records_of(written, database)
-        unwanted = Unwanted([one[1] for one in not_wanted], [job_key(*one[2][:2]) for one in not_wanted])
-        left = [skipped.row.record_id for skipped in page.skipped]
-        for job in (*page.jobs, *map(whole_job, others)):
-            fit = self._decider.decide(job, job.key, None, None)
-            if isinstance(fit, Skip):
-                unwanted.record_ids.append(job.row.record_id)
-                unwanted.keys.append(job.key)
-            elif not isinstance(fit, Publish) or not self._append(fit, records):
-                left.append(job.row.record_id)
         return RenderedPage(
-            jobs=(),
+            jobs=(*page.jobs, *map(whole_job, others)),
+            skipped=page.skipped,
             open=page.open,
             cursor=page.cursor,
             rows_read=page.rows_read,
             restarted=page.restarted,
             database=database,
-            records=records,
-            unwanted=unwanted,
-            left=tuple(left),
+            records=_records_of(written, database),
+            unwanted=Unwanted([one[1] for one in not_wanted], [job_key(*one[2][:2]) for one in not_wanted]),
         )
+
+    def rendered(self, page: Page, database: str) -> RenderedPage:
+        """All jobs of a page."""
+        made = self.of_kinds(page, database)
+        left = [skipped.row.record_id for skipped in page.skipped]
+        for job in made.jobs:
+            fit = self._decider.decide(job, job.key, None, None)
+            if isinstance(fit, Skip):
+                made.unwanted.record_ids.append(job.row.record_id)
+                made.unwanted.keys.append(job.key)
+            elif not isinstance(fit, Publish) or not self._append(fit, made.records):
+                left.append(job.row.record_id)
+        return replace(made, jobs=(), skipped=(), left=tuple(left))
 
     def _append(self, fit: Publish, records: Records) -> bool:
         """False for a job that breaks a rule, and for a record whose form does not show that it is sound."""
@@ -150,6 +158,7 @@ class RenderedRecords:
         sink: JobBatches,
         sender: MessageSender,
         collisions: NoCollisions,
+        now: datetime,
     ) -> None:
         self._target = live.name
         self._needs = live.format.needs
@@ -159,9 +168,12 @@ class RenderedRecords:
         self._sink = sink
         self._sender = sender
         self._collisions = collisions
+        self._renderer = PageRenderer(sink.format, decider, now)
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
+        if page.alike:
+            page = self._renderer.of_kinds(page, page.alike[0][0].row.database)
         if not isinstance(page, RenderedPage):
             return page, progress, 0
         jobs, left = self._take(page)

@@ -22,7 +22,7 @@ from publisher.model.message import Cursor, OpenRow
 from publisher.model.target import Selection
 from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.rendering.kinds import KindFacts
-from publisher.pipeline.round.rendering.pages import PageRenderer, Records, RenderedPage, Unwanted
+from publisher.pipeline.round.rendering.pages import PageRenderer, Records, RenderedPage, Unwanted, has_kinds
 from publisher.sources.base import Source
 
 _PIPE_BYTES: Final = 2**20  # what a user may ask for; a page has as much
@@ -66,7 +66,7 @@ def write_pages(job_format: JobFormat, decider: Decider, source: Source, order: 
     """
     work = PageRenderer(job_format, decider, order.now)
     passed_over = None if order.start is None else partial(_unwanted, decider.selection)
-    alike = decider.is_alike and bool(job_format.own_values)
+    alike = has_kinds(job_format, decider)
     pages = source.since(order.cursor, order.database, job_format.needs, order.now, passed_over, alike=alike)
     for page in pages:
         rendered = work.rendered(page, order.database)
@@ -93,6 +93,13 @@ def _packed(page: RenderedPage) -> bytes:
 
 
 # In this process
+
+
+def read_backlog(
+    command: Sequence[str], start: Epoch | None, now: datetime, database: str, cursor: Cursor | None
+) -> Iterator[RenderedPage]:
+    """What is behind a cursor of a database, of jobs that ended at `start` or later, as far as another process comes."""
+    return read_ahead(command, ReadOrder(database=database, cursor=cursor, start=start, now=now))
 
 
 def read_ahead(command: Sequence[str], order: ReadOrder) -> Generator[RenderedPage, None, None]:
