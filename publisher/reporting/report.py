@@ -16,7 +16,7 @@ from typing import Final
 
 from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
-from publisher.model.errors import Unfit
+from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Target
@@ -57,6 +57,8 @@ class Usage:
     queues: UsedByName = field(default_factory=_used_by_name)
     users: UsedByName = field(default_factory=_used_by_name)
     projects: UsedByName = field(default_factory=_used_by_name)
+    accounts: UsedByName = field(default_factory=_used_by_name)
+    local_users: UsedByName = field(default_factory=_used_by_name)
     benchmarks: UsedByName = field(default_factory=_used_by_name)
     arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
     days: defaultdict[int, Used] = field(default_factory=lambda: defaultdict(Used))
@@ -107,7 +109,7 @@ class UsageReport:
         self._policy = replace(policy, infrastructure="grid", imported={})
         self._targets = targets
         policies = [policy, *(target.policy for target, _ in targets)]
-        self.own_projects = not policy.identity.open
+        self._names_users = policy.identity.open
         self.alone = not all(one.depends_on_row_only for one in policies)
         self._selections = [target.selection(Window()) for target, _ in targets]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
@@ -130,14 +132,16 @@ class UsageReport:
 
     def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
         usage, example = self.usage, group.example
-        project = OWN_PROJECT if group.own_project else group.project
+        local = group.names
         usage.total.add(group, values.weight)
         for sums, name in (
             (usage.statuses, example.status),
             (usage.vos, values.vo),
             (usage.queues, example.queue),
             (usage.users, values.user),
-            (usage.projects, project),
+            (usage.projects, self._unless_own(local.project, local.user)),
+            (usage.accounts, self._unless_own(local.account, local.user)),
+            (usage.local_users, local.user if self._names_users else ""),
             (usage.benchmarks, values.benchmark),
         ):
             sums[name].add(group, values.weight)
@@ -151,6 +155,10 @@ class UsageReport:
         waits = usage.waits.setdefault(example.queue, Durations())
         waits.add(group.waits_s)
         waits.unknown += group.jobs - len(group.waits_s)
+
+    def _unless_own(self, name: str, user: str) -> str:
+        """A user's own project or account is called as the user."""
+        return OWN_PROJECT if name and name == user and not self._names_users else name
 
     def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
         at = id(example), bisect_right(self._turns, since)
@@ -243,6 +251,7 @@ class Report:
     window: Window
     made_at: datetime
     identity: str
+    by: Sequence[str]  # of LOCAL_NAMES
     usage: Usage
     charges: Sequence[ChargedSum]
     targets: Sequence[TargetReport]
@@ -251,16 +260,18 @@ class Report:
     partial: Sequence[str]
 
 
-def collect(site: Site, window: Window, *, rows_read: RowsRead) -> Report:
-    """Raises: SourceError, LedgerError, ConfigError."""
+def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRead) -> Report:
+    """Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError."""
     now, policy = site.clock(), site.policy
+    if "local-user" in by and not policy.identity.open:
+        raise UsageError("--by local-user: records.identity does not let users be named; take --by account or project")
     with closing(site.ledger_to_read()) as ledger:
         states = {target.name: ledger.target(target.name) for target in site.targets}
         counts = {target.name: ledger.counts(target.name) for target in site.targets}
         set_aside = {target.name: _set_aside(ledger, target.name) for target in site.targets}
     tally = UsageReport(window, policy, [(target, _start(target, states[target.name], now)) for target in site.targets])
     with closing(site.usage()) as source:
-        for page in source.groups(window, tally.eras, alone=tally.alone, own_projects=tally.own_projects):
+        for page in source.groups(window, tally.eras, alone=tally.alone):
             tally.add(page)
             rows_read(page.rows_read)
     whole, partial = _months(window, now)
@@ -269,6 +280,7 @@ def collect(site: Site, window: Window, *, rows_read: RowsRead) -> Report:
         window=window,
         made_at=now,
         identity=str(policy.identity.mode),
+        by=by,
         usage=tally.usage,
         charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
         targets=_targets(site, states, set_aside, window),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Transfer
@@ -140,6 +141,7 @@ class CountedJob(NamedTuple):
     stage_out_bytes: int | None
     unreadable: bool
     gpu_count: int | None = None  # A-REX does not tell it
+    local_name: str = ""  # one of `LOCAL_NAMES`, where jobs are told apart by it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,6 +239,9 @@ def _month(day: int) -> str:
         return ""
 
 
+LOCAL_NAMES: Final = ("project", "account", "local-user")
+"""What the batch system calls who runs a job, for jobs of which no certificate is known."""
+
 GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
     "vo": lambda job: job.vo,
     "user": lambda job: job.user,
@@ -244,22 +249,29 @@ GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
     "queue": lambda job: job.queue,
     "endpoint": lambda job: job.interface,
     "month": end_month,
+    **dict.fromkeys(LOCAL_NAMES, attrgetter("local_name")),
 }
+
+
+class LocalNames(NamedTuple):
+    """What the batch system calls who runs a job, '' where it is not known. `project` is the first one."""
+
+    project: str
+    account: str
+    user: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageGroup:
     """Finished jobs that differ in nothing but who they are, when they ran, and what they used.
 
-    `example` is one of them. `era` says between which of the asked for moments they ended. `project` is their first one,
-    '' for none; `own_project` whether it is called as their local user is. `waits_s` has the time from submission to the true
-    start of those whose start is known.
+    `example` is one of them. `era` says between which of the asked for moments they ended. `waits_s` has the time from
+    submission to the true start of those whose start is known.
     """
 
     era: int
     example: JobRecord
-    project: str
-    own_project: bool
+    names: LocalNames
     jobs: int
     wall_s: int
     cpu_s: int
@@ -416,12 +428,11 @@ class Accounts(Protocol):
 class UsageReader(Protocol):
     """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts once."""
 
-    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
         """The jobs that ended in a window, page by page, whether or not everything beside their rows is written yet.
 
         `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in front of it. `alone`: each
-        job is a group of its own, with all that is known of it. `own_projects`: whether projects are called as their users
-        are is looked up; otherwise none is.
+        job is a group of its own, with all that is known of it.
         Raises: SourceError when the data cannot be read; never an empty answer instead.
         """
         ...

@@ -37,6 +37,7 @@ def asked(site: SiteUnderTest, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
+LOCAL_USER = "(SELECT InfoValue FROM JobExtraInfo AS x WHERE x.RecordID = AAR.RecordID AND InfoKey = 'localuser')"
 SUMS = "count(*), sum(GPUCount > 0), sum(GPUCount * UsedWalltime)"
 
 
@@ -56,7 +57,32 @@ def test_stats_count_the_jobs_with_gpus_and_their_hours(site: SiteUnderTest) -> 
     assert f"{gpu_s / 3600:,.1f} GPU hours of {gpu_jobs:,} jobs ({100 * gpu_jobs / jobs:.1f} %)" in line
 
 
-@pytest.mark.parametrize("by", ["vo", "user", "state", "queue", "endpoint", "month"])
+LOCAL = {
+    "project": "(SELECT InfoValue FROM JobExtraInfo AS x WHERE x.RecordID = AAR.RecordID AND InfoKey = 'projectname')",
+    "local-user": f"substr({LOCAL_USER}, 1, instr({LOCAL_USER}, ':') - 1)",
+    "account": f"substr({LOCAL_USER}, instr({LOCAL_USER}, ':') + 1)",
+}
+
+
+@pytest.mark.parametrize("by", sorted(LOCAL))
+@pytest.mark.parametrize(("options", "where"), [((), "1"), (("--filter-gpus",), "GPUCount > 0")])
+def test_stats_group_by_local_names(site: SiteUnderTest, by: str, options: tuple[str, ...], where: str) -> None:
+    told_groups = site.run("stats", "--by", by, "--json", *options).json["groups"]
+    expected = asked(site, f"SELECT {LOCAL[by]}, {SUMS} FROM AAR WHERE {where} GROUP BY 1")
+    assert len(expected) > 2
+    assert {group["name"]: told(group) for group in told_groups} == {name: tuple(rest) for name, *rest in expected}
+
+
+def test_rows_that_sqlite_cannot_add_up_are_grouped_by_local_names_too(site: SiteUnderTest) -> None:
+    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection, connection:
+        connection.execute("UPDATE AAR SET StageInVolume = 'much' WHERE RecordID % 5 = 0")
+    for by in LOCAL:
+        groups = site.run("stats", "--by", by, "--json").json["groups"]
+        expected = asked(site, f"SELECT {LOCAL[by]}, {SUMS} FROM AAR GROUP BY 1")
+        assert {group["name"]: told(group) for group in groups} == {name: tuple(rest) for name, *rest in expected}
+
+
+@pytest.mark.parametrize("by", ["vo", "user", "state", "queue", "endpoint", "month", *sorted(LOCAL)])
 def test_groups_add_up_to_the_whole(site: SiteUnderTest, by: str) -> None:
     found = site.run("stats", "--by", by, "--json").json
     groups = [told(group) for group in found["groups"]]
@@ -83,18 +109,23 @@ def test_export_tells_them_job_by_job(site: SiteUnderTest) -> None:
     assert ("t4" in both, sums[both]) == (True, 1000)
 
 
+FINISHED = "JOIN Status ON Status.ID = StatusID AND Status.Name IN ('completed', 'failed', 'aborted')"
 NAMED = f"""
-    SELECT {{}}, {SUMS} FROM AAR JOIN Status ON Status.ID = StatusID AND Status.Name IN ('completed', 'failed', 'aborted')
+    SELECT {{}}, {SUMS} FROM AAR {FINISHED}
     JOIN WLCGVOs ON WLCGVOs.ID = VOID JOIN Queues ON Queues.ID = QueueID JOIN Users ON Users.ID = UserID
     LEFT JOIN JobExtraInfo AS x ON x.RecordID = AAR.RecordID AND InfoKey = 'projectname' GROUP BY 1
 """
+
+
+PERIOD = ("--from", "2026-09", "--to", "2026-10")
 
 
 @pytest.fixture
 def tables(site: SiteUnderTest) -> dict[str, list[dict[str, str]]]:
     """The CSV files of a report on all jobs."""
     folder = site.folder / "csv"
-    run = site.run("report", "--from", "2026-09", "--to", "2026-10", "--csv", str(folder))
+    by = [f"--by={name}" for name in LOCAL]
+    run = site.run("report", "--from", "2026-09", "--to", "2026-10", *by, "--csv", str(folder))
     assert run.status == 0, run.err
     return {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.iterdir()}
 
@@ -107,6 +138,8 @@ def tables(site: SiteUnderTest) -> dict[str, list[dict[str, str]]]:
         ("users", "user", "Users.Name"),
         ("statuses", "status", "Status.Name"),
         ("projects", "project", "InfoValue"),
+        ("accounts", "account", LOCAL["account"]),
+        ("local_users", "local_user", LOCAL["local-user"]),
         ("days", "day", "strftime('%Y-%m-%d', EndTime, 'unixepoch')"),
     ],
 )
@@ -125,6 +158,29 @@ def test_a_report_has_them_by_model(site: SiteUnderTest, tables: dict[str, list[
     found = {row["gpu_model"]: (int(row["gpu_jobs"]), int(row["gpu_s"])) for row in tables["gpu_models"]}
     ((jobs, gpu_s),) = asked(site, "SELECT sum(GPUCount > 0), sum(GPUCount * UsedWalltime) FROM AAR")
     assert found == {"a100": (5, 500), "t4": (5, 500), "": (jobs - 5, gpu_s - 1000)}
+    ((every,),) = asked(site, f"SELECT count(*) FROM AAR {FINISHED}")
+    assert {row["gpu_share"] for row in tables["gpu_models"]} == {f"{5 / every:.6f}", f"{(jobs - 5) / every:.6f}"}
+
+
+def test_local_names_are_shown_where_they_are_asked_for(site: SiteUnderTest) -> None:
+    shown = {by: site.run("report", *PERIOD, "--format", "terminal", "--by", by).out for by in LOCAL}
+    for by, title in (("project", "Top projects"), ("account", "By account"), ("local-user", "By local user")):
+        assert [name for name, text in shown.items() if f"{title}\n" in text] == [by]
+    assert "Top projects\n" in site.run("report", *PERIOD, "--format", "terminal").out
+    site.run("report", *PERIOD, "--by", "account", "-o", str(site.folder / "page.html"))
+    assert "By account" in (site.folder / "page.html").read_text()
+
+
+def test_local_users_are_not_named_where_users_are_withheld(site: SiteUnderTest) -> None:
+    site.config["records"]["identity"] = "withheld"
+    site.save()
+    run = site.run("report", *PERIOD, "--format", "terminal", "--by", "local-user")
+    assert (run.status, run.out) == (64, "")
+    assert "records.identity" in run.err
+    fill = [job(5000, User="bio", Account="bio", AllocTRES=GPUS)]
+    bring_in(site, write(site.folder / "own.psv", text(fill)))
+    shown = site.run("report", *PERIOD, "--format", "terminal", "--by", "account").out
+    assert "(a user's own)" in shown
 
 
 def test_a_report_shows_them_first_and_on_its_page(site: SiteUnderTest) -> None:

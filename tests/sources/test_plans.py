@@ -24,6 +24,7 @@ from publisher.sources.arex import job_details, queries, write_order
 from publisher.sources.arex.counting import count
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
+from publisher.sources.statistics import LOCAL_NAMES
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -44,6 +45,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
     "count.sums": [(page, by, alone) for page in PAGES for by in count.BY for alone in (False, True)],
+    "local_names.names_of_rows": [(by,) for by in LOCAL_NAMES],
     "count.odd": [(page, alone) for page in PAGES for alone in (False, True)],
     "count.ids": [(page,) for page in PAGES],
     "count.last": [(page,) for page in PAGES],
@@ -57,7 +59,7 @@ WHOLE: Final = {
     count.BY_SUBMISSION[IMPORTED]: {"AAR"},
     **{question: {question.split()[-1]} for question in job_details.NAMES.values()},  # names, for suggestions
 }
-SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)"}  # or one page
+SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)", "page"}  # or one page
 # What hardly tells one row from another: SQLite must not go by it.
 COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
 # A page's worth; a schema's; and what is read whole anyway.

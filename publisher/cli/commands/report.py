@@ -19,6 +19,7 @@ from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
 from publisher.reporting.report import Report
+from publisher.sources.statistics import LOCAL_NAMES
 
 _MODE = 0o640  # users may be named
 
@@ -46,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an HTML page, or tables and bars on the terminal",
     )
     parser.add_argument(
+        "--by",
+        action="append",
+        choices=LOCAL_NAMES,
+        metavar="WHAT",
+        help=f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated",
+    )
+    parser.add_argument(
         "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
     )
 
@@ -58,7 +66,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     page = _page_maker() if on_page else None
     notice(f"report of jobs that ended in {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
-        found = reporting.collect(site, window, rows_read=counting.seen)
+        found = reporting.collect(site, window, by=arguments.by or ["project"], rows_read=counting.seen)
     if arguments.csv is not None:
         _write_files(arguments.csv, found)
     if page is not None:

@@ -31,7 +31,7 @@ from publisher.model.time import Window
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
-from publisher.sources.statistics import JobFilter, JobStatistics, Totals
+from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
     *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help=f"one of {', '.join(outputs)} (default brief)",
     )
-    by = ("vo", "user", "state", "queue", "endpoint", "month")
+    by = tuple(GROUPINGS)
     parser.add_argument("--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")

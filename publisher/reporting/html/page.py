@@ -28,7 +28,7 @@ _SECTIONS: Final = (
     ("VOs", ("vos",), ("vos",)),
     ("Queues", ("queues",), ("queues",)),
     ("Users", ("users",), ("users",)),
-    ("Projects and charges", ("projects",), ("projects", "charges")),
+    ("Projects and charges", ("projects",), ("projects", "accounts", "local_users", "charges")),
     ("GPUs", (), ("gpu_models",)),
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
     ("Statuses", (), ("statuses",)),
@@ -85,7 +85,7 @@ def _sections(report: Report) -> Iterator[_Section]:
             name=title.lower().replace(" ", "-"),
             title=title,
             plots=[drawn[name] for name in plots],
-            tables=[by_name[name] for name in names],
+            tables=[by_name[name] for name in names if name in by_name],
         )
 
 

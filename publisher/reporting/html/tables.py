@@ -15,7 +15,7 @@ from publisher.model.rates import amount_text
 from publisher.model.time import Durations, iso, iso_epoch
 from publisher.reporting.html.values import day_text, harmless, hours_text, minutes_text, quoted, share_text, size_text
 from publisher.reporting.report import CountDrift, Report
-from publisher.sources.statistics import Used, by_weight
+from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
 Value = str | int | float | Decimal | None
 
@@ -195,7 +195,7 @@ def tables(report: Report) -> list[Table]:
         _used(report, "vos", "By VO", _VO, by_weight(usage.vos)),
         _used(report, "queues", "By queue", _QUEUE, by_weight(usage.queues)),
         _used(report, "users", "By user", user, by_weight(usage.users), f"Users are {shown}."),
-        _used(report, "projects", "Top projects", _PROJECT, by_weight(usage.projects)),
+        *(_by_local_name(report, name) for name in LOCAL_NAMES if name in report.by),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
         _gpu_models(report),
         _benchmarks(report),
@@ -252,8 +252,20 @@ def _used(
     )
 
 
-def _gpu_models(report: Report) -> Table:
+def _by_local_name(report: Report, name: str) -> Table:
     usage = report.usage
+    match name:
+        case "project":
+            return _used(report, "projects", "Top projects", _PROJECT, by_weight(usage.projects))
+        case "account":
+            account = text("account", "Account", "Account, or local group, of the job in the batch system.")
+            return _used(report, "accounts", "By account", account, by_weight(usage.accounts))
+    user = text("local_user", "Local user", "Whom the job ran as.")
+    return _used(report, "local_users", "By local user", user, by_weight(usage.local_users))
+
+
+def _gpu_models(report: Report) -> Table:
+    usage, jobs = report.usage, report.usage.total.jobs
     models = sorted(usage.gpu_model_s, key=lambda model: (-usage.gpu_model_s[model], model))
     return Table(
         "gpu_models",
@@ -261,9 +273,13 @@ def _gpu_models(report: Report) -> Table:
         [
             text("gpu_model", "GPU model", "Model of the GPUs, where the batch system tells it."),
             count("gpu_jobs", "GPU jobs", "Jobs with GPUs of the model; one with several models is in each."),
+            TableColumn("gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."),
             TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
         ],
-        [(model, usage.gpu_model_jobs[model], usage.gpu_model_s[model]) for model in models],
+        [
+            (model, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
+            for model in models
+        ],
         notes=("A-REX tells of no GPUs; they are known of jobs that were imported.",),
     )
 

@@ -16,9 +16,10 @@ from publisher.sources.statistics import Used
 _MOST_ROWS: Final = 20
 _BAR: Final = 24
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_LOCAL: Final = ("projects", "accounts", "local_users")
 # The column whose size each table's bars show.
 _BARS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("days", "vos", "queues", "users", "projects", "statuses", "benchmarks"), "wall_core_s"),
+    **dict.fromkeys(("days", "vos", "queues", "users", *_LOCAL, "statuses", "benchmarks"), "wall_core_s"),
     **dict.fromkeys(("waits", "lags"), "jobs"),
     "gpu_models": "gpu_s",
     "messages": "bytes",

@@ -26,11 +26,12 @@ from typing import Any, Final
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
+from publisher.sources.arex.counting.local_names import NOTED, local_name, with_local_names
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
-from publisher.sources.statistics import CountedJob, JobFilter, Totals
+from publisher.sources.statistics import LOCAL_NAMES, CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
@@ -102,6 +103,7 @@ _SUMS: Final = (
 # What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer groups is the quicker one.
 BY: Final = {
     "": "NULL",
+    **NOTED,
     "queue": "QueueID",
     "endpoint": "EndpointID",
     "month": "strftime('%Y%m', EndTime, 'unixepoch')",
@@ -118,7 +120,7 @@ def sums(page: str, by: str, alone: bool) -> str:
     # Sorting by few keys is a fifth of all. The packed one tells plain rows apart; where it cannot, rows are odd.
     packed = f"UserID, VOID * {2**18} + StatusID * 4 + ({has_end}) * 2 + plain, {BY[by]}"
     return f"""
-        SELECT {_plain(alone)} AS {keys}, {", ".join(_SUMS)}, min(SubmitTime), max(EndTime) FROM ({page})
+        SELECT {_plain(alone)} AS {keys}, {", ".join(_SUMS)}, min(SubmitTime), max(EndTime) FROM ({page}) AS page
         WHERE NOT plain OR (SubmitTime BETWEEN :submitted_first AND :submitted_last
                             AND ifnull(EndTime, 0) BETWEEN :ended_first AND :ended_last)
         GROUP BY {packed}
@@ -181,12 +183,15 @@ class CountingDatabase(AccountingDatabase):
 
     _names: tuple[sqlite3.Connection, NameTables] | None = None
 
-    def pages(self, wanted: JobFilter, limit: int) -> Iterator[FilteredPage]:
-        """All rows that a filter may take, by pages of at most `limit`. Raises: SourceError."""
+    def pages(self, wanted: JobFilter, limit: int, by: str) -> Iterator[FilteredPage]:
+        """All rows that a filter may take, by pages of at most `limit`; with local names where jobs are told apart `by` one.
+
+        Raises: SourceError.
+        """
         for walk in self._walks(wanted):
             parameters = walk.begin
             while True:
-                page = self._filtered_page(walk.question, {**parameters, "limit": limit}, wanted)
+                page = self._filtered_page(walk.question, {**parameters, "limit": limit}, wanted, by)
                 yield page
                 if len(page.rows) < limit:
                     break
@@ -246,11 +251,12 @@ class CountingDatabase(AccountingDatabase):
         names = self._names_of(connection, reader)
         names.fill(connection, rows)
         names.look_up(connection, _named(groups, by))
-        plain = [_summed(group, names, by) for group in groups if group[0]]
+        plain = [_summed(group, names, reader, by) for group in groups if group[0]]
         jobs = ((row, _counted(row, names, reader)) for row in rows)
+        taken = [(row, job) for row, job in jobs if wanted.takes(job)]
         found = PageSums(
             groups=[one for one in plain if wanted.takes_names(one[0])],
-            alone=FilteredPage(rows=rows, taken=[(row, job) for row, job in jobs if wanted.takes(job)]),
+            alone=FilteredPage(rows=rows, taken=with_local_names(connection, reader, taken, by)),
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
         )
         return found, connection.execute(last(rows_of), asked).fetchone()
@@ -283,7 +289,7 @@ class CountingDatabase(AccountingDatabase):
         return self._ask(read)
 
     def _filtered_page(
-        self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter
+        self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter, by: str
     ) -> FilteredPage:
         def read(connection: sqlite3.Connection, reader: RowReader) -> FilteredPage:
             rows = connection.execute(question[reader.layout], parameters).fetchall()
@@ -296,7 +302,7 @@ class CountingDatabase(AccountingDatabase):
                     break
                 having = _having(connection, reader, names, [row for row, _ in taken], attribute, values)
                 taken = [(row, job) for row, job in taken if row[0] in having]
-            return FilteredPage(rows=rows, taken=taken)
+            return FilteredPage(rows=rows, taken=with_local_names(connection, reader, taken, by))
 
         return self._ask(read)
 
@@ -352,7 +358,7 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
     return {column: {group[at] for group in groups} for column, at in places.items()}
 
 
-def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]:
+def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
     _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, last_ended = group
     wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, gpu_jobs, gpu_s = (number or 0 for number in figures)
@@ -375,6 +381,7 @@ def _summed(group: Row, names: NameTables, by: str) -> tuple[CountedJob, Totals]
         stage_in_bytes=stage_in,
         stage_out_bytes=stage_out,
         unreadable=False,
+        local_name=local_name(reader.text(place_id), by) if by in LOCAL_NAMES else "",
     )
     totals = Totals(
         jobs=jobs,

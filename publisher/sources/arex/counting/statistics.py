@@ -50,11 +50,14 @@ class ArexAccounts:
         return self._options.time_zone
 
     def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
+        return self._counted(wanted, "")
+
+    def _counted(self, wanted: JobFilter, by: str) -> Iterator[CountedPage]:
         if self._options.unescape:
             wanted = _in_both_spellings(wanted)
         with self._opened() as opened:
             for place, database in enumerate(opened):
-                for page in database.pages(wanted, self._options.page_rows):
+                for page in database.pages(wanted, self._options.page_rows, by):
                     taken = _once(page, opened[:place], opened[place + 1 :])
                     yield CountedPage(
                         jobs=tuple(job for _, job in taken),
@@ -64,7 +67,7 @@ class ArexAccounts:
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
         if wanted.extras or wanted.gpus or _distinguish(wanted, by) is None:
-            for page in self.counted(wanted):
+            for page in self._counted(wanted, by or ""):
                 yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
             return
         if self._options.unescape:

@@ -32,7 +32,7 @@ from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
 from publisher.sources.arex.values import LocalTime, positive, text_of
 from publisher.sources.base import GPU_MODELS
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
-from publisher.sources.statistics import UsageGroup, UsagePage
+from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
 _NONE: Final = (0, "")  # GPUs
@@ -54,7 +54,7 @@ class ArexUsage:
         self._copies = CopyDirectory(copies_below)
         self._readings = readings_of(options, environment)
 
-    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool, own_projects: bool) -> Iterator[UsagePage]:
+    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
         # Nothing is waited for.
         asked = ReadOptions(needs=frozenset(), now=Epoch(LAST_SECOND), remembers=False, columns=not alone)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
@@ -68,7 +68,7 @@ class ArexUsage:
                 after = max(1, window.start or 1), BEFORE_ALL
                 while True:
                     found, beside = database.page(after, last, asked, opened[:place])
-                    groups = _Groups(eras, database.clock, own_projects=own_projects)
+                    groups = _Groups(eras, database.clock)
                     verdicts = found.verdicts
                     yield UsagePage(
                         groups=(*groups.of_jobs(verdicts.jobs), *groups.of_runs(verdicts.runs, beside)),
@@ -131,40 +131,36 @@ def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, 
 class _Groups:
     """Puts the runs of a page together."""
 
-    def __init__(self, eras: Sequence[Epoch], clock: LocalTime, *, own_projects: bool) -> None:
+    def __init__(self, eras: Sequence[Epoch], clock: LocalTime) -> None:
         self._eras = eras
         self._clock = clock
-        self._own_projects = own_projects
 
     def of_jobs(self, jobs: Sequence[JobRecord]) -> Iterator[UsageGroup]:
         """Each by itself."""
         for job in jobs:
             waits = () if job.started_at is None else (job.started_at - job.submitted_at,)
-            project = next(iter(job.projects), "")
+            names = LocalNames(next(iter(job.projects), ""), job.local_group, job.local_user)
             used = 1, job.wall_s, job.cpu_user_s + job.cpu_kernel_s
             gpus = gpus_by_model(job.gpu_count, job.gpu_models)
-            yield self._group(job, job.ended_at, project, self._is_own(project, job.local_user), used, waits, gpus)
+            yield self._group(job, job.ended_at, names, used, waits, gpus)
 
     def of_runs(self, runs: RunColumns | None, beside: _Beside) -> Iterator[UsageGroup]:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, str, bool, tuple[int, str]], list[int]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, LocalNames, tuple[int, str]], list[int]] = defaultdict(list)
         for at, (row, example, end) in enumerate(zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)):
-            project = beside.projects.get(row, "")
-            own = self._is_own(project, beside.local_users.get(row, ""))
-            alike[id(example), bisect_right(self._eras, end), project, own, beside.gpus.get(row, _NONE)].append(at)
-        for (_, _, project, own, (count, models)), places in alike.items():
+            user, _, account = beside.local_users.get(row, "").partition(":")
+            names = LocalNames(beside.projects.get(row, ""), account, user)
+            alike[id(example), bisect_right(self._eras, end), names, beside.gpus.get(row, _NONE)].append(at)
+        for (_, _, names, (count, models)), places in alike.items():
             wall_s, user_s, kernel_s = (
                 sum(column[at] for at in places) for column in (runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s)
             )
             first, used = places[0], (len(places), wall_s, user_s + kernel_s)
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
             gpus = gpus_by_model(count, gpu_models_of(models))
-            yield self._group(runs.examples[first], runs.ended_at[first], project, own, used, waits, gpus)
-
-    def _is_own(self, project: str, local_user: str) -> bool:
-        return self._own_projects and bool(project) and local_user.partition(":")[0] == project
+            yield self._group(runs.examples[first], runs.ended_at[first], names, used, waits, gpus)
 
     def _wait(self, runs: RunColumns, at: int, beside: _Beside) -> Iterator[int]:
         """From submission to true start, where that is told: by an importer in seconds, by A-REX in its local time."""
@@ -182,8 +178,7 @@ class _Groups:
         self,
         example: JobRecord,
         ended_at: Epoch,
-        project: str,
-        own: bool,
+        names: LocalNames,
         used: tuple[int, int, int],
         waits_s: Sequence[int],
         gpus: Sequence[tuple[str, int]],
@@ -192,8 +187,7 @@ class _Groups:
         return UsageGroup(
             era=bisect_right(self._eras, ended_at),
             example=example,
-            project=project,
-            own_project=own,
+            names=names,
             jobs=jobs,
             wall_s=wall_s,
             cpu_s=cpu_s,
