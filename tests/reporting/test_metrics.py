@@ -10,7 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -22,8 +22,9 @@ from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.reporting.metrics.exporter import METRICS, MetricKind, MetricsEndpoint
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
-from tests.support import gridengine_files
+from tests.support import gridengine_files, sacct_text
 from tests.support.daemons import RunningDaemon, until
+from tests.support.imported_sites import local_site
 from tests.support.metrics_site import Samples, WatchedSite, samples
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
@@ -151,7 +152,9 @@ def test_what_is_told_is_what_the_round_left(spooling: WatchedSite) -> None:
 def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
     site.site.config["targets"]["egi"]["sync"] = True
-    log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(gridengine_files.Entry())])
+    began = int(site.now().timestamp()) - 2 * 3600
+    entry = gridengine_files.Entry(submitted=began, started=began, ended=began + 100, category="-l gpu=2")
+    log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(entry)])
     other = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)], "arc_databases": []}
     site.site.config["source"] = [site.site.config["source"], other]
     site.finish_jobs(3)
@@ -164,6 +167,47 @@ def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: F
     suffixes = {MetricKind.SUMMARY: ("_sum", "_count")}
     wanted = {f"{metric.name}{suffix}" for metric in METRICS for suffix in suffixes.get(metric.kind, ("",))}
     assert {name for name, *_ in site.told()} == wanted
+
+
+def test_the_jobs_of_a_day_are_added_up_once_an_hour(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = WatchedSite(local_site(tmp_path, pki, fake_ams, "slurm", sacct_text.CLUSTER))
+    vos = [{"field": "project", "pattern": name, "vo": name} for name in ("bio", "atlas", "theory")]
+    site.site.config["records"]["vo_rules"] = vos
+    now = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+    site.ahead = now - datetime.now(UTC)
+
+    def finish(*hours_ago: float, account: str, gpus: int) -> None:
+        lines = []
+        for number, hours in enumerate(hours_ago, 100 * gpus + len(list(tmp_path.iterdir()))):
+            end = int(now.timestamp() - hours * 3600)
+            tres = f"cpu=1,gres/gpu={gpus}" if gpus else "cpu=1"
+            lines.append(sacct_text.job(number, Submit=end - 100, Account=account, AllocTRES=tres))
+        path = sacct_text.write(tmp_path / f"{account}{gpus}{hours_ago}.psv", sacct_text.text(lines))
+        site.site.run("import", "slurm", str(path))
+
+    def told() -> dict[str, dict[str, float]]:
+        found = site.told()
+        names = ("publisher_day_jobs", "publisher_day_gpu_jobs", "publisher_day_gpu_seconds")
+        return {name: {at[1]: value for at, value in found.items() if at[0] == name} for name in names}
+
+    finish(1, 2, 24.4, account="bio", gpus=2)
+    finish(3, 25, 0.1, account="bio", gpus=0)
+    finish(5, account="atlas", gpus=1)
+    site.round()
+    assert told() == {
+        "publisher_day_jobs": {"bio": 4, "atlas": 1},
+        "publisher_day_gpu_jobs": {"bio": 3, "atlas": 1},
+        "publisher_day_gpu_seconds": {"bio": 600, "atlas": 100},
+    }
+    finish(6, account="theory", gpus=4)
+    site.round(force=True)
+    assert set(told()["publisher_day_jobs"]) == {"bio", "atlas"}
+    site.ahead += timedelta(hours=1)
+    site.round(force=True)
+    assert told()["publisher_day_gpu_seconds"] == {"bio": 400, "atlas": 100, "theory": 400}
+    site.ahead += timedelta(days=2)
+    site.round(force=True)
+    assert not any(told().values())
 
 
 def test_counts_that_were_not_told_are_drift_until_they_are(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +11,8 @@ from typing import Final
 
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
+from publisher.model.job import Epoch
+from publisher.model.time import Window, epoch
 from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
@@ -20,28 +22,32 @@ from publisher.pipeline.sync import counts as syncing
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
+from publisher.reporting.report import DAY_S, Usage, UsageReport
 
 _ATTEMPTS_TO_AGREE: Final = 5
+_HOUR_S: Final = 3600
+_DAY_END: Final = "day end"  # is not exposed
+_OF_DAY: Final = (_DAY_END, exporter.DAY_JOBS, exporter.DAY_GPU_JOBS, exporter.DAY_GPU_SECONDS)
 Values = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Gauges by name, and by name and source; those of which nothing is known are None. `added` goes to counters."""
+    """Gauges by name, and by name and label; those of which nothing is known are None. `added` goes to counters."""
 
     target: str
     gauges: Mapping[str, float | None]
     added: Mapping[tuple[str, str], float]
-    of_sources: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
+    labelled: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
 
     @property
     def known(self) -> Values:
-        gauges = {(name, ""): value for name, value in self.gauges.items()} | {**self.of_sources}
+        gauges = {(name, ""): value for name, value in self.gauges.items()} | {**self.labelled}
         return {at: value for at, value in gauges.items() if value is not None}
 
     @property
     def unknown(self) -> Sequence[str]:
-        return [*(name for name, value in self.gauges.items() if value is None), *{name for name, _ in self.of_sources}]
+        return [*(name for name, value in self.gauges.items() if value is None), *{name for name, _ in self.labelled}]
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
@@ -56,7 +62,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
         if site.wait(0):  # a stop was asked for, and locked accounting data would be waited for
             measured = (_of_round(site, outcome),)
         else:
-            measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site))
+            measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site), *_of_day(site))
         with closing(site.measure_book()) as book:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
@@ -172,7 +178,7 @@ def _of_site(site: Site) -> Measured:
     except SourceError:
         pass  # the gauges say so, and the round has
     of_sources = {at: value for one in source_status(site) for at, value in _of_source(one).items()}
-    return Measured(target="", gauges=gauges, added={}, of_sources=of_sources)
+    return Measured(target="", gauges=gauges, added={}, labelled=of_sources)
 
 
 def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
@@ -186,6 +192,31 @@ def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
             exporter.SOURCE_SET_ASIDE: one.last.bad_lines,
         }
     return {(name, one.name): value for name, value in gauges.items()}
+
+
+def _of_day(site: Site) -> Sequence[Measured]:
+    """What the jobs used that ended in the last 24 whole hours: once an hour, because each of them is read."""
+    end = Epoch(epoch(site.clock()) // _HOUR_S * _HOUR_S)
+    if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):
+        return ()
+    window = Window(start=Epoch(end - DAY_S), end=end)
+    tally = UsageReport(window, site.policy, ())
+    try:
+        with closing(site.usage()) as source:
+            for page in source.groups(window, tally.eras, alone=tally.alone):
+                tally.add(page)
+    except (SourceError, ConfigError):  # the round has told why, or the source has no usage
+        return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}),)
+    return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=dict(_of_usage(tally.usage, end))),)
+
+
+def _of_usage(usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str, str], float]]:
+    yield (_DAY_END, ""), end
+    for vo, used in usage.vos.items():
+        yield (exporter.DAY_JOBS, vo), used.jobs
+        if usage.total.gpu_jobs:  # else it may not be known
+            yield (exporter.DAY_GPU_JOBS, vo), used.gpu_jobs
+            yield (exporter.DAY_GPU_SECONDS, vo), used.gpu_s
 
 
 def _size(site: Site) -> float | None:

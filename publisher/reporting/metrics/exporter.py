@@ -118,6 +118,9 @@ SOURCE_SET_ASIDE: Final = _metric("publisher_source_set_aside_lines", "Lines set
 SOURCE_SILENT: Final = _metric(
     "publisher_source_silent", "1 when a source that had many jobs has none, else 0.", label="source", site=True
 )
+DAY_JOBS: Final = _metric("publisher_day_jobs", "Jobs that ended in the last 24 whole hours.", label="vo", site=True)
+DAY_GPU_JOBS: Final = _metric("publisher_day_gpu_jobs", "Those of them that had GPUs.", label="vo", site=True)
+DAY_GPU_SECONDS: Final = _metric("publisher_day_gpu_seconds", "Their wall time x GPUs.", label="vo", site=True)
 TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 
@@ -204,7 +207,8 @@ def _summary(metric: Metric, measures: Sequence[StoredMetric], labels: Sequence[
 
 
 def _label_values(metric: Metric, one: StoredMetric) -> list[str]:
-    further = one.label.split("\n") if metric.label else []
+    names = metric.label.split(", ") if metric.label else []
+    further = one.label.split("\n", len(names) - 1) if names else []
     return further if metric.site else [one.target, *further]
 
 
