@@ -212,13 +212,17 @@ CREATE TABLE summary_key (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,
     digest BLOB NOT NULL,                   -- of the key under which the receiver adds single records up
-    said   TEXT NOT NULL,                   -- the key for people, without the site
-    site   TEXT NOT NULL,
+    text_digest BLOB NOT NULL,              -- of its key_text
     jobs   INTEGER NOT NULL,
     wall_s INTEGER NOT NULL,
     cpu_s  INTEGER NOT NULL,
     policy TEXT NOT NULL,                   -- digest of the policy that said it
     PRIMARY KEY (target, month, digest)
+) WITHOUT ROWID;
+CREATE TABLE key_text (                     -- what summary keys say to people: every month says the same again
+    digest BLOB PRIMARY KEY,
+    text   TEXT NOT NULL,                   -- the key without month and site
+    site   TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),

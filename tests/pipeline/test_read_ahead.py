@@ -148,7 +148,8 @@ class Pair:
         """What the ledger keeps of records together."""
         with closing(sqlite3.connect(site.state)) as ledger:
             asked = {
-                "keys": "SELECT month, digest, said, site, jobs, wall_s, cpu_s FROM summary_key ORDER BY month, digest",
+                "keys": "SELECT month, summary_key.digest, text, site, jobs, wall_s, cpu_s FROM summary_key "
+                "JOIN key_text ON key_text.digest = text_digest ORDER BY month, summary_key.digest",
                 "hosts": "SELECT month, host, jobs FROM delivered_count ORDER BY month, host",
             }
             return {name: ledger.execute(statement).fetchall() for name, statement in asked.items()}

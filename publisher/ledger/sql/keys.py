@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
@@ -14,12 +15,14 @@ from publisher.model.message import Rendered
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryKey
 
 _ADD = """
-INSERT INTO summary_key (target, month, digest, said, site, jobs, wall_s, cpu_s, policy)
-VALUES (:target, :month, :digest, :said, :site, :jobs, :wall_s, :cpu_s, :policy)
+INSERT INTO summary_key (target, month, digest, text_digest, jobs, wall_s, cpu_s, policy)
+VALUES (:target, :month, :digest, :text_digest, :jobs, :wall_s, :cpu_s, :policy)
 ON CONFLICT (target, month, digest) DO UPDATE SET
     jobs = summary_key.jobs + excluded.jobs, wall_s = summary_key.wall_s + excluded.wall_s,
     cpu_s = summary_key.cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
+_ADD_TEXT = """
+INSERT INTO key_text (digest, text, site) VALUES (:text_digest, :text, :site) ON CONFLICT (digest) DO NOTHING"""
 _POLICY_OF = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
 _TAKE_AWAY = """
 UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s,
@@ -28,7 +31,9 @@ WHERE target = :target AND month = :month AND digest = :digest"""
 _FORGET = "DELETE FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
 _FORGET_MONTH = "DELETE FROM summary_key WHERE target = :target AND month = :month"
 _KEYS = """
-SELECT month, digest, said, jobs, wall_s, cpu_s, policy, site FROM summary_key WHERE target = :target AND month = :month"""
+SELECT month, summary_key.digest, text, jobs, wall_s, cpu_s, policy, site
+FROM summary_key JOIN key_text ON key_text.digest = text_digest
+WHERE target = :target AND month = :month ORDER BY summary_key.digest"""
 
 _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
 
@@ -139,20 +144,24 @@ def replace(database: Database, target: int, months: Mapping[int, Iterable[KeyTo
 
 
 def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
-    database.execute_many(
-        _ADD,
-        [
-            {
-                "target": target,
-                "month": total.key.month,
-                "digest": total.key.digest,
-                "said": total.key.text,
-                "site": total.key.site,
-                "jobs": total.jobs,
-                "wall_s": total.wall_s,
-                "cpu_s": total.cpu_s,
-                "policy": policy_digest,
-            }
-            for total in totals
-        ],
-    )
+    rows = [
+        {
+            "target": target,
+            "month": total.key.month,
+            "digest": total.key.digest,
+            "text_digest": _text_digest(total.key.site, total.key.text),
+            "text": total.key.text,
+            "site": total.key.site,
+            "jobs": total.jobs,
+            "wall_s": total.wall_s,
+            "cpu_s": total.cpu_s,
+            "policy": policy_digest,
+        }
+        for total in totals
+    ]
+    database.execute_many(_ADD, rows)
+    database.execute_many(_ADD_TEXT, rows)
+
+
+def _text_digest(site: str, text: str) -> bytes:
+    return blake2b(repr((site, text)).encode(), digest_size=8).digest()

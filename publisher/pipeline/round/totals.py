@@ -57,7 +57,7 @@ _SUMMED_OTHERWISE: Final = (
     "it was summed up without service levels, for the format of before, and rows of it are gone since; "
     "publish it in that format, or give their database to source.databases again"
 )
-_PREPARED_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB
+_SENT_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
 _FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 6 MB
 
@@ -453,17 +453,14 @@ class MonthlyTotals:
         for state in states:
             if not self._is_held(state.month):
                 rendered += self._rendered(state, self._decided(state, now), now)
-            if len(rendered) >= _PREPARED_TOGETHER:  # whole months, so that none is ever written down in part
-                self._prepare(rendered, now)
+            if len(rendered) >= _SENT_TOGETHER:  # whole months, so that none is ever written down in part
+                self._dispatch(rendered, now)
                 rendered = []
-        self._prepare(rendered, now)
-        for one in self._accepted:
-            self._ledger.accept_change(self._target, *one, self._clock())
-        self._sender.send_outstanding()
+        self._dispatch(rendered, now)
         self._sender.conclude()
 
-    def _prepare(self, rendered: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
-        """Write down the messages of whole months, in one transaction."""
+    def _dispatch(self, rendered: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
+        """Write down the messages of whole months, in one transaction, and send them. Raises: Stopped."""
         frame = self._format.frame
         batches = whole_messages(
             rendered,
@@ -473,6 +470,9 @@ class MonthlyTotals:
         )
         made = [make_months(self._format, self._target, batch, now) for batch in batches]
         self._ledger.prepare_months(self._target, made)
+        while self._accepted:
+            self._ledger.accept_change(self._target, *self._accepted.pop(0), self._clock())
+        self._sender.send_outstanding()
 
     def _count(
         self,
