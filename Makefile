@@ -7,7 +7,7 @@ SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-pythons test-long fuzz soak faults lint bench docs packages deb rpm check-packages clean
+.PHONY: demo test test-pythons test-lowest test-long fuzz soak faults lint bench docs packages deb rpm check-packages clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -27,6 +27,9 @@ test: $(VENV)/.ready  ## all tests but the long ones
 
 test-pythons:  ## those that open databases, connections and processes, on every other Python that is here
 	.ci/pythons
+
+test-lowest:  ## those that lean on other people's libraries, with the oldest versions that are allowed
+	.ci/lowest
 
 test-long: $(VENV)/.ready  ## the tests that take minutes: among them random walks of more than 10,000 steps
 	$(BIN)/pytest -m long --dist load

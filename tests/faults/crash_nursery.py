@@ -27,6 +27,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from publisher.cli import main as cli
 from publisher.cli import progress
 from publisher.cli.commands import publish as sending
@@ -80,7 +82,7 @@ class Tracer:
                 if fatal and after:
                     self._end(server)
 
-        setattr(psycopg.Connection, "execute", counted)  # noqa: B010  # the library's: its type is an overload
+        pytest.MonkeyPatch().setattr(psycopg.Connection, "execute", counted)
 
     @staticmethod
     def _end(server: int) -> None:
@@ -103,7 +105,7 @@ def _size(path: str) -> int:
 def publish(order: dict[str, Any], told: int) -> int:
     """In the forked process."""
     tracer = Tracer(order["state"], order.get("fatal", 0), told)
-    setattr(sqlite3, "connect", tracer.connect)  # noqa: B010  # the library's: a plain assignment has another type
+    pytest.MonkeyPatch().setattr(sqlite3, "connect", tracer.connect)
     if "server" in order:
         tracer.statements_of_psycopg(order["server"], after=order.get("after", False))
     if most := order.get("most_bytes"):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,11 +62,14 @@ def closed() -> Iterator[None]:
         _MADE.pop().close()
 
 
-def source_of(*databases: Path, **options: object) -> ArexSource:
-    known = {"time_zone": OSLO, "page_rows": 7, **options}
-    made = create(Options(databases=tuple(map(str, databases)), **known), {})  # type: ignore[arg-type]  # any option
-    _MADE.append(made)
-    return made
+def made(source: ArexSource) -> ArexSource:
+    _MADE.append(source)
+    return source
+
+
+def source_of(*databases: Path, **options: Any) -> ArexSource:
+    known: dict[str, Any] = {"time_zone": OSLO, "page_rows": 7, **options}
+    return made(create(Options(databases=tuple(map(str, databases)), **known), {}))
 
 
 def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zone: str = OSLO) -> None:
@@ -215,8 +219,7 @@ def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypa
     assert [record_of(job, found.row, 2).started_at for job, found in zip(jobs, read[0], strict=True)] == [
         found.started_at for found in read[0]
     ]
-    host_zone = create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"})
-    _MADE.append(host_zone)
+    host_zone = made(create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"}))
     assert jobs_of(since(host_zone)) == read[0]
 
 
@@ -307,8 +310,7 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     write(accounting / "accounting.db", old + both, schema=1)
     write(accounting / "accounting_v2.db", both + new, schema=2)
     (accounting / "publishing.db").write_bytes(b"ARC's own")
-    source = create(Options(control_dir=tmp_path, page_rows=7, time_zone=OSLO), {})
-    _MADE.append(source)
+    source = made(create(Options(control_dir=tmp_path, page_rows=7, time_zone=OSLO), {}))
     assert source.databases() == (str(accounting / "accounting_v2.db"), str(accounting / "accounting.db"))
     assert [facts.schema for facts in source.facts()] == [2, 1]
     for read in (jobs_of(since(source)), jobs_of(source.window(Window(), NOTHING, NOW))):
@@ -363,8 +365,7 @@ def test_patterns_are_expanded_anew_and_must_match(tmp_path: Path) -> None:
 
 
 def test_a_control_directory_without_databases_is_an_error(tmp_path: Path) -> None:
-    source = create(Options(control_dir=tmp_path), {})
-    _MADE.append(source)
+    source = made(create(Options(control_dir=tmp_path), {}))
     with pytest.raises(SourceError, match="has neither"):
         source.databases()
 
@@ -439,8 +440,7 @@ def test_a_locked_database_is_an_error_and_not_empty(tmp_path: Path) -> None:
     with Writer(path, journal="delete") as writer:
         writer.write(samples(1)[0])
         options = Options(databases=(str(path),))
-        impatient = ArexSource(options, {}, copies_below=tmp_path, lock_wait_s=0.05)
-        _MADE.append(impatient)
+        impatient = made(ArexSource(options, {}, copies_below=tmp_path, lock_wait_s=0.05))
         writer.connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SourceError, match="locked"):
             since(impatient)

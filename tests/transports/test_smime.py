@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
-from publisher.transports.credentials.host_certificate import slash_dn
+from publisher.transports.credentials.host_certificate import certificates, slash_dn
 from publisher.transports.credentials.smime import TAKEN_FOR_ENCRYPTED, Signer, UnsafePayload, unsafe_reason
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential, parse_slash_dn, validity
@@ -102,7 +102,7 @@ def test_the_only_certificate_is_the_signers(signer: Signer, credential: Credent
     message.write_bytes(signer.sign(SUMMARY))
     pk7 = subprocess.run(["openssl", "smime", "-pk7out", "-in", str(message)], capture_output=True, check=True).stdout
     listing = subprocess.run(["openssl", "pkcs7", "-print_certs"], input=pk7, capture_output=True, check=True).stdout
-    (certificate,) = x509.load_pem_x509_certificates(listing)
+    (certificate,) = certificates(listing)
     assert certificate == credential.x509
 
 

@@ -179,7 +179,7 @@ def _plot(name: str, title: str, text: str, figure: Figure) -> Plot:
     drawn = StringIO()
     # Names of users in letters that the font lacks: the page's font has them.
     with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message="Glyph .* missing from (current )?font")
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     return Plot(name=name, title=title, text=text, svg=_for_the_page(name, title, text, drawn.getvalue()))
 

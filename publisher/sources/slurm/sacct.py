@@ -72,7 +72,7 @@ class Sacct:
         environment |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
         with TemporaryFile() as complaint:
             try:
-                process = subprocess.Popen(  # noqa: S603  # the administrator's own command, and no shell
+                process = subprocess.Popen(
                     [*self.command, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=answer,

@@ -12,11 +12,15 @@ import ssl
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
+
+from publisher.transports.credentials.host_certificate import certificates
+
+if TYPE_CHECKING:  # cryptography has this module since 40 only; Debian 12 has 38
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 
 log = logging.getLogger("publisher")
 
@@ -43,7 +47,7 @@ class RevocationLists:
             authority = x509.load_der_x509_certificate(encoded)
             if authority.subject != server.issuer:
                 continue
-            key = cast(CertificateIssuerPublicKeyTypes, authority.public_key())  # no other kind has signed it
+            key = cast("CertificateIssuerPublicKeyTypes", authority.public_key())  # no other kind has signed it
             for path in self._lists_of(encoded):
                 if self._names(path, server, key):
                     raise _revoked(path)
@@ -91,7 +95,7 @@ def next_update(found: x509.CertificateRevocationList, path: Path) -> datetime:
 
 def _is(path: Path, authority: bytes) -> bool:
     try:
-        found = x509.load_pem_x509_certificates(path.read_bytes())
+        found = certificates(path.read_bytes())
     except (OSError, ValueError):  # a dangling link or no certificate: OpenSSL did not take it from there
         return False
     return any(each.public_bytes(Encoding.DER) == authority for each in found)
