@@ -117,10 +117,11 @@ def status_nagios(
 
 def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:
     for one in sources:
+        warnings = [line for line in (one.silence, one.waiting) if line]
         if one.alarm:
             yield CRITICAL, one.alarm
-        elif one.silence:
-            yield WARNING, one.silence
+        elif warnings:
+            yield from ((WARNING, line) for line in warnings)
         elif one.last is not None and one.last.ended is None:
             yield WARNING, f"source {one.name}: has not been read yet"
 

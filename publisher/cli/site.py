@@ -162,11 +162,11 @@ class LiveSite:
         return plugin.create(self.settings.source.options, self.environment, lock_wait_s=lock_wait_s)
 
     def _joined_entries(self) -> Sequence[JoinedEntry]:
-        """The batch systems whose runs are joined to A-REX's jobs."""
+        """The batch systems that CEs submit to."""
         return [
             JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
             for entry in self.batch_entries
-            if entry.join_wait_s is not None
+            if entry.in_rounds and self.settings.written and getattr(entry.options, "arc_databases", None) != ()
         ]
 
     def database(self, *, to_read: bool = False) -> Database:

@@ -27,6 +27,15 @@ def _reading_json(one: SourceStatus) -> Json:
         "trouble": one.trouble or None,
         "alarm": one.alarm or None,
         "silence": one.silence or None,
+        "waiting_for_ces": [
+            {
+                "ce": each.name,
+                "jobs": each.jobs,
+                "since": moment_text(each.since),
+                "last_written": moment_text(each.written),
+            }
+            for each in (last.awaited if last else ())
+        ],
     }
 
 
@@ -43,7 +52,7 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
         return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
         return one.name, one.type, "unknown", newest, "unknown", one.trouble
-    state = "never read" if last.ended is None else one.trouble or one.silence or "ok"
+    state = "never read" if last.ended is None else one.trouble or one.silence or one.waiting or "ok"
     if last.damaged and state == "ok":
         state = f"ok, but passed over: {'; '.join(last.damaged)}"
     return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", state

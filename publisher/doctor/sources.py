@@ -35,6 +35,8 @@ def _reading(one: SourceStatus) -> Finding:
         return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
     if one.last is None or one.last.ended is None:
         return question.warning("there was none yet", "`publisher publish` reads it, and so does the daemon")
+    if one.waiting:
+        return question.warning(one.waiting.partition(": ")[2], "start A-REX; publisher.yaml(5) tells of arc_outage_s")
     found = f"{one.last.ended:%Y-%m-%dT%H:%M:%SZ}"
     return question.warning(f"{found}: {one.trouble}", advice) if one.trouble else question.ok(found)
 

@@ -42,6 +42,7 @@ class SourceStatus(NamedTuple):
     trouble: str
     alarm: str  # what an administrator must do now, or ''
     silence: str  # why somebody should look at a source without jobs, or ''
+    waiting: str = ""  # why jobs that ended long ago wait for a CE, or ''
 
 
 class SetAside(NamedTuple):
@@ -131,7 +132,8 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
             newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
     except SourceError as error:
         last, trouble = None, str(error)
-    alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, site.clock())
+    now = site.clock()
+    alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, now)
     return SourceStatus(
         name=entry.name,
         type=entry.type,
@@ -141,7 +143,19 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
         newest=None if last is None else newest,
         trouble=last.trouble if last else trouble,
         alarm=alarm,
-        silence="" if alarm else _silence(entry.name, newest, site.clock()),
+        silence="" if alarm else _silence(entry.name, newest, now),
+        waiting="" if alarm or last is None else _waiting(entry.name, last),
+    )
+
+
+def _waiting(name: str, last: LastReading) -> str:
+    if not last.awaited:
+        return ""
+    ces = " and ".join(f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited)
+    jobs = max(each.jobs for each in last.awaited)
+    return (
+        f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {'waits' if jobs == 1 else 'wait'} for it: it has "
+        f"jobs in progress, and has written nothing to {ces}; see whether A-REX runs, or set arc_outage_s"
     )
 
 
@@ -181,10 +195,13 @@ def _silence(name: str, newest: NewestJob, now: datetime) -> str:
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:
-    """Of what was not read for longer than a day, whether it failed or nobody tried. A clock that went back raises none."""
+    """Of what was not read for longer than a day, whether it failed or nobody tried, or waits for a CE for longer than that.
+
+    A clock that went back raises none.
+    """
     since = last.succeeded or last.failing_since
     if since is None or now - since <= _TOO_LONG:
-        return ""
+        return _waiting(name, last) if any(now - each.since > _TOO_LONG for each in last.awaited) else ""
     what = "has never been read" if last.succeeded is None else f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
     why = last.trouble or "no round ran since; see whether the timer or the daemon does"
     return f"source {name}: {what}: {why}"

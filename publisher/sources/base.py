@@ -242,12 +242,15 @@ class BatchEntry(NamedTuple):
 
 
 class JoinedEntry(NamedTuple):
-    """A batch system whose runs are joined: its name, what A-REX calls it, its database, and how long a job waits for it."""
+    """A batch system that CEs submit to: its name, what A-REX calls it, and the database that it is read into.
+
+    `wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
+    """
 
     name: str
     lrms: str
     database: Path
-    wait_s: int
+    wait_s: int | None
 
     def ran(self, lrms: str) -> bool:
         """Whether it may have run a job of which A-REX names this batch system, or none."""
@@ -261,6 +264,15 @@ class NewestJob(NamedTuple):
     four_weeks: int = 0
 
 
+class AwaitedCe(NamedTuple):
+    """A CE that has jobs in progress and tells nothing, and the runs of a batch system that wait for it: they may be these."""
+
+    name: str  # its directory or database
+    written: datetime  # what it told last
+    jobs: int
+    since: datetime  # when the first of them would have become a job otherwise
+
+
 class LastReading(NamedTuple):
     """What became of reading an entry of `source` before rounds, and how many lines were set aside."""
 
@@ -270,6 +282,7 @@ class LastReading(NamedTuple):
     trouble: str = ""  # of the last reading
     damaged: tuple[str, ...] = ()  # archives that the last reading passed over
     bad_lines: int = 0
+    awaited: tuple[AwaitedCe, ...] = ()
 
 
 class DatabaseEntry(NamedTuple):

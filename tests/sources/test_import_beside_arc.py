@@ -156,3 +156,89 @@ def test_the_ces_database_is_only_read(tmp_path: Path, arc: Path) -> None:
     )
     assert arc.read_bytes() == before
     assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db"]
+
+
+def begin(arc: Path, job_id: str, submitted: int) -> None:
+    """A-REX has accepted a job, and tells its number when it is over."""
+    with closing(sqlite3.connect(arc)) as connection, connection:
+        connection.execute(
+            "INSERT INTO AAR (JobID, LocalJobID, SubmitTime, EndTime) VALUES (?, '', ?, 0)", (job_id, submitted)
+        )
+
+
+def finish(arc: Path, job_id: str, local_id: str, ended: int) -> None:
+    with closing(sqlite3.connect(arc)) as connection, connection:
+        connection.execute("UPDATE AAR SET LocalJobID = ?, EndTime = ? WHERE JobID = ?", (local_id, ended, job_id))
+
+
+def waiting(database: Path) -> list[tuple[int, int | None]]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT Waiting, Since FROM ArcCe").fetchall()
+
+
+class CeAndCluster:
+    """Job 1 of Grid Engine is a CE's, job 2 nobody's; times in hours since the CE accepted its job."""
+
+    def __init__(self, folder: Path, arc: Path) -> None:
+        self.arc, self.database = arc, folder / "imported.db"
+        begin(arc, "of-the-ce", BEGIN - 60)
+        ends = {number: replace(Entry(), job=number, started=BEGIN, ended=BEGIN + 3600) for number in (1, 2)}
+        self.log = write(folder / "accounting", [colon(each) for each in ends.values()])
+
+    def read(self, hours: float, **keys: object) -> list[str]:
+        now = datetime.fromtimestamp(BEGIN + hours * 3600, UTC)
+        sge.run_import(self.database, self.log, now=now, arc_databases=(self.arc,), **keys)
+        return names(self.database)
+
+
+def test_jobs_wait_while_a_ce_that_has_some_writes_nothing(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    assert both.read(24.5) == []
+    assert waiting(both.database) == [(0, None)]
+    assert both.read(96) == []
+    assert waiting(both.database) == [(2, BEGIN + 25 * 3600)]
+    finish(arc, "of-the-ce", "1", BEGIN + 97 * 3600)
+    assert both.read(98) == ["2"]  # no job of the CE is left that it may be
+    assert waiting(both.database) == [(0, None)]
+
+
+def test_a_ce_that_is_back_has_time_to_tell_what_it_missed(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    assert both.read(96) == []
+    begin(arc, "another", BEGIN + 97 * 3600)
+    assert both.read(98) == []
+    begin(arc, "one-more", BEGIN + 110 * 3600)
+    assert both.read(121) == []
+    finish(arc, "of-the-ce", "1", BEGIN + 97 * 3600)
+    assert both.read(122.5) == ["2"]
+
+
+def test_a_ce_that_writes_is_waited_for_no_longer_than_arc_wait_s(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    for hour in (10, 20, 24.9):
+        begin(arc, f"at-{hour}", int(BEGIN + hour * 3600))
+        assert both.read(hour) == []
+    begin(arc, "later", BEGIN + 25 * 3600)
+    assert both.read(25) == ["1", "2"]
+
+
+def test_a_ce_that_is_silent_for_too_long_is_waited_for_no_more(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    assert both.read(14 * 24) == []
+    assert both.read(14 * 24 + 1) == ["1", "2"]
+
+
+def test_the_administrator_decides_how_long(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    assert both.read(47, arc_outage_s=2 * DAY_S) == []
+    assert both.read(49, arc_outage_s=2 * DAY_S) == ["1", "2"]
+
+
+def test_what_became_a_job_of_the_batch_system_stays_one(tmp_path: Path, arc: Path) -> None:
+    """Another run of the job as well, so that its usage is somewhere."""
+    both = CeAndCluster(tmp_path, arc)
+    assert both.read(30 * 24) == ["1", "2"]
+    finish(arc, "of-the-ce", "1", BEGIN + 3700)
+    again = replace(Entry(), job=1, started=BEGIN + 1800, ended=BEGIN + 3650)
+    write(both.log, [both.log.read_bytes(), colon(again)])
+    assert both.read(31 * 24) == ["1", "1", "2"]

@@ -53,9 +53,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     alarms = [one.alarm for one in sources if one.alarm]
     for line in [*([trouble] if trouble else missing.values()), *alarms]:
         error_line(line)
-    for one in sources:
-        if one.silence:
-            error_line(one.silence)
+    for line in (line for one in sources for line in (one.silence, one.waiting) if line):
+        error_line(line)
     return SourceError.exit_status if trouble or missing or alarms else 0
 
 

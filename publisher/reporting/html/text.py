@@ -106,7 +106,7 @@ def _of_databases(report: Report) -> Iterator[Highlight]:
 
 def _of_sources(report: Report) -> Iterator[Highlight]:
     for one in report.sources:
-        if look := one.alarm or one.silence:
+        if look := one.alarm or one.silence or one.waiting:
             yield Highlight("Source", look.removeprefix("source "), bad=True)
 
 

@@ -190,6 +190,7 @@ def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
         gauges |= {
             exporter.SOURCE_READ: _seconds(one.last.succeeded),
             exporter.SOURCE_SET_ASIDE: one.last.bad_lines,
+            exporter.SOURCE_WAITING: max((each.jobs for each in one.last.awaited), default=0),
         }
     return {(name, one.name): value for name, value in gauges.items()}
 

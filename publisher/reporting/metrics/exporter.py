@@ -121,6 +121,9 @@ SOURCE_SILENT: Final = _metric(
 DAY_JOBS: Final = _metric("publisher_day_jobs", "Jobs that ended in the last 24 whole hours.", label="vo", site=True)
 DAY_GPU_JOBS: Final = _metric("publisher_day_gpu_jobs", "Those of them that had GPUs.", label="vo", site=True)
 DAY_GPU_SECONDS: Final = _metric("publisher_day_gpu_seconds", "Their wall time x GPUs.", label="vo", site=True)
+SOURCE_WAITING: Final = _metric(
+    "publisher_source_waiting_jobs", "Jobs that wait for a silent ARC CE.", label="source", site=True
+)
 TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 

@@ -1,8 +1,10 @@
 """Runs of a batch system that belong to the ARC CEs in front of it, and those that a CE may yet claim.
 
-A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has, and that ended not
-long ago, waits in the table `ArcRun` of the database that is imported into. A run that a CE has leaves it, or stays for whoever
-joins it to the CE's job (`sources/importing/joined.py`).
+A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has waits in the table
+`ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
+has a job that is not over yet, which it may be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job
+(`sources/importing/joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job
+is set aside, so that no run counts twice.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -24,6 +26,8 @@ from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_r
 
 # Numbers of the batch system come again after months or years; A-REX notices an end some minutes later, at times hours.
 APART_S: Final = 86_400
+
+_NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
 _AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _DAY_S: Final = 86_400
 
@@ -50,6 +54,21 @@ ARC_RUNS: Final = """
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ArcRun_LocalJobID ON ArcRun (LocalJobID);
     CREATE INDEX IF NOT EXISTS ArcRun_Waits ON ArcRun (EndTime) WHERE Waits;
+
+    -- What else a CE may call a run that is a job in AAR.
+    CREATE TABLE IF NOT EXISTS ArcNumber (
+        LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
+    ) WITHOUT ROWID;
+
+    -- When each CE last wrote something, as epoch seconds, and what waits for it.
+    CREATE TABLE IF NOT EXISTS ArcCe (
+        Ce TEXT PRIMARY KEY,
+        Written INTEGER NOT NULL,
+        Returned INTEGER NOT NULL,  -- when it was seen to write again after a long silence, or 0
+        Before INTEGER NOT NULL,    -- and what it had written last until then
+        Waiting INTEGER NOT NULL,   -- runs that wait for it alone, because it is silent
+        Since INTEGER               -- when the first of them would have become a job otherwise
+    ) WITHOUT ROWID;
 """
 # Of two that claim one JobID the later and greater stays, unless it is replaced: the order of files does not matter.
 _KEEP: Final = """
@@ -68,6 +87,27 @@ _RUNS: Final = """
 _OF_NUMBERS: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
+_OWN: Final = """
+    SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
+    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+    UNION
+    SELECT ArcNumber.LocalJobID, JobID, StartTime, EndTime FROM ArcNumber JOIN AAR USING (JobID)
+    WHERE ArcNumber.LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
+# Jobs that are not over have an end of 0, and no number yet.
+_SIGNS: Final = """
+    SELECT
+        (SELECT max(SubmitTime) FROM AAR WHERE SubmitTime <= :now),
+        (SELECT max(EndTime) FROM AAR WHERE EndTime <= :now),
+        (SELECT min(+SubmitTime) FROM AAR WHERE EndTime = 0 AND coalesce(LocalJobID, '') = '')
+"""
+_NAME_OWN: Final = "INSERT OR IGNORE INTO ArcNumber VALUES (?, ?)"
+_STATES: Final = "SELECT Ce, Written, Returned, Before FROM ArcCe"
+_KEEP_STATE: Final = "INSERT OR REPLACE INTO ArcCe VALUES (?, ?, ?, ?, ?, ?)"
+_WAIT_FOR_CE: Final = """
+    SELECT count(DISTINCT JobID), min(EndTime) FROM ArcRun
+    WHERE Waits AND Importer = ? AND EndTime > ? AND EndTime <= ? AND StartTime >= ?
 """
 _ENDED: Final = "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
 
@@ -91,10 +131,39 @@ class SortedRuns(NamedTuple):
     waiting: list[ArcRun]
 
 
+class Signs(NamedTuple):
+    """What the databases of a CE show: what was written last, and the first of its jobs that are not over, as epoch seconds."""
+
+    written: int
+    first_open: int | None  # its submission
+
+
+class Ce(NamedTuple):
+    """A CE in front of the batch system: jobs that ended before `horizon` it would have told of by now."""
+
+    name: str
+    horizon: int
+    first_open: int | None
+
+    def may_claim(self, started_at: int, ended_at: int) -> bool:
+        """Whether it may yet tell that a run of these times is its own."""
+        has_open = self.first_open is not None and self.first_open - APART_S <= started_at
+        return has_open and ended_at > self.horizon
+
+
 class ArcJobs:
     """The accounting databases of the CEs in front of one batch system; there may be none."""
 
-    def __init__(self, databases: Sequence[Path], wait_s: int, own: Path, lrms: str, *, join: bool = False) -> None:
+    def __init__(
+        self,
+        databases: Sequence[Path],
+        wait_s: int,
+        own: Path,
+        lrms: str,
+        *,
+        outage_s: int = 0,
+        join: bool = False,
+    ) -> None:
         """`own` is the database that is imported into: what cannot be shared is copied beside it. With `lrms`, jobs of which
         A-REX names a batch system that is not called so do not count. `join`: what is a CE's is kept.
 
@@ -103,9 +172,11 @@ class ArcJobs:
         if own.resolve() in {path.resolve() for path in databases}:
             raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
         self._wait_s = wait_s
+        self._outage_s = max(wait_s, outage_s)
         self.watching = bool(databases)
         self.join = join
         self._lrms = lrms
+        self._ces: Sequence[Ce] = ()
         self._copies = CopyDirectory(own.absolute().parent)
         self._files: list[ReadOnlyFile] = []
         try:
@@ -121,21 +192,60 @@ class ArcJobs:
             file.close()
         self._copies.close()
 
-    def sorted(self, runs: Sequence[ArcRun], now: int) -> SortedRuns:
-        """Whose these runs are. Raises: SourceError."""
+    def look(self, connection: sqlite3.Connection, now: int) -> None:
+        """See what each CE has written last, inside a transaction. Raises: SourceError."""
+        states = {name: state for name, *state in connection.execute(_STATES)}
+        connection.execute("DELETE FROM ArcCe")
+        ces = []
+        for name, signs in self._signs(now).items():
+            written, returned, before = states.get(name, (signs.written, 0, 0))
+            if signs.written - written > self._wait_s:  # it may have much to tell of
+                returned, before = now, before if now < returned + self._wait_s else written
+            connection.execute(_KEEP_STATE, (name, max(written, signs.written), returned, before, 0, None))
+            written_all = before if now < returned + self._wait_s else max(written, signs.written)
+            ces.append(Ce(name, max(written_all - self._wait_s, now - self._outage_s), signs.first_open))
+        self._ces = ces
+
+    def keep_waiting(self, connection: sqlite3.Connection, importer: str, now: int) -> None:
+        """Note how many runs wait for each CE longer than runs do, inside a transaction."""
+        due = now - self._wait_s
+        for ce in self._ces if self._wait_s else ():
+            if ce.first_open is not None:
+                asked = (importer, ce.horizon, due, ce.first_open - APART_S)
+                waiting, ended_at = connection.execute(_WAIT_FOR_CE, asked).fetchone()
+                since = None if ended_at is None else ended_at + self._wait_s
+                connection.execute("UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?", (waiting, since, ce.name))
+
+    def sorted(self, runs: Sequence[ArcRun], now: int, connection: sqlite3.Connection) -> SortedRuns:
+        """Whose these runs are; `connection` is that of the database that is imported into. Raises: SourceError."""
         if not self.watching:
             return SortedRuns(list(runs), [], [])
         spans = self._spans(sorted({number for run in runs for number in run.arc_ids}))
+        ours = own_runs(connection, list(spans))
         found = SortedRuns([], [], [])
         for run in runs:
-            job = run.job
-            of_run = (span for number in run.arc_ids for span in spans.get(number, ()))
-            if any(_overlap(span, job.started_at, job.ended_at) for span in of_run):
-                found.claimed.append(run)
-            elif now - self._wait_s < job.ended_at <= now + _DAY_S:
-                found.waiting.append(run)
+            claims = _claims(run, spans)
+            if not claims:
+                (found.waiting if self._waits(run.job, now) else found.own).append(run)
             else:
-                found.own.append(run)
+                (found.own if _has_own(claims, ours) else found.claimed).append(run)
+        return found
+
+    def _waits(self, job: ImportedJob, now: int) -> bool:
+        if job.ended_at > now + _DAY_S or not self._wait_s:
+            return False
+        return now - self._wait_s < job.ended_at or any(ce.may_claim(job.started_at, job.ended_at) for ce in self._ces)
+
+    def _signs(self, now: int) -> Mapping[str, Signs]:
+        """Of each CE, by its directory, or by its database where that has another name than A-REX gives it."""
+        found: dict[str, Signs] = {}
+        for file in self._files:
+            written, first_open = file.ask(_signs_of(file.path, now))
+            folder, name = os.path.split(file.path)
+            ce = folder if name in _NAMES_OF_AREX else file.path
+            before = found.get(ce, Signs(0, None))
+            opens = [each for each in (before.first_open, first_open) if each is not None]
+            found[ce] = Signs(max(before.written, written), min(opens, default=None))
         return found
 
     def _spans(self, numbers: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
@@ -147,6 +257,17 @@ class ArcJobs:
                 for number, submitted, ended in file.ask(_question(file.path, chunk, self._lrms)):
                     spans[number].append((submitted, ended))
         return spans
+
+
+def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:
+    """The jobs of CEs that a run may be, each by its number."""
+    times = (run.job.started_at, run.job.ended_at)
+    return [(number, span) for number in run.arc_ids for span in spans.get(number, ()) if overlap(span, *times)]
+
+
+def _has_own(claims: Sequence[tuple[str, tuple[int, int]]], ours: Mapping[str, Sequence[StoredRun]]) -> bool:
+    """Whether a run of one of these jobs of CEs is a job of the batch system."""
+    return any(overlap(span, one.started_at, one.ended_at) for number, span in claims for one in ours.get(number, ()))
 
 
 class ArcRunTable:
@@ -163,6 +284,11 @@ class ArcRunTable:
             values = (waits, file, json.dumps(job), _additions(job), replace)
             rows += [(job.job_id, number, self._importer, *times, *values) for number in numbers]
         self._connection.executemany(_KEEP, rows)
+
+    def name_own(self, runs: Sequence[ArcRun]) -> None:
+        """Keep what else a CE may call runs that are jobs now."""
+        others = [(number, job.job_id) for job, numbers, _ in runs for number in numbers if number != job.local_id]
+        self._connection.executemany(_NAME_OWN, others)
 
     def remove(self, job_ids: Sequence[str]) -> None:
         self._connection.executemany(_REMOVE, [(job_id,) for job_id in job_ids])
@@ -204,21 +330,35 @@ def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
 
 
 class StoredRun(NamedTuple):
-    """A run that a CE has or may yet claim, as the table holds it."""
+    """A run that a CE has or may yet claim, as the table holds it; or `own`: one that is a job of the batch system."""
 
     job_id: str
     started_at: int
     ended_at: int
-    adds: str
+    adds: str = ""
+    own: bool = False
 
 
-def runs_of_numbers(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
-    """The runs that a CE may know by these numbers. Raises: sqlite3.Error."""
+def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
+    """The jobs of the batch system that a CE may know by these numbers. Raises: sqlite3.Error."""
     found: dict[str, list[StoredRun]] = defaultdict(list)
+    for number, job_id, started_at, ended_at in connection.execute(_OWN, {"numbers": json.dumps(numbers)}):
+        found[number].append(StoredRun(job_id, started_at, ended_at, own=True))
+    return found
+
+
+def runs_of_numbers(
+    connection: sqlite3.Connection, numbers: Sequence[str], *, joins: bool
+) -> dict[str, list[StoredRun]]:
+    """The runs that a CE may know by these numbers; those that are no jobs of the batch system only where it `joins` them.
+
+    Raises: sqlite3.Error.
+    """
     try:
-        rows = connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall()
+        found = own_runs(connection, numbers)
+        rows = connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall() if joins else ()
     except sqlite3.OperationalError as error:
-        if "no such table" in str(error):  # nothing was read into it since it may be joined
+        if "no such table" in str(error):  # nothing was read into it since A-REX's jobs may be looked up
             return {}
         raise
     for number, *run in rows:
@@ -250,6 +390,12 @@ def check_arc_database(path: Path) -> None:
     check_readable(str(path))
 
 
+def _refuse_foreign(path: str, error: sqlite3.OperationalError) -> None:
+    """Raises: SourceError for a database of something else."""
+    if "no such" in str(error):
+        raise SourceError(f"{path}: holds no accounting tables: {error}; correct arc_databases") from error
+
+
 def _question(path: str, numbers: Sequence[str], lrms: str) -> Callable[[sqlite3.Connection], list[Run]]:
     """Numbers, submissions and ends (0: not seen yet) of the jobs that have one of these numbers."""
     question = f"""
@@ -262,14 +408,25 @@ def _question(path: str, numbers: Sequence[str], lrms: str) -> Callable[[sqlite3
         try:
             return [(number, begun or 0, ended or 0) for number, begun, ended in connection.execute(question, asked)]
         except sqlite3.OperationalError as error:
-            if "no such" not in str(error):
-                raise
-            raise SourceError(f"{path}: holds no accounting tables: {error}; correct arc_databases") from error
+            _refuse_foreign(path, error)
+            raise
 
     return ask
 
 
-def _overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
+def _signs_of(path: str, now: int) -> Callable[[sqlite3.Connection], Signs]:
+    def ask(connection: sqlite3.Connection) -> Signs:
+        try:
+            submitted, ended, first_open = connection.execute(_SIGNS, {"now": now}).fetchone()
+        except sqlite3.OperationalError as error:
+            _refuse_foreign(path, error)
+            raise
+        return Signs(max(submitted or 0, ended or 0), first_open)
+
+    return ask
+
+
+def overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
     """A CE has a job from before it is submitted to after its end; one that it has not seen the end of is still there."""
     submitted, ended = span
     return submitted - APART_S <= started_at and (not ended or ended_at <= ended + APART_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import LedgerError, PublisherError
-from publisher.sources.base import BatchEntry, LastReading
+from publisher.sources.base import AwaitedCe, BatchEntry, LastReading
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, opened, rotated_siblings
@@ -36,7 +36,8 @@ _KEEP: Final = """
         Trouble = :trouble,
         Damaged = :damaged
 """
-_HAS_READING: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'SourceReading')"
+_HAS_TABLE: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = ?)"
+_AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
 _SHOW_BAD_LINES: Final = (
@@ -73,11 +74,17 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
     """What became of the last reading, and what there is. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> LastReading:
-        (has_reading,) = connection.execute(_HAS_READING).fetchone()
+        has_reading, has_ces = (
+            connection.execute(_HAS_TABLE, (name,)).fetchone()[0] for name in ("SourceReading", "ArcCe")
+        )
         found = connection.execute(_LAST).fetchone() if has_reading else None
+        awaited = [
+            AwaitedCe(ce, _at(written), jobs, _at(since))
+            for ce, written, jobs, since in (connection.execute(_AWAITED).fetchall() if has_ces else ())
+        ]
         (bad_lines,) = connection.execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
-        return last._replace(bad_lines=bad_lines)
+        return last._replace(bad_lines=bad_lines, awaited=tuple(awaited))
 
     if not database.exists():
         return NEVER
@@ -208,4 +215,8 @@ def _reading(ended: int, succeeded: int | None, failing_since: int | None, troub
 
 
 def _moment(seconds: int | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else _at(seconds)
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,8 +1,9 @@
-"""Jobs of A-REX with what only their batch systems know of them: a `Source` around another one.
+"""Jobs of A-REX beside those of their batch systems: a `Source` around another one.
 
-A batch system that is an entry of `source` is read into a database of its own, and its runs that A-REX has stand there in the
-table `ArcRun` (`sources/importing/arc_jobs.py`). The jobs of a page are looked up there together, by their local ids. A job
-whose run is not there yet stays an open row for `join_wait` after its end.
+A batch system that is an entry of `source` is read into a database of its own. The jobs of a page are looked up there
+together, by their local ids. A job whose run is a job of the batch system already is set aside, as it would count twice.
+With `join`, runs that A-REX has stand there in the table `ArcRun` (`sources/importing/arc_jobs.py`), and the jobs get what only
+the batch system knows of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """
@@ -21,7 +22,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable
+from publisher.model.job import (
+    OWN_VALUES,
+    Epoch,
+    JobId,
+    JobRecord,
+    RowRef,
+    RunColumns,
+    RunValues,
+    SideTable,
+    SkippedJob,
+)
 from publisher.model.time import Window
 from publisher.sources.base import (
     Absent,
@@ -36,13 +47,15 @@ from publisher.sources.base import (
     SourceFacts,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc_jobs import APART_S, StoredRun, runs_of_numbers
+from publisher.sources.importing.arc_jobs import APART_S, StoredRun, overlap, runs_of_numbers
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 # The values of a job record in the order in which one is made, and their places there.
 _NAMES: Final = [each.name for each in fields(JobRecord) if not each.kw_only]
 _VALUES: Final[Callable[[JobRecord], tuple[Any, ...]]] = attrgetter(*_NAMES)
 _PLACES: Final = {name: place for place, name in enumerate(_NAMES)}
+_LOCAL_ID: Final = OWN_VALUES.index("local_id")
+COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
 
 
@@ -83,11 +96,12 @@ class BatchRuns:
             return {}
         if path not in self._files:
             self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
-        return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers))
+        joins = entry.wait_s is not None
+        return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers, joins=joins))
 
     def waits(self, lrms: str) -> int:
         """How long after its end a job waits for its run."""
-        return max((entry.wait_s for entry in self.entries if entry.ran(lrms)), default=0)
+        return max((entry.wait_s or 0 for entry in self.entries if entry.ran(lrms)), default=0)
 
 
 def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues, lrms: str) -> BatchRun | None:
@@ -100,10 +114,40 @@ def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues, lrms: str) -
 
 def _nearest(runs: Sequence[BatchRun], ended_at: int, wall_s: int, lrms: str) -> BatchRun | None:
     first, last = ended_at - wall_s - APART_S, ended_at + APART_S
-    near = [one for one in runs if one.run.started_at <= last and one.run.ended_at >= first and one.entry.ran(lrms)]
+    joined = [one for one in runs if not one.run.own and one.entry.ran(lrms)]
+    near = [one for one in joined if one.run.started_at <= last and one.run.ended_at >= first]
     if not near or len({one.entry.name for one in near}) > 1:
         return None
     return min(near, key=lambda one: (abs(one.run.ended_at - ended_at), -one.run.started_at))
+
+
+def own_run_of(found: Mapping[str, Sequence[BatchRun]], job: JobRecord) -> BatchRun | None:
+    """The job of a batch system that this job of A-REX is."""
+    span = (job.submitted_at, job.ended_at)
+    for one in found.get(job.local_id, ()):
+        run = one.run
+        if run.own and one.entry.ran(job.lrms) and overlap(span, run.started_at, run.ended_at):
+            return one
+    return None
+
+
+def _may_be_own(found: Mapping[str, Sequence[BatchRun]], local_id: str) -> bool:
+    return any(one.run.own for one in found.get(local_id, ()))
+
+
+def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
+    return SkippedJob(
+        row=job.row,
+        job_id=job.job_id,
+        local_id=job.local_id,
+        ended_at=job.ended_at,
+        rule=COUNTED_RULE,
+        reason=(
+            f"source {found.entry.name} has this job as {found.run.job_id}, since before A-REX told of its end: it counts "
+            "there, and is not published twice"
+        ),
+        fingerprint=job.content_fingerprint,
+    )
 
 
 def additions(adds: str, job: RunValues) -> dict[str, Any]:
@@ -137,7 +181,8 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
     if of_batch is not None:
         origin = f"joined from {of_batch.run.job_id} of source {of_batch.entry.name}"
         return [ImportRule(name, origin) for name in additions(of_batch.run.adds, job)]
-    names = sorted({one.entry.name for one in found.get(job.local_id, ()) if one.entry.ran(job.lrms)})
+    joined = (one for one in found.get(job.local_id, ()) if not one.run.own)
+    names = sorted({one.entry.name for one in joined if one.entry.ran(job.lrms)})
     if len(names) > 1:
         return [ImportRule("joined", f"nothing: runs of the sources {' and '.join(names)} have this number and time")]
     return []
@@ -164,6 +209,7 @@ class JoinedSource:
         """`batch_databases` are those of all batch systems, whose jobs have everything themselves."""
         self._source = source
         self._batch_databases = frozenset(batch_databases)
+        self._joins = any(entry.wait_s is not None for entry in entries)
         self._runs = BatchRuns(entries, copies_below, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
 
     def since(
@@ -177,10 +223,11 @@ class JoinedSource:
         columns: bool = False,
         alike: bool = False,
     ) -> Iterator[Page]:
-        """As the source's, but that no job is like another: what is joined is each job's own."""
-        if done_with is not None and database not in self._batch_databases:
+        """As the source's; where runs are joined no job is like another: what is joined is each job's own."""
+        if done_with is not None and self._joins and database not in self._batch_databases:
             done_with = partial(self._done_with, done_with)
-        for page in self._source.since(cursor, database, needs, now, done_with, columns=columns):
+        alike = alike and not self._joins
+        for page in self._source.since(cursor, database, needs, now, done_with, columns=columns, alike=alike):
             yield self._joined(page, needs, now)
 
     def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
@@ -212,22 +259,36 @@ class JoinedSource:
         """
         if page.runs is not None and page.runs.database not in self._batch_databases:
             page = self._counted(page, page.runs, needs, now)
+        page = self._alike(page, needs, now)
         if not page.jobs or page.jobs[0].row.database in self._batch_databases:
             return page
         moment = Epoch(int(now.timestamp()))
         found = self._runs.look_up([job.local_id for job in page.jobs])
         jobs: list[JobRecord] = []
         waiting: list[OpenRow] = []
+        counted: list[SkippedJob] = []
         for job in page.jobs:
-            run = run_of(found, job, job.lrms)
-            if run is not None:
-                jobs.append(_joined_job(job, run.run.adds))
-            elif self._waits(job.local_id, min(job.ended_at, seen.get(job.row, job.ended_at)), job.lrms, moment):
+            whole = self._whole_job(job, found, min(job.ended_at, seen.get(job.row, job.ended_at)), moment)
+            if whole is None:
                 waiting.append(OpenRow(row=job.row, finished_seen_at=seen.get(job.row)))
+            elif isinstance(whole, SkippedJob):
+                counted.append(whole)
             else:
-                jobs.append(job)
+                jobs.append(whole)
         awaited = tuple(one.row for one in waiting)
-        return replace(page, jobs=tuple(jobs), open=(*page.open, *waiting), awaited=awaited)
+        skipped = (*page.skipped, *counted)
+        return replace(page, jobs=tuple(jobs), skipped=skipped, open=(*page.open, *waiting), awaited=awaited)
+
+    def _whole_job(
+        self, job: JobRecord, found: Mapping[str, Sequence[BatchRun]], since: int, now: int
+    ) -> JobRecord | SkippedJob | None:
+        """A job with what its batch system knows, or set aside; None where it waits, which began at `since`."""
+        if (own := own_run_of(found, job)) is not None:
+            return _set_aside(job, own)
+        run = run_of(found, job, job.lrms)
+        if run is not None:
+            return _joined_job(job, run.run.adds)
+        return None if self._waits(job.local_id, since, job.lrms, now) else job
 
     def _waits(self, local_id: str, since: int, lrms: str, now: int) -> bool:
         """Whether a job waits for its run; not one that ends in a far future."""
@@ -243,12 +304,26 @@ class JoinedSource:
             run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
             texts.append("" if run is None else run.run.adds)
             waits = run is None and self._waits(local_id, end, example.lrms, moment)
-            whole.append(waits or not (run is None or (example.node_count and example.cpu_count)))
+            lacks = run is not None and not (example.node_count and example.cpu_count)
+            whole.append(waits or lacks or _may_be_own(found, local_id))
         runs = runs._replace(joined=texts)
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
             runs = _left(runs, whole)
         return replace(page, runs=runs if runs.record_ids else None)
+
+    def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:
+        """A page of kinds; jobs that may be a batch system's own are read whole."""
+        if not page.alike or page.alike[0][0].row.database in self._batch_databases:
+            return page
+        found = self._runs.look_up([values[_LOCAL_ID] for _, _, values in page.alike])
+        owned = [_may_be_own(found, values[_LOCAL_ID]) for _, _, values in page.alike]
+        if not any(owned):
+            return page
+        database = page.alike[0][0].row.database
+        rows = [RowRef(database=database, record_id=record) for _, record, _ in compress(page.alike, owned)]
+        alike = tuple(compress(page.alike, [not each for each in owned]))
+        return self._with_rows(replace(page, alike=alike), rows, needs, now)
 
     def _with_rows(self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime) -> Page:
         """A page with some rows read whole."""

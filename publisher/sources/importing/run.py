@@ -87,7 +87,8 @@ class ImportRun:
         """
         if not self.arc.watching:
             return self._put(jobs, file, replace=replace)
-        found = self.arc.sorted([ArcRun(job, arc_ids(job), file) for job in jobs], self.now)
+        runs = [ArcRun(job, arc_ids(job), file) for job in jobs]
+        found = self.arc.sorted(runs, self.now, self.accounting.connection)
         stored = self._put([run.job for run in found.own], file, replace=replace)
         self._leave(found, replace=replace)
         return stored._replace(claimed=len(found.claimed))
@@ -102,10 +103,13 @@ class ImportRun:
 
         Raises: SourceError when a CE cannot be asked.
         """
+        with self.accounting.transaction():
+            self.arc.look(self.accounting.connection, self.now)
         waiting = self.arc_runs.waiting()
         for start in range(0, len(waiting), _SETTLED_AT_ONCE):
             with self.accounting.transaction():
-                found = self.arc.sorted(self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE]), self.now)
+                runs = self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE])
+                found = self.arc.sorted(runs, self.now, self.accounting.connection)
                 stored = [self._put([run.job], run.file) for run in found.own]
                 self._leave(found._replace(waiting=[]))
             for each in stored:
@@ -118,6 +122,7 @@ class ImportRun:
 
     def _leave(self, found: SortedRuns, *, replace: bool = False) -> None:
         """Keep what waits for a CE, and what is a CE's where that is joined to it."""
+        self.arc_runs.name_own(found.own)
         gone = found.own if self.arc.join else (*found.own, *found.claimed)
         self.arc_runs.remove([run.job.job_id for run in gone])
         if self.arc.join:
@@ -145,6 +150,8 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
         )
         run.settle_waiting()
         yield run
+        with accounting.transaction():
+            arc.keep_waiting(accounting.connection, name, run.now)
         if waiting := len(run.arc_runs.waiting()):
             report.held += waiting
             report.notes.append(
@@ -157,7 +164,14 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
 
 def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
     """Raises: UsageError, SourceError."""
-    return ArcJobs(options.arc_databases or (), options.arc_wait_s, database, options.arc_lrms, join=options.join)
+    return ArcJobs(
+        options.arc_databases or (),
+        options.arc_wait_s,
+        database,
+        options.arc_lrms,
+        outage_s=options.arc_outage_s,
+        join=options.join,
+    )
 
 
 def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:

@@ -76,6 +76,7 @@ _NO_RULES: Final = frozenset(
             "cluster",
             "arc_lrms",
             "arc_wait_s",
+            "arc_outage_s",
             "join",
             "join_wait",
             "orphans_after_s",
@@ -140,6 +141,7 @@ class ImporterOptions:
     arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
     arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
     arc_wait_s: int = 86_400
+    arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
     join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has
     exclude_users: tuple[str, ...] = ()
 
