@@ -38,7 +38,7 @@ from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
-from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source, WritingOrder
+from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Namesake, Source, WritingOrder
 from publisher.transports import create_transport, transport_plugin
 from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
 
@@ -274,6 +274,12 @@ class LiveSite:
         from publisher.sources.importing.batch_entry import read_entry
 
         return read_entry(entry, lambda: self.importer(entry, reading=True), self.clock, self.wait)
+
+    def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
+        from publisher.sources.importing.batch_entry import namesakes
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return namesakes(entry, copies_directory(self.environment))
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
         from publisher.sources.importing.batch_entry import last_reading

@@ -463,7 +463,10 @@ class _Sources:
             missing = block.place.under(options.reads_key, block.place.line)
             reading.wrong(missing, "missing; name the files or directories to read")
         if options.cluster in self._clusters:
-            reading.wrong(block.place, f"the cluster {options.cluster} is in another source, and would count twice")
+            reading.wrong(
+                block.place,
+                f"the cluster {options.cluster} is in another source, and would count twice; write the cluster of each",
+            )
         self._clusters.add(options.cluster)
         others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
         if options.submit_host and options.submit_host in [each.submit_host for each in others]:

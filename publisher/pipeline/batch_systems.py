@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -59,6 +60,8 @@ def read_sources(site: Site) -> Sequence[str]:
 
 def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
     try:
+        if not entry.database.exists():
+            _refuse_second_name(site, entry)
         report = site.read_entry(entry)
     except PublisherError as error:
         return [f"source {entry.name}: {error}"]
@@ -79,6 +82,22 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
     for note in report.notes:
         log.info("source %s: %s", entry.name, note)
     return [f"source {entry.name}: {trouble}" for trouble in report.failures]
+
+
+def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
+    """Raises: SourceError where jobs of a new source were delivered under other ids, and would count twice."""
+    found = site.namesakes(entry)
+    if not found:
+        return
+    with closing(site.ledger_to_read()) as ledger:
+        retired = {one.file for one in ledger.known_databases() if one.retired is not None}
+    for database, cluster in found:
+        if str(database) not in retired:
+            raise SourceError(
+                f"source {database.stem} has read the same files, and calls their cluster {cluster}: under another name "
+                f"all jobs would count twice; write cluster: {cluster}, or, if these are other jobs, "
+                f"`publisher source retire {database.stem}`"
+            )
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         DatabaseEntry,
         ImportedFrom,
         LastReading,
+        Namesake,
         NewestJob,
         Source,
         WritingOrder,
@@ -191,6 +192,10 @@ class Site(Protocol):
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
         """Read what is new; None when another process has just done so. Raises: PublisherError."""
+        ...
+
+    def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
+        """Into which files that it names were read under another cluster. Raises: SourceError."""
         ...
 
     def last_reading(self, entry: BatchEntry) -> LastReading:

@@ -264,6 +264,13 @@ class NewestJob(NamedTuple):
     four_weeks: int = 0
 
 
+class Namesake(NamedTuple):
+    """A database into which files of a batch system were read under another name of its cluster."""
+
+    database: Path
+    cluster: str
+
+
 class AwaitedCe(NamedTuple):
     """A CE that has jobs in progress and tells nothing, and the runs of a batch system that wait for it: they may be these."""
 

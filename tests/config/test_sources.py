@@ -59,6 +59,10 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
         ),
         ([SLURM, SLURM | {"cluster": "two"}], "source[2]: another source is called slurm too"),
         ([SLURM, SLURM | {"name": "b"}], "source[2]: the cluster hpc1 is in another source, and would count twice"),
+        (
+            [{"type": "gridengine", "name": name, "paths": ["x"]} for name in "ab"],
+            "source[2]: the cluster gridengine is in another source, and would count twice; write the cluster of each",
+        ),
         ([SLURM | {"name": "a/b"}], "source[1].name: 'a/b' is no name: letters, digits"),
         ([{"type": "slurm"}], "source[1].cluster: missing"),
         ([SLURM | {"paths": ["x"]}], "source[1].paths: unknown key"),
@@ -82,6 +86,28 @@ def test_what_is_wrong_with_a_list(source: object, complaint: str, tmp_path: Pat
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, source)
     assert complaint in str(caught.value)
+
+
+def test_what_a_cluster_is_called_need_not_be_said_where_it_is_the_only_one(tmp_path: Path) -> None:
+    for name in ("history-per-job", "common", "data"):
+        (tmp_path / name).mkdir()
+    listed = f"""
+      - type: arex
+        control_dir: {tmp_path}
+      - type: slurm
+        name: hpc
+        cluster: hpc1
+        join: arex
+      - type: htcondor
+        history: {tmp_path}/history-per-job
+      - type: gridengine
+        paths: [{tmp_path}/common]
+      - type: sonar
+        paths: [{tmp_path}/data]
+    """
+    found = read(tmp_path, yaml.safe_load(listed))
+    clusters = {each.name: getattr(each.options, "cluster", None) for each in found.batch_entries}
+    assert clusters == {"hpc": "hpc1", "htcondor": "htcondor", "gridengine": "gridengine", "sonar": "sonar"}
 
 
 def test_how_long_a_job_waits_for_its_run(tmp_path: Path) -> None:

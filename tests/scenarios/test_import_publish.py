@@ -183,7 +183,6 @@ def test_without_its_block_an_importer_says_what_is_missing(site: SiteUnderTest)
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
-        ({}, "importers.gridengine.cluster: missing; write the host of the qmaster"),
         ({"cluster": "a b"}, "importers.gridengine.cluster: 'a b' is not a host name"),
         ({"cluster": CLUSTER, "wall_form": "times"}, "wall_form: unknown key; did you mean 'wall_from'?"),
         ({"cluster": CLUSTER, "wall_from": "time"}, "wall_from: 'time' is not known; did you mean 'times'?"),

@@ -96,7 +96,6 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
-        ({}, "importers.sonar.cluster: missing; write the name of the cluster as Sonar does"),
         ({"cluster": "a b"}, "importers.sonar.cluster: 'a b' is not a cluster name"),
         ({"cluster": CLUSTER, "time_zone": "Europe/Olso"}, "time_zone: 'Europe/Olso' is not a time zone"),
         ({"cluster": CLUSTER, "time_zone": "../etc/passwd"}, "is not a time zone"),

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
+from publisher.sources.importers import ImportReport
 from publisher.sources.importing.site_mapping import UnmappedVo
 from publisher.sources.importing.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
 from publisher.sources.sonar.cluster import read_samples
@@ -153,6 +154,25 @@ def test_a_job_and_its_steps_are_one_row(tmp_path: Path) -> None:
         "quantities": f"TimeLimit=7200 mem={16 * 2**20} billing=8 SecsPreSuspend=0",
     }
     assert list(jobs(tmp_path / "imported.db")) == [JOB_ID]
+
+
+def test_without_the_name_of_a_cluster_there_may_be_one(tmp_path: Path) -> None:
+    database, path = tmp_path / "imported.db", tmp_path / "told"
+
+    def read() -> ImportReport:
+        return create(Options(), os.environ).run([path], database, NOW)
+
+    path.write_bytes(envelope([record(job_id=1)], cluster="a.example.org"))
+    assert (read().imported, list(jobs(database))) == (1, ["sonar:1:20260921T081000"])
+    path.write_bytes(path.read_bytes() + envelope([record(job_id=2)], cluster="b.example.org"))
+    report = read()
+    assert report.imported == 0
+    assert "has records of the clusters a.example.org and b.example.org; write cluster" in report.troubles[0]
+    path.write_bytes(
+        path.read_bytes().splitlines(keepends=True)[0] + envelope([record(job_id=3)], cluster="a.example.org")
+    )
+    assert len(jobs(database)) == 1
+    assert read().imported == 1
 
 
 def test_both_spellings_of_the_type_are_jobs(tmp_path: Path) -> None:

@@ -65,10 +65,11 @@ class Options(ImporterOptions):
     """Keys of `importers.gridengine`."""
 
     cluster: str = field(
+        default="gridengine",
         metadata=cluster_key(
             "write the host of the qmaster, which becomes part of every job's id",
             "is not a host name; write that of the qmaster, such as sge.example.org",
-        )
+        ),
     )
     paths: tuple[Path, ...] = field(default=(), metadata={"help": "accounting files, their directories, or patterns"})
     project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})

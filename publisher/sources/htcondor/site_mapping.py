@@ -34,10 +34,11 @@ class Options(ImporterOptions):
     reads_key: ClassVar[str] = "history"
 
     cluster: str = field(
+        default="htcondor",
         metadata=cluster_key(
             "write a name for the pool, such as the host of its central manager, which becomes part of every job's id",
             "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
-        )
+        ),
     )
     history: Path | None = field(default=None, metadata={"help": "directory of histories, one of them, or a pattern"})
     routed: Routed = Routed.BATCH

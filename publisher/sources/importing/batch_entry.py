@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from publisher.model.errors import LedgerError, PublisherError
-from publisher.sources.base import AwaitedCe, BatchEntry, LastReading
+from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, opened, rotated_siblings
@@ -37,6 +38,8 @@ _KEEP: Final = """
         Damaged = :damaged
 """
 _HAS_TABLE: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = ?)"
+_CLUSTER_READ: Final = "SELECT KeyValue FROM DBConfig WHERE KeyName = ?"
+_PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
@@ -68,6 +71,30 @@ def read_entry(
             raise
         _keep(entry.database, clock(), trouble="; ".join(report.failures), damaged=report.damaged)
     return report
+
+
+def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
+    """Databases beside the entry's own into which files were read that it names, under another cluster. Raises: SourceError."""
+    options: Any = entry.options
+    reads = [str(path) for path in options.reads]
+
+    def ask(connection: sqlite3.Connection) -> str:
+        found = connection.execute(_CLUSTER_READ, (f"{entry.type.upper()}_CLUSTER",)).fetchone()
+        if found is None or found[0] == options.cluster:
+            return ""
+        read = [path for (path,) in connection.execute(_PATHS, (entry.type,))]
+        same = any(
+            path == each or path.startswith(f"{each}/") or fnmatchcase(path, each) for path in read for each in reads
+        )
+        return str(found[0]) if same else ""
+
+    found = []
+    with closing(CopyDirectory(copies_below)) as copies:
+        for database in sorted(entry.database.parent.glob("*.db")):
+            with closing(ReadOnlyFile(str(database), copies)) as file:
+                if cluster := file.ask(ask):
+                    found.append(Namesake(database, cluster))
+    return found
 
 
 def last_reading(database: Path, copies_below: Path) -> LastReading:

@@ -14,6 +14,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
+from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, never_stopped, unwatched
@@ -45,10 +46,11 @@ from publisher.sources.sonar.finalizer import JobFinalizer
 from publisher.sources.sonar.records import BadSonarRecord, Observation, read_record
 from publisher.sources.sonar.runs import TABLES as JOB_TABLES
 from publisher.sources.sonar.runs import due, hold_off_at_most, mark_changed, settle, store_observations, waiting
-from publisher.sources.sonar.site_mapping import Options, SonarMapping
+from publisher.sources.sonar.site_mapping import ANY_CLUSTER, Options, SonarMapping
 
 __all__ = ["Options", "SonarImporter", "create"]
 
+_ONLY_CLUSTER: Final = "SONAR_ONLY_CLUSTER"  # a key of DBConfig
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
 # `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
@@ -94,9 +96,13 @@ class EnvelopeBatch:
 class BatchReader:
     """Reads envelopes for one cluster."""
 
-    def __init__(self, options: Options, place: str) -> None:
-        """`place` is where the options are in the configuration."""
-        self._cluster = options.cluster
+    def __init__(self, options: Options, place: str, known: str) -> None:
+        """`place` is where the options are in the configuration, `known` the only cluster of which something was read.
+
+        That counts where the options name none.
+        """
+        self._takes_one = options.cluster == ANY_CLUSTER
+        self.cluster = known if self._takes_one else options.cluster
         self._place = place
         self._offsets_needed = not options.time_zone
         self._samples = options.samples
@@ -126,12 +132,12 @@ class BatchReader:
             batch.bad.append(_bad_line(path, piece, str(bad), _json(piece.envelope)))
 
     def _envelope(self, path: Path, piece: Piece, envelope: Envelope, batch: EnvelopeBatch) -> None:
-        """Raises: BadEnvelope."""
+        """Raises: BadEnvelope, SourceError."""
         if envelope.kind is EnvelopeKind.ERRORS:
             for error in envelope.errors:
                 if error in batch.errors or len(batch.errors) < _MOST_ERRORS:
                     batch.errors[error] += 1
-        elif envelope.cluster != self._cluster:
+        elif self._is_other(path, envelope.cluster):
             count = len(envelope.entries("slurm_jobs")) if envelope.kind is EnvelopeKind.JOBS else 0
             if count:
                 batch.lines += count
@@ -142,6 +148,17 @@ class BatchReader:
             )
         else:
             self._data(path, piece, envelope, batch)
+
+    def _is_other(self, path: Path, cluster: str) -> bool:
+        """Raises: SourceError for a second cluster where there is to be one."""
+        if self._takes_one and cluster:
+            self.cluster = self.cluster or cluster
+            if cluster != self.cluster:
+                raise SourceError(
+                    f"{path}: has records of the clusters {self.cluster} and {cluster}; write cluster in {self._place}, and "
+                    "another source for the other one"
+                )
+        return not cluster or cluster != self.cluster
 
     def _data(self, path: Path, piece: Piece, envelope: Envelope, batch: EnvelopeBatch) -> None:
         """Raises: BadEnvelope."""
@@ -215,7 +232,7 @@ class _Import:
         self._run = run
         self._options = options
         self._site = site
-        self._batches = BatchReader(options, self._site.place)
+        self._batches = BatchReader(options, self._site.place, run.accounting.setting(_ONLY_CLUSTER))
         self._errors: Counter[str] = Counter()  # that Sonar reported
         self._unfinished: list[str] = []
         self._seen: set[Path] = set()
@@ -313,6 +330,8 @@ class _Import:
         # The size of a compressed file does not tell whether it was read to its end, should this process end here.
         with run.step(bad=batch.bad, lines=batch.lines):
             moved = run.cursors.move(cursor, file, mark, more=file.compressed)
+            if self._batches.cluster:
+                run.accounting.settle(_ONLY_CLUSTER, self._batches.cluster)
             duplicates = store_observations(connection, batch.records)
             mark_changed(connection, keep_samples(connection, batch.samples))
             for node in batch.nodes:

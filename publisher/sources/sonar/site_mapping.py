@@ -35,15 +35,20 @@ def _check_interval(interval_s: int) -> str | None:
     return None if interval_s > 0 else "must be more than nothing"
 
 
+# How the cluster is called where its name is not given; then all that is read must be of one.
+ANY_CLUSTER: Final = "sonar"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(SlurmOptions):
     """Keys of `importers.sonar`."""
 
     cluster: str = field(
+        default=ANY_CLUSTER,
         metadata=cluster_key(
             "write the name of the cluster as Sonar does, which becomes part of every job's id",
             "is not a cluster name; write it as Sonar does, such as fox.example.org",
-        )
+        ),
     )
     paths: tuple[Path, ...] = field(default=(), metadata={"help": "files, directory trees, or patterns"})
     time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone})

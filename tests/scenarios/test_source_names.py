@@ -1,0 +1,86 @@
+"""A source is known by its name wherever its database lies; under a new name its jobs are not sent again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.service import FakeAMS
+from tests.support.gridengine_files import Entry, colon, write
+from tests.support.pki import PKI
+from tests.support.sites import SiteUnderTest
+
+MONTHS = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["car", "apel-summary-0.4"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Seven jobs of A-REX, and five of Grid Engine that it does not have."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["targets"]["egi"]["format"] = request.param
+    made.config["records"]["default_vo"] = "ops"
+    made.fill(*generate(3, 7, *MONTHS))
+    (tmp_path / "common").mkdir()
+    write(tmp_path / "common" / "accounting", [colon(replace(Entry(), job=900 + number)) for number in range(5)])
+    entry = {"type": "gridengine", "name": "old", "paths": [str(tmp_path / "common")], "arc_databases": []}
+    made.config["source"] = [made.config["source"] | {"name": "ce"}, entry]
+    run = made.publish()
+    assert run.status == 0, run.err
+    return made
+
+
+def sent_again(site: SiteUnderTest) -> tuple[int, int]:
+    """Records, and the exit status."""
+    site.save()
+    run = site.publish()
+    return run.json["targets"]["egi"]["records"], run.status
+
+
+def test_a_source_under_another_name_is_not_sent_again(site: SiteUnderTest) -> None:
+    site.config["source"][1]["name"] = "new"
+    assert sent_again(site) == (0, 0)
+    assert site.run("sync", "--check").status == 0
+
+
+def test_under_another_name_and_cluster_it_is_not_read_before_somebody_says_so(site: SiteUnderTest) -> None:
+    site.config["source"][1] |= {"name": "new", "cluster": "sge.example.org"}
+    assert sent_again(site) == (0, 66)
+    run = site.publish()
+    assert "source new: source old has read the same files, and calls their cluster gridengine" in run.err
+    assert "write cluster: gridengine" in run.err
+    assert site.run("source", "retire", "old").status == 0
+    assert sent_again(site)[0] > 0, "the administrator says that these are other jobs"
+
+
+def test_a_state_directory_may_move(site: SiteUnderTest) -> None:
+    shutil.move(site.state.parent, site.folder / "elsewhere")
+    site.config["state"] = str(site.folder / "elsewhere" / site.state.name)
+    assert sent_again(site) == (0, 0)
+    assert site.run("status").status == 0
+
+
+def test_a_control_directory_may_move(site: SiteUnderTest) -> None:
+    shutil.move(site.control, site.folder / "elsewhere")
+    site.config["source"][0]["control_dir"] = str(site.folder / "elsewhere")
+    assert sent_again(site) == (0, 0)
+    site.config["source"][0]["name"] = "another"
+    assert sent_again(site) == (0, 0)
+
+
+def test_a_database_that_lacks_the_newest_row_in_another_place_is_missed_and_not_sent_again(
+    site: SiteUnderTest,
+) -> None:
+    site.control = site.folder / "elsewhere"
+    (site.control / "accounting").mkdir(parents=True)
+    site.fill(*list(generate(3, 7, *MONTHS))[:6])
+    shutil.rmtree(site.folder / "control")
+    site.config["source"][0]["control_dir"] = str(site.control)
+    assert sent_again(site) == (0, 66)
+    gone = site.folder / "control" / "accounting" / "accounting_v2.db"
+    assert site.run("source", "retire", str(gone)).status == 0
+    assert sent_again(site) == (0, 0)
