@@ -31,7 +31,7 @@ from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.errors import LedgerError, SourceError, UsageError
 from publisher.model.policy import RecordPolicy
-from publisher.model.rates import Charging
+from publisher.model.rates import Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
@@ -104,6 +104,10 @@ class LiveSite:
     @property
     def charging(self) -> Charging | None:
         return self.settings.records.charges
+
+    @property
+    def power(self) -> EnergyRules | None:
+        return self.settings.records.power
 
     @property
     def metrics(self) -> MetricsOutput | None:

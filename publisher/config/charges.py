@@ -1,17 +1,21 @@
-"""The list `charges` of `records`: what jobs cost, by formula, queue, group and the time of their start."""
+"""The lists `charges` and `power` of `records`: what jobs cost and take, by place and the time of their start."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 from publisher.config import schema
 from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.time import Window, epoch, fixed_period
+from publisher.model.time import Window, epoch, fixed_period, iso_epoch
 from publisher.reporting.charges.formula import FormulaError
+from publisher.reporting.charges.power import CarbonPeriod, CarbonTable, Power, PowerRule
 from publisher.reporting.charges.rules import (
     DEFAULT_PLACES,
     MAX_PLACES,
@@ -112,7 +116,7 @@ def _rule(node: Node, reading: ReadContext) -> ChargeRule:
         description=keys.description,
         queues=(*(keys.queues or ()), *(keys.partitions or ())) or ("*",),
         groups=keys.groups or ("*",),
-        valid=_validity(keys),
+        valid=_validity(keys.valid_from or keys.validity_from, keys.valid_to or keys.validity_to),
         time_unit=keys.time_unit,
         compat=keys.compat,
         places=rounding.places,
@@ -131,9 +135,11 @@ def _formula(node: Node, keys: ChargeKeys, reading: ReadContext) -> Formula:
         raise Wrong("") from error
 
 
-def _validity(keys: ChargeKeys) -> Window:
-    """Both ends belong to it: a month or a day in `valid_to` counts to its end, a clock time includes its second."""
-    first, last = keys.valid_from or keys.validity_from, keys.valid_to or keys.validity_to
+def _validity(first: str | None, last: str | None) -> Window:
+    """Both ends belong to it: a month or a day that is the last counts to its end, a clock time includes its second.
+
+    Raises: Wrong.
+    """
     try:
         start = epoch(fixed_period(first).start) if first else None
         end = _behind(last) if last else None
@@ -148,3 +154,97 @@ def _behind(text: str) -> Epoch:
     """The first second that does not belong to the period any more."""
     period = fixed_period(text)
     return Epoch(epoch(period.end) + (period.start == period.end))
+
+
+_POWER_EXAMPLE: Final = "{watts_per_core: 6, watts_per_gpu: 300, grams_per_kwh: 28}"
+_MOST_CHARACTERS: Final = 10_000_000
+_HOUR_S: Final = 3600
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
+
+_check_number: Final = schema.check(lambda text: _NUMBER.fullmatch(text) is not None, "{} is not a number such as 4.5")
+
+
+def _check_pue(text: str) -> str | None:
+    return _check_number(text) or (None if 1 <= Decimal(text) <= 10 else f"{text} is not between 1 and 10")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerKeys:
+    """One rule."""
+
+    watts_per_core: str | None = field(default=None, metadata={"check": _check_number})
+    watts_per_gpu: str | None = field(default=None, metadata={"check": _check_number})
+    pue: str = field(default="1", metadata={"check": _check_pue})
+    grams_per_kwh: str | None = field(default=None, metadata={"check": _check_number})
+    carbon_file: Path | None = None
+    queues: tuple[str, ...] = field(default=("*",), metadata={"check": _check_patterns})
+    hosts: tuple[str, ...] = field(default=("*",), metadata={"check": _check_patterns})
+    valid_from: str | None = None
+    valid_to: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.grams_per_kwh is not None and self.carbon_file is not None:
+            raise ValueError("has both grams_per_kwh and carbon_file; take one of them out")
+
+
+def read_power(node: Node, reading: ReadContext) -> Power | None:
+    """One mapping, or a list of rules."""
+    entries = node.entries if isinstance(node, Listing) else (node,)
+    rules = schema.read_each(entries, lambda entry: _power_rule(entry, reading), reading)
+    return Power(rules=rules) if rules else None
+
+
+def _power_rule(node: Node, reading: ReadContext) -> PowerRule:
+    if isinstance(node, Text):
+        raise Wrong(f"is not a mapping; write {_POWER_EXAMPLE}")
+    keys = schema.read_block(node, PowerKeys, reading)
+    return PowerRule(
+        watts_per_core=_decimal(keys.watts_per_core),
+        watts_per_gpu=_decimal(keys.watts_per_gpu),
+        pue=Decimal(keys.pue),
+        grams_per_kwh=_decimal(keys.grams_per_kwh),
+        carbon_file=keys.carbon_file,
+        carbon=None if keys.carbon_file is None else _carbon_table(keys.carbon_file),
+        queues=keys.queues,
+        hosts=keys.hosts,
+        valid=_validity(keys.valid_from, keys.valid_to),
+        place=f"{node.place.path}, line {node.place.line}",
+    )
+
+
+def _decimal(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)
+
+
+def _carbon_table(path: Path) -> CarbonTable:
+    """Lines of a month, a day or an hour, and the grams in it. Raises: Wrong."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
+        raise Wrong(f"carbon_file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise Wrong(f"carbon_file {path} has more than {_MOST_CHARACTERS:,} characters; keep the years that matter")
+    found = sorted(
+        _period(path, number, line) for number, line in enumerate(text.splitlines(), start=1) if _words(line)
+    )
+    for first, second in pairwise(found):
+        if second.start < first.end:
+            raise Wrong(f"carbon_file {path}: two lines are for {iso_epoch(second.start)}")
+    return CarbonTable(found)
+
+
+def _words(line: str) -> list[str]:
+    return line.partition("#")[0].replace(",", " ").split()
+
+
+def _period(path: Path, number: int, line: str) -> CarbonPeriod:
+    words, where = _words(line), f"carbon_file {path}, line {number}"
+    if len(words) != 2 or not _NUMBER.fullmatch(words[1]):
+        raise Wrong(f"{where}: is not a time and the grams in it, such as 2026-03-05T14:00 31.5")
+    try:
+        period = fixed_period(words[0])
+    except UsageError as error:
+        raise Wrong(f"{where}: {error}") from error
+    start, end = epoch(period.start), epoch(period.end)
+    return CarbonPeriod(start, Epoch(start + _HOUR_S) if start == end else end, Decimal(words[1]))

@@ -26,8 +26,11 @@ from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
 
 if TYPE_CHECKING:
+    from publisher.reporting.charges.power import Power
     from publisher.reporting.charges.rules import Charges
 
+# What the site says of its jobs for itself: no receiver gets it, so no target has it.
+SITE_ONLY: Final = frozenset(("power",))
 # Finished jobs only: what A-REX writes, `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
 _SECRET_BYTES: Final = range(16, 4097)
@@ -216,6 +219,7 @@ class RecordSettings:
     batch_server: str = ""
     infrastructure_description: str = field(default="", metadata={"check": check_description})
     charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
+    power: Power | None = field(default=None, metadata={"read": schema.read_by("charges", "read_power")})
 
     def policy(
         self,

@@ -161,9 +161,9 @@ def load_module(name: str) -> Any:
     return import_module(f"publisher.config.{name}")
 
 
-def read_by(module: str) -> Callable[[Node, ReadContext], Any]:
-    """What reads a key's value: the `read` of a module of this package."""
-    return lambda node, reading: load_module(module).read(node, reading)
+def read_by(module: str, function: str = "read") -> Callable[[Node, ReadContext], Any]:
+    """What reads a key's value: a function of a module of this package."""
+    return lambda node, reading: getattr(load_module(module), function)(node, reading)
 
 
 def scalar(node: Node, wanted: str) -> str:

@@ -18,7 +18,8 @@ from publisher.model.rates import BenchmarkRule
 from publisher.model.time import iso_epoch
 
 if TYPE_CHECKING:
-    from publisher.reporting.charges.rules import ChargeRule
+    from publisher.reporting.charges.power import PowerRule
+    from publisher.reporting.charges.rules import ChargeRule, JobRule
     from publisher.sources.base import BatchEntry
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
@@ -98,7 +99,20 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _set_keys(records.identity)
     shown["charges"] = [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
+    shown["power"] = [_power_rule(rule) for rule in records.power.rules] if records.power else []
     return shown
+
+
+def _power_rule(rule: PowerRule) -> dict[str, Any]:
+    names = ("watts_per_core", "watts_per_gpu", "grams_per_kwh", "carbon_file")
+    given = {name: value for name in names if (value := getattr(rule, name)) is not None}
+    return {
+        **{name: str(value) for name, value in given.items()},
+        "pue": str(rule.pue),
+        "queues": list(rule.queues),
+        "hosts": list(rule.hosts),
+        **_validity(rule),
+    }
 
 
 def _benchmark_rule(rule: BenchmarkRule) -> dict[str, Any]:
@@ -116,20 +130,24 @@ def _vo_rule(rule: VoRule) -> dict[str, Any]:
 
 
 def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
-    # Both ends belong to it, to the second.
-    last = None if rule.valid.end is None else rule.valid.end - 1
     return {
         "formula": rule.formula.text,
         "unit": rule.unit,
         **({"description": rule.description} if rule.description else {}),
         "queues": list(rule.queues),
         "groups": list(rule.groups),
-        **_bounds({"valid_from": rule.valid.start, "valid_to": last}),
+        **_validity(rule),
         "time_unit": str(rule.time_unit),
         "rounding": "none" if rule.places is None else {"places": rule.places, "mode": str(rule.rounding)},
         "compat": str(rule.compat),
         "on_error": str(rule.on_error),
     }
+
+
+def _validity(rule: JobRule) -> dict[str, str]:
+    """Both ends belong to it, to the second."""
+    last = None if rule.valid.end is None else rule.valid.end - 1
+    return _bounds({"valid_from": rule.valid.start, "valid_to": last})
 
 
 def _bounds(moments: Mapping[str, int | None]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher.config import schema
-from publisher.config.records import RecordSettings
+from publisher.config.records import SITE_ONLY, RecordSettings
 from publisher.config.schema import Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.formats import (
     JOB_FORMATS,
@@ -200,7 +200,8 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
     """One target; None when it cannot be used, the reasons being among the problems."""
     kind, options_shape = plugin_options(block, common.registered.transports, reading)
     if options_shape is not None:
-        names = [*schema.keys_of(TargetKeys), *schema.keys_of(RecordSettings), *schema.keys_of(options_shape)]
+        records_keys = schema.keys_of(RecordSettings).keys() - SITE_ONLY
+        names = [*schema.keys_of(TargetKeys), *sorted(records_keys), *schema.keys_of(options_shape)]
         schema.check_names(block, names, reading, _RECORDS_HINT)
     format_name = _format(block, common.registered.formats, reading)
     known = schema.read_keys(block, TargetKeys, reading)

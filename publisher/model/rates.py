@@ -185,6 +185,24 @@ class Charge:
         return amount_text(self.amount)
 
 
+class JobEnergy(NamedTuple):
+    """What a job took, with what cooling and the like take on top; None is not known. `measured`, else estimated.
+
+    `meter_rejected`: there is a measured value, but it is absurd.
+    """
+
+    wh: Decimal | None
+    grams: Decimal | None  # of CO2 equivalent
+    measured: bool
+    meter_rejected: bool
+
+
+class EnergyRules(Protocol):
+    """The site's rules for energy."""
+
+    def energy(self, job: JobRecord) -> JobEnergy: ...
+
+
 class Charging(Protocol):
     """The site's rules for charges, as record policy asks them."""
 

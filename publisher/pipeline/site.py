@@ -19,7 +19,7 @@ from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.rates import Charging
+from publisher.model.rates import Charging, EnergyRules
 from publisher.model.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Transport
 
@@ -109,8 +109,8 @@ class LiveTarget:
 class Site(Protocol):
     """A configured site. What it opens, the caller closes. Whatever opens the ledger or a book raises LedgerError.
 
-    `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy` and `charging` are the site's own, whatever a
-    target overrides. `after_round` is called with what came of each round, in its thread.
+    `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy`, `charging` and `power`
+    are the site's own, whatever a target overrides. `after_round` is called with what came of each round, in its thread.
     """
 
     @property
@@ -137,6 +137,8 @@ class Site(Protocol):
     def policy(self) -> RecordPolicy: ...
     @property
     def charging(self) -> Charging | None: ...
+    @property
+    def power(self) -> EnergyRules | None: ...
     @property
     def metrics(self) -> MetricsOutput | None: ...
     @property

@@ -20,8 +20,10 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.message import OpenRow
 from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.rates import EnergyRules, JobEnergy
 from publisher.model.time import iso_epoch
 from publisher.pipeline.site import Site
+from publisher.reporting.charges.power import METER, Power
 from publisher.sources.statistics import Accounts, JobFilter
 
 Value = str | int | Decimal | tuple[str, ...] | None
@@ -34,6 +36,7 @@ class ExportedJob:
     job: JobRecord
     published: PublishedJob | None
     unfit: str
+    energy: JobEnergy
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,20 @@ def _charge(one: ExportedJob) -> Decimal | None:
     return None if one.published is None or one.published.charge is None else one.published.charge.amount
 
 
+def _meter(one: ExportedJob) -> int | None:
+    return dict(one.job.quantities).get(METER)
+
+
+def _energy(one: ExportedJob) -> Decimal | None:
+    return one.energy.wh
+
+
+def _energy_origin(one: ExportedJob) -> str | None:
+    if one.energy.wh is None:
+        return None
+    return "measured" if one.energy.measured else "estimated"
+
+
 _WALL_CORE: Final = "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
 _EFFICIENCY: Final = "cpu_s over wall_core_s, four decimals; null where there was no wall time"
 _SCALED: Final = "wall_core_s times benchmark_value; never add these up over different benchmark_type"
@@ -180,6 +197,10 @@ COLUMNS: Final = (
     _count("stage_out_bytes", "B", "files that went out"),
     Column("charge", "decimal", "of charge_unit", "what it costs by records.charges", _charge),
     _published("charge_unit", "unit of the charge", lambda job: None if job.charge is None else job.charge.tariff.unit),
+    Column("meter_j", "integer", "J", "energy as measured, whatever it is worth", _meter),
+    Column("energy_wh", "decimal", "Wh", "energy with records.power's pue: measured, else estimated", _energy),
+    Column("energy_origin", "text", "", "measured or estimated", _energy_origin),
+    Column("carbon_g", "decimal", "g", "CO2 equivalent of energy_wh", lambda one: one.energy.grams),
     Column(
         "unfit",
         "text",
@@ -207,7 +228,7 @@ def jobs(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: Row
 
     Raises: SourceError.
     """
-    policy = site.policy
+    policy, power = site.policy, site.power or Power()
     accounts: Accounts = site.accounts()
     with closing(accounts), closing(site.source()) as records:
         for page in accounts.counted(wanted):
@@ -218,12 +239,13 @@ def jobs(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: Row
                 left_out.in_progress += len(found.open)
                 left_out.unreadable.update(skipped.rule for skipped in found.skipped)
                 for job in found.jobs:
-                    yield _exported(job, policy)
+                    yield _exported(job, policy, power)
             rows_read(page.rows_read)
 
 
-def _exported(job: JobRecord, policy: RecordPolicy) -> ExportedJob:
+def _exported(job: JobRecord, policy: RecordPolicy, power: EnergyRules) -> ExportedJob:
+    energy = power.energy(job)
     try:
-        return ExportedJob(job=job, published=policy.describe(job), unfit="")
+        return ExportedJob(job=job, published=policy.describe(job), unfit="", energy=energy)
     except Unfit as unfit:
-        return ExportedJob(job=job, published=None, unfit=str(unfit))
+        return ExportedJob(job=job, published=None, unfit=str(unfit), energy=energy)

@@ -19,6 +19,7 @@ from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
+from publisher.model.rates import EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, month_of, months
 from publisher.model.totals import month_number, month_number_of, month_window, sync_host, year_and_month
@@ -99,8 +100,14 @@ def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[Re
 class UsageReport:
     """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
 
-    def __init__(self, window: Window, policy: RecordPolicy, targets: Sequence[tuple[Target, Epoch | None]]) -> None:
-        """`targets` come with the end time that their first jobs have."""
+    def __init__(
+        self,
+        window: Window,
+        policy: RecordPolicy,
+        targets: Sequence[tuple[Target, Epoch | None]],
+        power: EnergyRules | None,
+    ) -> None:
+        """`targets` come with the end time that their first jobs have. With `power`, each job is looked at by itself."""
         if window.start is None or window.end is None:
             raise ValueError(f"{window} has no start or no end")
         self.usage = Usage()
@@ -110,7 +117,8 @@ class UsageReport:
         self._targets = targets
         policies = [policy, *(target.policy for target, _ in targets)]
         self._names_users = policy.identity.open
-        self.alone = not all(one.depends_on_row_only for one in policies)
+        self._power = power
+        self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
         self._selections = [target.selection(Window()) for target, _ in targets]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
         days = range(window.start // DAY_S, -(-window.end // DAY_S))
@@ -133,7 +141,8 @@ class UsageReport:
     def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
         usage, example = self.usage, group.example
         local = group.names
-        usage.total.add(group, values.weight)
+        energy = None if self._power is None else self._power.energy(example)
+        usage.total.add(group, values.weight, energy)
         for sums, name in (
             (usage.statuses, example.status),
             (usage.vos, values.vo),
@@ -144,10 +153,10 @@ class UsageReport:
             (usage.local_users, local.user if self._names_users else ""),
             (usage.benchmarks, values.benchmark),
         ):
-            sums[name].add(group, values.weight)
+            sums[name].add(group, values.weight, energy)
         if values.arex_default and group.wall_s:
             usage.arex_default_wall_s[example.queue] += group.wall_s
-        usage.days[day].add(group, values.weight)
+        usage.days[day].add(group, values.weight, energy)
         usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
         for model, gpus in group.gpus:
             usage.gpu_model_jobs[model] += group.jobs
@@ -252,6 +261,7 @@ class Report:
     made_at: datetime
     identity: str
     by: Sequence[str]  # of LOCAL_NAMES
+    has_energy: bool  # whether it was asked for
     usage: Usage
     charges: Sequence[ChargedSum]
     targets: Sequence[TargetReport]
@@ -263,13 +273,13 @@ class Report:
 def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRead) -> Report:
     """Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError."""
     now, policy = site.clock(), site.policy
-    if "local-user" in by and not policy.identity.open:
-        raise UsageError("--by local-user: records.identity does not let users be named; take --by account or project")
+    _refuse_to_name_users(by, policy)
     with closing(site.ledger_to_read()) as ledger:
         states = {target.name: ledger.target(target.name) for target in site.targets}
         counts = {target.name: ledger.counts(target.name) for target in site.targets}
         set_aside = {target.name: _set_aside(ledger, target.name) for target in site.targets}
-    tally = UsageReport(window, policy, [(target, _start(target, states[target.name], now)) for target in site.targets])
+    targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
+    tally = UsageReport(window, policy, targets, site.power)
     with closing(site.usage()) as source:
         for page in source.groups(window, tally.eras, alone=tally.alone):
             tally.add(page)
@@ -281,6 +291,7 @@ def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRea
         made_at=now,
         identity=str(policy.identity.mode),
         by=by,
+        has_energy=site.power is not None,
         usage=tally.usage,
         charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
         targets=_targets(site, states, set_aside, window),
@@ -292,6 +303,11 @@ def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRea
         ],
         partial=[_name(month) for month in partial],
     )
+
+
+def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy) -> None:
+    if "local-user" in by and not policy.identity.open:
+        raise UsageError("--by local-user: records.identity does not let users be named; take --by account or project")
 
 
 def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | None:

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, Transfer
+from publisher.model.rates import JobEnergy
 from publisher.model.time import Window
 
 
@@ -77,6 +79,7 @@ class JobDetails:
 
 
 _DAY_S: Final = 86_400
+_NOTHING: Final = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,9 +309,15 @@ class Used:
     scaled: Counter[str] = field(default_factory=Counter)
     gpu_jobs: int = 0
     gpu_s: int = 0  # wall time x GPUs
+    measured_wh: Decimal = _NOTHING
+    estimated_wh: Decimal = _NOTHING
+    carbon_g: Decimal = _NOTHING
+    energy_unknown: int = 0
+    carbon_unknown: int = 0
+    meters_rejected: int = 0
 
-    def add(self, group: UsageGroup, benchmark: tuple[str, int] | None) -> None:
-        """`benchmark` is its type and 1000 times its value."""
+    def add(self, group: UsageGroup, benchmark: tuple[str, int] | None, energy: JobEnergy | None = None) -> None:
+        """`benchmark` is its type and 1000 times its value, `energy` that of the one job of the group."""
         cores = group.example.cpu_count
         wall_core_s = group.wall_s * (cores or 1)
         self.jobs += group.jobs
@@ -324,6 +333,18 @@ class Used:
         else:
             kind, thousandths = benchmark
             self.scaled[kind] += wall_core_s * thousandths
+        if energy is not None:
+            self._add_energy(energy)
+
+    def _add_energy(self, energy: JobEnergy) -> None:
+        if energy.measured:
+            self.measured_wh += energy.wh or 0
+        else:
+            self.estimated_wh += energy.wh or 0
+        self.carbon_g += energy.grams or 0
+        self.energy_unknown += energy.wh is None
+        self.carbon_unknown += energy.grams is None
+        self.meters_rejected += energy.meter_rejected
 
     @property
     def efficiency(self) -> float | None:
@@ -350,6 +371,12 @@ class Used:
         self.scaled.update(other.scaled)
         self.gpu_jobs += other.gpu_jobs
         self.gpu_s += other.gpu_s
+        self.measured_wh += other.measured_wh
+        self.estimated_wh += other.estimated_wh
+        self.carbon_g += other.carbon_g
+        self.energy_unknown += other.energy_unknown
+        self.carbon_unknown += other.carbon_unknown
+        self.meters_rejected += other.meters_rejected
 
 
 def by_weight(parts: Mapping[str, Used]) -> list[tuple[str, Used]]:

@@ -152,6 +152,7 @@ def test_what_is_told_is_what_the_round_left(spooling: WatchedSite) -> None:
 def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
     site.site.config["targets"]["egi"]["sync"] = True
+    site.site.config["records"]["power"] = {"watts_per_core": 5, "grams_per_kwh": 28}
     began = int(site.now().timestamp()) - 2 * 3600
     entry = gridengine_files.Entry(submitted=began, started=began, ended=began + 100, category="-l gpu=2")
     log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(entry)])

@@ -24,7 +24,7 @@ from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.pipeline.takeover.jura import Watermark, look_for_lost, report
-from publisher.reporting.charges.rules import Charges, overlap_notes
+from publisher.reporting.charges.rules import Rules, overlap_notes
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create, writing_order
 
@@ -67,7 +67,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     settings = site.settings
     print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
-    rules = [each.rules for each in price_lists if isinstance(each, Charges)]
+    rules = [each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)]
     for target in settings.targets:
         if unreleased := receiver_of(target.format).unreleased:
             print_line(f"note: target {target.name}: {unreleased}; ask its operators before records are sent")

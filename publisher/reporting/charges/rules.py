@@ -15,7 +15,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import combinations
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from publisher.model.job import JobRecord
 from publisher.model.rates import Charge, Tariff
@@ -40,7 +40,8 @@ TOO_LARGE: Final = Decimal(10) ** 15
 _ZERO: Final = Decimal(0)
 _WIDE: Final = decimal.Context(prec=60)
 _PIECE: Final = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern
-_REMEMBERED: Final = 20_000  # pairs of queue and group
+_REMEMBERED: Final = 20_000  # places
+OneRule = TypeVar("OneRule", bound="JobRule")
 
 
 class TimeUnit(StrEnum):
@@ -196,8 +197,31 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeRule:
-    """One formula for the jobs of some queues and groups that started within a window. `place` is for people.
+class JobRule:
+    """For the jobs of some queues, groups and hosts that started within a window. `place` is for people."""
+
+    queues: tuple[str, ...] = ("*",)
+    groups: tuple[str, ...] = ("*",)
+    hosts: tuple[str, ...] = ("*",)
+    valid: Window = Window()  # over the start of a job
+    place: str = field(default="records.charges", repr=False, compare=False)
+
+    def is_for(self, queue: str, group: str, hosts: Sequence[str]) -> bool:
+        """A job of several hosts is for a rule that names one of them."""
+        return (
+            _matches(self.queues, queue)
+            and _matches(self.groups, group)
+            and ("*" in self.hosts or any(_matches(self.hosts, host) for host in hosts))
+        )
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(fnmatchcase(name, one) for one in patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRule(JobRule):
+    """One formula.
 
     `places` None: as many as the arithmetic has. The formula was read for the same `compat`.
     """
@@ -205,15 +229,11 @@ class ChargeRule:
     formula: Formula
     unit: str
     description: str = ""
-    queues: tuple[str, ...] = ("*",)
-    groups: tuple[str, ...] = ("*",)
-    valid: Window = Window()  # over the start of a job
     time_unit: TimeUnit = TimeUnit.HOURS
     compat: Compatibility = Compatibility.NONE
     places: int | None = DEFAULT_PLACES
     rounding: Rounding = Rounding.HALF_UP
     on_error: OnError = OnError.OMIT
-    place: str = field(default="records.charges", repr=False, compare=False)
     tariff: Tariff = field(init=False, repr=False, compare=False)
     # Made once a rule, because each job asks for them.
     _value: Callable[[Mapping[str, Any]], Any] = field(init=False, repr=False, compare=False)
@@ -226,11 +246,6 @@ class ChargeRule:
         object.__setattr__(self, "_value", self._bound())
         object.__setattr__(self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities))
         object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
-
-    def is_for(self, queue: str, group: str) -> bool:
-        return any(fnmatchcase(queue, one) for one in self.queues) and any(
-            fnmatchcase(group, one) for one in self.groups
-        )
 
     def values(self, job: JobRecord) -> dict[str, Any]:
         """The quantities of a job, as the formula has them. Raises: NoResult when one is not known."""
@@ -293,11 +308,32 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charges:
-    """All rules of a site. Of those that are for a job, the one that is valid since latest counts; then the last one."""
+class Rules(Generic[OneRule]):
+    """Rules of a kind. Of those that are for a job, the one that is valid since latest counts; then the last one."""
 
-    rules: tuple[ChargeRule, ...] = ()
-    _by_place: dict[tuple[str, str], tuple[ChargeRule, ...]] = field(default_factory=dict, repr=False, compare=False)
+    rules: tuple[OneRule, ...] = ()
+    _by_place: dict[tuple[object, ...], tuple[OneRule, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _asks_hosts: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_asks_hosts", any(rule.hosts != ("*",) for rule in self.rules))
+
+    def rule_for(self, job: JobRecord) -> OneRule | None:
+        where = (job.queue, job.local_group, job.hosts if self._asks_hosts else ())
+        rules = self._by_place.get(where)
+        if rules is None:
+            if len(self._by_place) >= _REMEMBERED:
+                self._by_place.clear()
+            fitting = [rule for rule in reversed(self.rules) if rule.is_for(*where)]
+            fitting.sort(key=lambda rule: -math.inf if rule.valid.start is None else rule.valid.start, reverse=True)
+            rules = self._by_place[where] = tuple(fitting)
+        began = start_of(job)
+        return next((rule for rule in rules if began in rule.valid), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges(Rules[ChargeRule]):
+    """The price list of a site."""
 
     def of(self, job: JobRecord) -> Charge | None:
         assessed = self.assess(job)
@@ -314,33 +350,22 @@ class Charges:
             zero = Charge(amount=_ZERO, tariff=rule.tariff) if rule.on_error is OnError.ZERO else None
             return Assessment(rule=rule, charge=zero, reason=str(none))
 
-    def rule_for(self, job: JobRecord) -> ChargeRule | None:
-        where = (job.queue, job.local_group)
-        rules = self._by_place.get(where)
-        if rules is None:
-            if len(self._by_place) >= _REMEMBERED:
-                self._by_place.clear()
-            fitting = [rule for rule in reversed(self.rules) if rule.is_for(*where)]
-            fitting.sort(key=lambda rule: -math.inf if rule.valid.start is None else rule.valid.start, reverse=True)
-            rules = self._by_place[where] = tuple(fitting)
-        began = start_of(job)
-        return next((rule for rule in rules if began in rule.valid), None)
-
 
 def start_of(job: JobRecord) -> int:
     """When a job began; where no source reports it, its wall time before its end."""
     return job.ended_at - job.wall_s if job.started_at is None else job.started_at
 
 
-def overlaps(rules: Sequence[ChargeRule]) -> Iterator[tuple[ChargeRule, ChargeRule]]:
+def overlaps(rules: Sequence[OneRule]) -> Iterator[tuple[OneRule, OneRule]]:
     """Pairs of rules that are both for some job, the one that counts second."""
     for first, second in combinations(rules, 2):
-        if _meet(first.queues, second.queues) and _meet(first.groups, second.groups) and _share(first, second):
+        names = ((first.queues, second.queues), (first.groups, second.groups), (first.hosts, second.hosts))
+        if all(_meet(*both) for both in names) and _share(first, second):
             begins = [-math.inf if rule.valid.start is None else rule.valid.start for rule in (first, second)]
             yield (second, first) if begins[0] > begins[1] else (first, second)
 
 
-def overlap_notes(rules: Sequence[ChargeRule]) -> list[str]:
+def overlap_notes(rules: Sequence[JobRule]) -> list[str]:
     """What an administrator should know about rules that overlap."""
     return [
         f"{first.place} and {second.place} are both for some jobs: the second counts"
@@ -377,7 +402,7 @@ def _share_letter(one: str, other: str) -> bool:
     return fnmatchcase(one, other) if len(one) == 1 else fnmatchcase(other, one)
 
 
-def _share(first: ChargeRule, second: ChargeRule) -> bool:
+def _share(first: JobRule, second: JobRule) -> bool:
     starts = [rule.valid.start for rule in (first, second) if rule.valid.start is not None]
     ends = [rule.valid.end for rule in (first, second) if rule.valid.end is not None]
     return not starts or not ends or max(starts) < min(ends)

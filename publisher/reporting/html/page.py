@@ -15,8 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from publisher import __version__
 from publisher.model.time import iso
+from publisher.reporting.html.columns import LONG, Table
 from publisher.reporting.html.plots import Plot, report_plots
-from publisher.reporting.html.tables import LONG, Table, definitions, tables
+from publisher.reporting.html.tables import definitions, tables
 from publisher.reporting.html.text import figures, findings
 from publisher.reporting.html.values import day_text, printable
 from publisher.reporting.report import DAY_S, Report

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from publisher.ledger.books import TargetHistory
 from publisher.model.text import plural
-from publisher.reporting.html.tables import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
+from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
 from publisher.reporting.html.values import day_text, hours_text, minutes_text, printable, share_text, size_text
 from publisher.reporting.report import DAY_S, Report, all_waits
 from publisher.sources.statistics import Used, by_weight

@@ -1,145 +1,28 @@
-"""The tables of a report, which the page, the terminal and the CSV files show.
-
-Each column has a name, a definition, and a form of its values for people and for programs.
-"""
+"""The tables of a report, which the page, the terminal and the CSV files show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from publisher.model.rates import amount_text
-from publisher.model.time import Durations, iso, iso_epoch
-from publisher.reporting.html.values import day_text, harmless, hours_text, minutes_text, quoted, share_text, size_text
+from publisher.model.time import iso, iso_epoch
+from publisher.reporting.html.columns import (
+    KINDS,
+    LAG_EDGES_MIN,
+    LAG_NAMES,
+    WAIT_EDGES_MIN,
+    WAIT_NAMES,
+    CellKind,
+    Table,
+    TableColumn,
+    Value,
+    count,
+    minutes,
+    spread,
+    text,
+)
 from publisher.reporting.report import CountDrift, Report
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
-
-Value = str | int | float | Decimal | None
-
-LONG: Final = 24  # letters: a text of more needs room
-UNKNOWN: Final = "unknown"
-
-
-class CellKind(StrEnum):
-    """What a column holds; None is unknown, or not there, and never zero."""
-
-    TEXT = "text"
-    DAY = "day"  # days since 1970
-    COUNT = "count"
-    MINUTES = "minutes"
-    SECONDS = "seconds"  # shown in hours
-    SCALED = "scaled"  # 1/1000 of benchmark units x seconds; shown in units x hours
-    SHARE = "share"  # shown in per cent
-    BYTES = "bytes"
-    AMOUNT = "amount"  # decimal
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """`key` heads it in CSV files, `title` on the page and on terminals; `means` defines it."""
-
-    key: str
-    title: str
-    kind: CellKind
-    means: str
-
-    def shown(self, value: Value) -> str:
-        """For people."""
-        match value:
-            case None:
-                return "–"
-            case str():
-                return value or "(none)"
-            case Decimal():
-                return amount_text(value)
-        return _KINDS[self.kind][1](value)
-
-    def stored(self, value: Value) -> str:
-        """For programs: plain numbers in seconds, bytes and fractions; '' for what is not known."""
-        match value:
-            case None:
-                return ""
-            case str():
-                return harmless(value)
-            case Decimal():
-                return amount_text(value)
-        match self.kind:
-            case CellKind.DAY:
-                return day_text(int(value))
-            case CellKind.SCALED:
-                return amount_text(Decimal(int(value)) / 1000)
-            case CellKind.SHARE:
-                return f"{value:.6f}"
-            case _:
-                return str(value)
-
-    @property
-    def is_number(self) -> bool:
-        return self.kind not in (CellKind.TEXT, CellKind.DAY)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of a report. `name` names its CSV file; `notes` are below it; `total` is one more row."""
-
-    name: str
-    title: str
-    columns: Sequence[TableColumn]
-    rows: Sequence[tuple[Value, ...]]
-    total: tuple[Value, ...] | None = None
-    notes: Sequence[str] = ()
-
-    def csv(self) -> str:
-        """All rows without the total, which would be counted twice by who adds them up."""
-        lines = [[column.key for column in self.columns]]
-        lines += [[column.stored(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
-        return "".join(",".join(map(quoted, line)) + "\r\n" for line in lines)
-
-
-def text(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key, title, CellKind.TEXT, means)
-
-
-def count(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key, title, CellKind.COUNT, means)
-
-
-def minutes(key: str, title: str, means: str) -> TableColumn:
-    return TableColumn(key, title, CellKind.MINUTES, f"{means} In minutes, rounded down.")
-
-
-def spread(durations: Durations, edges: Sequence[int], names: Sequence[str]) -> list[tuple[str, int]]:
-    """How many took how long; at last, those of which it is not known."""
-    counts = durations.within(edges)
-    unknown = durations.unknown + durations.negative
-    return [*zip(names, counts, strict=True), *([(UNKNOWN, unknown)] if unknown else [])]
-
-
-# The unit of what is stored, and how it is shown.
-_KINDS: Final[Mapping[CellKind, tuple[str, Callable[[float], str]]]] = {
-    CellKind.TEXT: ("text", str),
-    CellKind.DAY: ("date", lambda value: day_text(int(value))),
-    CellKind.COUNT: ("number", "{:,}".format),
-    CellKind.MINUTES: ("min", lambda value: minutes_text(int(value))),
-    CellKind.SECONDS: ("s", hours_text),
-    CellKind.SCALED: ("benchmark unit x s", lambda value: hours_text(value / 1000)),
-    CellKind.SHARE: ("fraction", share_text),
-    CellKind.BYTES: ("bytes", size_text),
-    CellKind.AMOUNT: ("decimal", str),
-}
-
-
-_HOUR, _DAY = 60, 24 * 60  # in minutes
-WAIT_EDGES_MIN: Final = (1, 5, 15, _HOUR, 4 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY)
-WAIT_NAMES: Final = (
-    *("< 1 min", "1-5 min", "5-15 min", "15-60 min"),
-    *("1-4 h", "4-12 h", "12-24 h", "1-3 days", "> 3 days"),
-)
-LAG_EDGES_MIN: Final = (_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 31 * _DAY)
-LAG_NAMES: Final = ("< 1 h", "1-3 h", "3-6 h", "6-12 h", "12-24 h", "1-2 days", "2-7 days", "7-31 days", "> 31 days")
 
 _ON_PAGE: Final = "in seconds (on the page: hours)"
 _DAY_COLUMN: Final = TableColumn("day", "Day", CellKind.DAY, "Day in UTC.")
@@ -177,6 +60,22 @@ _GPUS: Final = (
     count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
     TableColumn("gpu_share", "GPU share", CellKind.SHARE, "GPU jobs over all jobs, from 0 to 1."),
     TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Raw wall time times the job's number of GPUs, {_ON_PAGE}."),
+)
+# Only where records.power is set.
+_ENERGY: Final = (
+    TableColumn(
+        "measured_wh",
+        "Measured kWh",
+        CellKind.ENERGY,
+        "Energy that meters tell of, with pue, in Wh (on the page: kWh).",
+    ),
+    TableColumn(
+        "estimated_wh",
+        "Estimated kWh",
+        CellKind.ENERGY,
+        "Energy by records.power of the jobs without a meter value, with pue, in Wh (on the page: kWh).",
+    ),
+    TableColumn("carbon_g", "CO2e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."),
 )
 _IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
@@ -227,7 +126,7 @@ def _used_columns(report: Report) -> list[TableColumn]:
         )
         for kind in _kinds(report)
     ]
-    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *scaled]
+    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *(_ENERGY if report.has_energy else ()), *scaled]
 
 
 def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
@@ -235,6 +134,7 @@ def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
     return (
         *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.cpu_s, used.efficiency),
         *gpus,
+        *((used.measured_wh, used.estimated_wh, used.carbon_g) if report.has_energy else ()),
         *(used.scaled.get(kind) for kind in _kinds(report)),
     )
 
@@ -354,7 +254,7 @@ def definitions(of: Sequence[Table]) -> Table:
         text("meaning", "Meaning", "What it holds."),
     ]
     rows = [
-        (f"{table.name}.csv", column.key, _KINDS[column.kind][0], column.means)
+        (f"{table.name}.csv", column.key, KINDS[column.kind][0], column.means)
         for table in of
         for column in table.columns
     ]

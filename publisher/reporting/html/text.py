@@ -8,8 +8,9 @@ from typing import Final
 
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
-from publisher.reporting.html.tables import Table, definitions, tables, verdict
-from publisher.reporting.html.values import hours_text, minutes_text, share_text
+from publisher.reporting.html.columns import Table
+from publisher.reporting.html.tables import definitions, tables, verdict
+from publisher.reporting.html.values import hours_text, minutes_text, share_text, thousands_text
 from publisher.reporting.report import Report, TargetReport, all_waits
 from publisher.sources.statistics import Used
 
@@ -59,6 +60,7 @@ def figures(report: Report) -> list[Figure]:
         Figure("Wall × cores", f"{hours_text(total.wall_core_s)} h", scaled or "no benchmark is known"),
         Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} h CPU"),
         *_gpu_figure(total),
+        *(_energy_figures(total) if report.has_energy else ()),
         Figure("Failed", failed, plural(total.failed, "job")),
         Figure("Median waiting time", minutes_text(waits.quantile_min(0.5)), waited),
     ]
@@ -69,6 +71,15 @@ def _gpu_figure(total: Used) -> list[Figure]:
         return []
     text = f"of {plural(total.gpu_jobs, 'job')}, {share_text(total.gpu_share)} of all"
     return [Figure("Wall × GPUs", f"{hours_text(total.gpu_s)} h", text)]
+
+
+def _energy_figures(total: Used) -> list[Figure]:
+    whole = total.measured_wh + total.estimated_wh
+    share = (
+        f"{share_text(float(total.measured_wh / whole))} measured, the rest estimated" if whole else "nothing is known"
+    )
+    carbon = f"{thousands_text(total.carbon_g)} kg CO2e"
+    return [Figure("Energy", f"{thousands_text(whole)} kWh", f"{share}; {carbon}")]
 
 
 def findings(report: Report) -> list[Highlight]:
@@ -127,6 +138,13 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
     for about, count, text in (
         ("Unreadable", usage.unreadable, "values that cannot be read, and are in no other number"),
         ("Benchmark", usage.total.without_benchmark, "none, and are in no scaled number"),
+        ("Energy", usage.total.meters_rejected, "a meter value that cannot be, which is in no sum"),
+        ("Energy", usage.total.energy_unknown, "neither a meter value nor watts in records.power, and are in no sum"),
+        (
+            "CO2e",
+            usage.total.carbon_unknown - usage.total.energy_unknown,
+            "energy without grams a kWh in records.power",
+        ),
     ):
         if count:
             yield Highlight(about, f"{plural(count, 'job has', 'jobs have')} {text}", bad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,8 +42,16 @@ def minutes_text(minutes: int | None) -> str:
 
 
 def hours_text(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:,.0f}" if hours >= 100 or hours == 0 else f"{hours:,.1f}" if hours >= 0.1 else f"{hours:.3f}"
+    return _rounded(seconds / 3600)
+
+
+def thousands_text(count: Decimal) -> str:
+    """`1.2` kWh of 1,234 Wh."""
+    return _rounded(float(count) / 1000)
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 or number == 0 else f"{number:,.1f}" if number >= 0.1 else f"{number:.3f}"
 
 
 def share_text(share: float) -> str:

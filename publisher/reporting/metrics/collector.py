@@ -27,7 +27,10 @@ from publisher.reporting.report import DAY_S, Usage, UsageReport
 _ATTEMPTS_TO_AGREE: Final = 5
 _HOUR_S: Final = 3600
 _DAY_END: Final = "day end"  # is not exposed
-_OF_DAY: Final = (_DAY_END, exporter.DAY_JOBS, exporter.DAY_GPU_JOBS, exporter.DAY_GPU_SECONDS)
+_OF_DAY: Final = (
+    *(_DAY_END, exporter.DAY_JOBS, exporter.DAY_GPU_JOBS, exporter.DAY_GPU_SECONDS),
+    *(exporter.DAY_ENERGY, exporter.DAY_CARBON),
+)
 Values = dict[tuple[str, str], float]
 
 
@@ -201,23 +204,29 @@ def _of_day(site: Site) -> Sequence[Measured]:
     if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):
         return ()
     window = Window(start=Epoch(end - DAY_S), end=end)
-    tally = UsageReport(window, site.policy, ())
+    tally = UsageReport(window, site.policy, (), site.power)
     try:
         with closing(site.usage()) as source:
             for page in source.groups(window, tally.eras, alone=tally.alone):
                 tally.add(page)
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
         return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}),)
-    return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=dict(_of_usage(tally.usage, end))),)
+    return (
+        Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=dict(_of_usage(site, tally.usage, end))),
+    )
 
 
-def _of_usage(usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str, str], float]]:
+def _of_usage(site: Site, usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str, str], float]]:
     yield (_DAY_END, ""), end
     for vo, used in usage.vos.items():
         yield (exporter.DAY_JOBS, vo), used.jobs
         if usage.total.gpu_jobs:  # else it may not be known
             yield (exporter.DAY_GPU_JOBS, vo), used.gpu_jobs
             yield (exporter.DAY_GPU_SECONDS, vo), used.gpu_s
+        if site.power is not None:
+            yield (exporter.DAY_ENERGY, f"{vo}\nmeasured"), float(used.measured_wh * _HOUR_S)
+            yield (exporter.DAY_ENERGY, f"{vo}\nestimated"), float(used.estimated_wh * _HOUR_S)
+            yield (exporter.DAY_CARBON, vo), float(used.carbon_g)
 
 
 def _size(site: Site) -> float | None:

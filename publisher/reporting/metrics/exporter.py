@@ -124,6 +124,8 @@ DAY_GPU_SECONDS: Final = _metric("publisher_day_gpu_seconds", "Their wall time x
 SOURCE_WAITING: Final = _metric(
     "publisher_source_waiting_jobs", "Jobs that wait for a silent ARC CE.", label="source", site=True
 )
+DAY_ENERGY: Final = _metric("publisher_day_energy_joules", "The energy that they took.", label="vo, origin", site=True)
+DAY_CARBON: Final = _metric("publisher_day_carbon_grams", "CO2 equivalent of it.", label="vo", site=True)
 TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 
@@ -211,7 +213,7 @@ def _summary(metric: Metric, measures: Sequence[StoredMetric], labels: Sequence[
 
 def _label_values(metric: Metric, one: StoredMetric) -> list[str]:
     names = metric.label.split(", ") if metric.label else []
-    further = one.label.split("\n", len(names) - 1) if names else []
+    further = one.label.rsplit("\n", len(names) - 1) if names else []
     return further if metric.site else [one.target, *further]
 
 

@@ -346,7 +346,7 @@ class SacctReader:
             max(map(_known_count, steps.NTasks), default=0),
             max(map(_kib, steps.MaxRSS), default=0),
             max(map(_kib, steps.MaxVMSize), default=0),
-            _count(job.ConsumedEnergyRaw, _MOST_JOULES) or 0,
+            _joules(job.ConsumedEnergyRaw),
             _known_count(job.TimelimitRaw),
         )
 
@@ -434,6 +434,13 @@ def _count(text: str, most: int = _MOST_COUNT) -> int | None:
         return None
     count = int(text)
     return count if count <= most else None
+
+
+def _joules(text: str) -> int:
+    """0 is unknown; -1 is more than anything takes, which broken meters tell: 2^64 - 2 is one of theirs."""
+    if not (text.isascii() and text.isdigit()):
+        return 0
+    return int(text) if len(text) < 17 and int(text) <= _MOST_JOULES else -1
 
 
 @lru_cache(_REMEMBERED)

@@ -121,7 +121,7 @@ class SacctMapping(SlurmMapping):
         total_s = _seconds((run.user_ms or 0) + (run.system_ms or 0))
         kernel_s = min(total_s, _seconds(run.system_ms or 0))
         eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
-        energy = f" energy={run.energy_j}" if run.energy_j else ""
+        energy = f" energy={run.energy_j}" if run.energy_j > 0 else " energy_rejected=1" if run.energy_j else ""
         extra = [
             ("lrms", self.lrms),
             ("localuser", account.local_user),

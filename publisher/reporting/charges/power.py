@@ -1,0 +1,114 @@
+"""The energy that a job took, and its CO2: as a meter has it, else estimated by the site's rules."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from operator import attrgetter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.rates import JobEnergy
+from publisher.reporting.charges.rules import JobRule, Rules, start_of
+
+METER: Final = "energy"  # joules, of the quantities that a source reports
+METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
+# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have those of its neighbours.
+_MOST_WATTS_OF_NODE: Final = 20_000
+_READ_EVERY_S: Final = 60
+_HOUR_S: Final = 3600
+_STEP: Final = Decimal("0.000001")
+_ONE: Final = Decimal(1)
+
+
+class CarbonPeriod(NamedTuple):
+    """Grams of CO2 equivalent a kWh from one moment until another."""
+
+    start: Epoch
+    end: Epoch
+    grams: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class CarbonTable:
+    """Periods in order, none of which overlap."""
+
+    periods: Sequence[CarbonPeriod]
+
+    def mean(self, start: int, end: int) -> Decimal | None:
+        """Over a time; None where the table does not cover it."""
+        start = min(start, end - 1)
+        first = max(bisect_right(self.periods, start, key=attrgetter("start")) - 1, 0)
+        total, covered = Decimal(0), start
+        for at in range(first, len(self.periods)):
+            period = self.periods[at]
+            if covered >= end or not period.start <= covered < period.end:
+                break
+            until = min(end, period.end)
+            total += period.grams * (until - covered)
+            covered = until
+        return total / (end - start) if covered >= end else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRule(JobRule):
+    """Watts a core and a GPU, the share of cooling and the like on top, and the CO2 of it; None is not known."""
+
+    place: str = field(default="records.power", repr=False, compare=False)
+    watts_per_core: Decimal | None = None
+    watts_per_gpu: Decimal | None = None
+    pue: Decimal = _ONE
+    grams_per_kwh: Decimal | None = None
+    carbon_file: Path | None = None
+    carbon: CarbonTable | None = field(default=None, repr=False, compare=False)
+
+    def watts(self, job: JobRecord) -> Decimal | None:
+        """None where the rule has none, or where the job's cores are not known. GPUs that are not known are none."""
+        if self.watts_per_core is None and self.watts_per_gpu is None:
+            return None
+        if self.watts_per_core and job.cpu_count is None:
+            return None
+        return (self.watts_per_core or 0) * Decimal(job.cpu_count or 0) + (self.watts_per_gpu or 0) * Decimal(
+            job.gpu_count or 0
+        )
+
+    def grams(self, wh: Decimal, job: JobRecord) -> Decimal | None:
+        per_kwh = self.grams_per_kwh
+        if self.carbon is not None:
+            per_kwh = self.carbon.mean(start_of(job), job.ended_at)
+        return None if per_kwh is None else (wh * per_kwh / 1000).quantize(_STEP, ROUND_HALF_UP)
+
+
+_NO_RULE: Final = PowerRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power(Rules[PowerRule]):
+    """All rules of a site."""
+
+    def energy(self, job: JobRecord) -> JobEnergy:
+        rule = self.rule_for(job) or _NO_RULE
+        joules, rejected = _metered(job)
+        watts = rule.watts(job)
+        if joules is not None:
+            wh = Decimal(joules) / _HOUR_S
+        elif watts is not None:
+            wh = watts * job.wall_s / _HOUR_S
+        else:
+            return JobEnergy(wh=None, grams=None, measured=False, meter_rejected=rejected)
+        wh = (wh * rule.pue).quantize(_STEP, ROUND_HALF_UP)
+        return JobEnergy(wh=wh, grams=rule.grams(wh, job), measured=joules is not None, meter_rejected=rejected)
+
+
+def _metered(job: JobRecord) -> tuple[int | None, bool]:
+    """Joules, if they were measured and can be; and whether they cannot."""
+    quantities = dict(job.quantities)
+    joules = quantities.get(METER)
+    nodes = job.node_count or len(job.hosts) or 1
+    most = _MOST_WATTS_OF_NODE * nodes * (job.wall_s + _READ_EVERY_S)
+    if METER_REJECTED in quantities or (joules is not None and joules > most):
+        return None, True
+    return joules, False
