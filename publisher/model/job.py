@@ -104,8 +104,8 @@ class RowRun(RunValues):
         return self.fingerprint
 
 
-# Where something stands or comes from, not what it is.
-_PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined"})
+# Where something stands or comes from, or how well it is known; not what it is.
+_PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined", "cpu_unknown"})
 
 
 @per_job(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class JobRecord(RunValues):
     side_fqan: bool = True
     side_benchmark: bool = True
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
+    cpu_unknown: bool = False  # nobody measured the CPU time: its numbers are 0, as formats want some
 
     @property
     def content_fingerprint(self) -> int:

@@ -94,9 +94,14 @@ def _gpu_s(one: ExportedJob) -> int | None:
     return None if one.job.gpu_count is None else one.job.wall_s * one.job.gpu_count
 
 
+def _cpu(name: str, meaning: str, value: Callable[[JobRecord], int]) -> Column:
+    """CPU time of the job, unknown where nobody measured it."""
+    return Column(name, "integer", "s", meaning, lambda one: None if one.job.cpu_unknown else value(one.job))
+
+
 def _efficiency(one: ExportedJob) -> Decimal | None:
     wall_core = _wall_core(one)
-    if not wall_core:
+    if not wall_core or one.job.cpu_unknown:
         return None
     return (Decimal(one.job.cpu_user_s + one.job.cpu_kernel_s) / wall_core).quantize(Decimal("0.0001"))
 
@@ -131,7 +136,8 @@ def _energy_origin(one: ExportedJob) -> str | None:
 
 
 _WALL_CORE: Final = "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
-_EFFICIENCY: Final = "cpu_s over wall_core_s, four decimals; null where there was no wall time"
+_UNKNOWN_CPU: Final = "null where the batch system did not measure it"
+_EFFICIENCY: Final = "cpu_s over wall_core_s, four decimals; null where there was no wall time or cpu_s is not known"
 _SCALED: Final = "wall_core_s times benchmark_value; never add these up over different benchmark_type"
 
 COLUMNS: Final = (
@@ -155,9 +161,9 @@ COLUMNS: Final = (
     _time("ended_at", "when it ended"),
     Column("wait_s", "integer", "s", "from submission to start; negative where clocks differ", _wait),
     _count("wall_s", "s", "time on the clock from start to end"),
-    _count("cpu_user_s", "s", "CPU time of its processes over all cores"),
-    _count("cpu_kernel_s", "s", "CPU time of the kernel for it over all cores"),
-    Column("cpu_s", "integer", "s", "both kinds of CPU time", lambda one: one.job.cpu_user_s + one.job.cpu_kernel_s),
+    _cpu("cpu_user_s", f"CPU time of its processes over all cores; {_UNKNOWN_CPU}", attrgetter("cpu_user_s")),
+    _cpu("cpu_kernel_s", f"CPU time of the kernel for it over all cores; {_UNKNOWN_CPU}", attrgetter("cpu_kernel_s")),
+    _cpu("cpu_s", f"both kinds of CPU time; {_UNKNOWN_CPU}", lambda job: job.cpu_user_s + job.cpu_kernel_s),
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),

@@ -216,6 +216,7 @@ class WritingOrder(Protocol):
 # The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096 TimeLimit=3600`.
 QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
+CPU_UNKNOWN: Final = ("cputime", "unknown")  # nobody measured it; the columns have 0, which formats want
 
 
 class ImportedFrom(NamedTuple):

@@ -144,6 +144,7 @@ class CountedJob(NamedTuple):
     stage_out_bytes: int | None
     unreadable: bool
     gpu_count: int | None = None  # A-REX does not tell it
+    cpu_unknown: bool = False  # nobody measured it: its numbers are 0
     local_name: str = ""  # one of `LOCAL_NAMES`, where jobs are told apart by it
 
 
@@ -159,6 +160,7 @@ class Totals:
     cpu_kernel_s: int = 0
     stage_in_bytes: int = 0
     stage_out_bytes: int = 0
+    cpu_unknown: int = 0  # jobs of which nobody measured the CPU time
     gpu_jobs: int = 0
     gpu_s: int = 0  # wall time x GPUs
     first_submitted_at: Epoch | None = None
@@ -177,6 +179,7 @@ class Totals:
         self.cpu_kernel_s += other.cpu_kernel_s
         self.stage_in_bytes += other.stage_in_bytes
         self.stage_out_bytes += other.stage_out_bytes
+        self.cpu_unknown += other.cpu_unknown
         self.gpu_jobs += other.gpu_jobs
         self.gpu_s += other.gpu_s
         submitted = [at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None]
@@ -195,6 +198,7 @@ def totals_of(job: CountedJob) -> Totals:
         cpu_kernel_s=job.cpu_kernel_s or 0,
         stage_in_bytes=job.stage_in_bytes or 0,
         stage_out_bytes=job.stage_out_bytes or 0,
+        cpu_unknown=int(job.cpu_unknown),
         gpu_jobs=int(bool(job.gpu_count)),
         gpu_s=(job.gpu_count or 0) * (job.wall_s or 0),
         first_submitted_at=job.submitted_at,

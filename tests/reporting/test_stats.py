@@ -130,6 +130,7 @@ def totals(finished: Sequence[SampleJob], running: Sequence[SampleJob] = ()) -> 
         "cpu_kernel_s": kernel_s,
         "stage_in_bytes": sum(job.stage_in_bytes % 2**32 for job in finished),
         "stage_out_bytes": sum(job.stage_out_bytes % 2**32 for job in finished),
+        "cpu_unknown": 0,
         "gpu_jobs": 0,
         "gpu_s": 0,
         "first_submitted": f"{at(min(submitted))}Z" if submitted else None,
@@ -500,7 +501,7 @@ def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSit
         stats(hostile_site, "-o", output)
     for by in GROUPS:
         rows = list(csv.reader(io.StringIO(stats(hostile_site, "--csv", "--by", by, *words).out)))
-        assert {len(row) for row in rows} == {13}
+        assert {len(row) for row in rows} == {14}
         assert sum(int(row[1]) for row in rows[1:]) == run.json["jobs"]
     for key in ("vomsfqan", "rte", "dtrurl", "jobname", "benchmark"):
         stats(hostile_site, "-o", "jobcount", "--filter-extra", key, "x", *words)

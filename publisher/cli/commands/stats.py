@@ -35,7 +35,7 @@ from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, To
 
 _SUMS: Final = (
     *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
-    *("gpu_jobs", "gpu_s"),
+    *("cpu_unknown", "gpu_jobs", "gpu_s"),
 )
 _COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
 # Outputs of one number, and the column that has it.
@@ -197,6 +197,10 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     lines = [f"{name:<17}{text}" for name, text in overview]
     if totals.in_progress:
         lines.append(f"in progress, without usage yet: {totals.in_progress:,} of the jobs")
+    if totals.cpu_unknown:
+        lines.append(
+            f"CPU time not measured by the batch system, and not in these sums: {totals.cpu_unknown:,} of the jobs"
+        )
     if totals.unreadable:
         lines.append(f"usage not a number, or negative, counted as 0: {totals.unreadable:,} of the jobs")
     return lines

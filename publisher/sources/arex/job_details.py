@@ -15,6 +15,7 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.counting.count import CountingDatabase, duration, stored_text
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of, transfer, unsigned, whole
+from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.statistics import JobDetails, NameKind, StoredEvent
 
 # EndTime is that of a file; the event is written by another hand, a little before or after.
@@ -120,8 +121,8 @@ class _DetailsReader:
             memory_kib=self._number("UsedMemory", memory, unsigned) or None,  # 0: the batch system told nothing
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
             wall_s=self._number("UsedWalltime", wall, duration),
-            cpu_user_s=self._number("UsedCPUUserTime", user_s, duration),
-            cpu_kernel_s=self._number("UsedCPUKernelTime", kernel_s, duration),
+            cpu_user_s=None if CPU_UNKNOWN in extra else self._number("UsedCPUUserTime", user_s, duration),
+            cpu_kernel_s=None if CPU_UNKNOWN in extra else self._number("UsedCPUKernelTime", kernel_s, duration),
             scratch_bytes=self._number("UsedScratch", scratch, unsigned),
             stage_in_bytes=self._number("StageInVolume", stage_in, unsigned),
             stage_out_bytes=self._number("StageOutVolume", stage_out, unsigned),

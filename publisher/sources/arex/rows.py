@@ -41,7 +41,7 @@ from publisher.sources.arex.values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import GPU_MODELS, QUANTITIES, DoneWith, OpenRow
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, DoneWith, OpenRow
 
 _REMEMBERED_NAMES: Final = 200_000
 
@@ -392,6 +392,7 @@ class RowReader:
             side_fqan,
             bool(side_benchmark),
             gpu_models_of(text(extra(GPU_MODELS, ""))),
+            self.layout == sql.IMPORTED and extra(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
         )
         # What is stored as bytes raises no doubt while it is read.
         if self.doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
 from publisher.model.rates import parse_benchmark
-from publisher.sources.base import GPU_MODELS
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
 from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
@@ -147,7 +147,7 @@ class CondorMapping(SiteMapping):
             quantities=(("SecsPreSuspend", run.suspended_s or None),),
         )
         if run.user_s is None and run.system_s is None:
-            extra.append(("cputime", "unknown"))
+            extra.append(CPU_UNKNOWN)
         if run.gpus and run.gpu_model:
             extra.append((GPU_MODELS, f"{run.gpu_model}={run.gpus}"))
         return tuple(extra)

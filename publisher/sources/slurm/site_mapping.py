@@ -10,7 +10,7 @@ from typing import ClassVar, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import GPU_MODELS, QUANTITIES
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import cluster_key
 from publisher.sources.importing.slurm_jobs import (
@@ -131,7 +131,7 @@ class SacctMapping(SlurmMapping):
             (QUANTITIES, f"{given.asked}{eligible}{given.used}{energy}"),
         ]
         if run.user_ms is None:
-            extra.append(("cputime", "unknown"))
+            extra.append(CPU_UNKNOWN)
         if given.gpu_models:
             extra.append((GPU_MODELS, given.gpu_models))
         return ImportedJob(

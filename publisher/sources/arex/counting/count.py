@@ -31,22 +31,31 @@ from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingD
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
+from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.statistics import LOCAL_NAMES, CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
     *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
-    *("StageInVolume", "StageOutVolume", "GPUCount"),
+    *("StageInVolume", "StageOutVolume", "GPUCount", "CPUUnknown"),
 )
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
-_ONLY_IMPORTED: Final = "GPUCount"
+_ONLY_IMPORTED: Final = {"GPUCount", "CPUUnknown"}
+# Few rows have no CPU time, so nearly none is looked up.
+_CPU_UNKNOWN: Final = f"""
+    AAR.UsedCPUUserTime + AAR.UsedCPUKernelTime = 0 AND EXISTS (
+        SELECT 1 FROM JobExtraInfo AS e
+        WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = '{CPU_UNKNOWN[0]}' AND e.InfoValue = '{CPU_UNKNOWN[1]}'
+    )
+"""
 
 
 def _select(layout: int, where: str) -> str:
     lacking = _NOT_IN_1 if layout == 1 else frozenset()
-    lacking |= frozenset() if layout == IMPORTED else {_ONLY_IMPORTED}
-    columns = (f"NULL AS {name}" if name in lacking else f"AAR.{name}" for name in _COLUMNS)
+    lacking |= frozenset() if layout == IMPORTED else _ONLY_IMPORTED
+    made = {"CPUUnknown": f"{_CPU_UNKNOWN} AS CPUUnknown"} | {name: f"NULL AS {name}" for name in lacking}
+    columns = (made.get(name, f"AAR.{name}") for name in _COLUMNS)
     # As `standing_among` decides it, so that two databases agree on which of them has a job finished.
     return f"SELECT {', '.join(columns)}, AAR.EndTime > 0 FROM AAR WHERE {where} LIMIT :limit"
 
@@ -98,7 +107,7 @@ _SUMS: Final = (
     "count(*)",
     *(f"sum({name})" for name in _TIMES),
     *(f"sum(CASE WHEN {name} < 0 THEN {name} + {2**32} ELSE {name} END)" for name in _SIZES),
-    *("sum(SubmitTime)", "sum(EndTime)", "sum(GPUCount > 0)", "sum(GPUCount * UsedWalltime)"),
+    *("sum(SubmitTime)", "sum(EndTime)", "sum(CPUUnknown)", "sum(GPUCount > 0)", "sum(GPUCount * UsedWalltime)"),
 )
 # What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer groups is the quicker one.
 BY: Final = {
@@ -361,7 +370,8 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
 def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
     _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, last_ended = group
-    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, gpu_jobs, gpu_s = (number or 0 for number in figures)
+    sums_of = (number or 0 for number in figures)
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = sums_of
     status = names.statuses.get(status_id, "")
     in_progress = status == _IN_PROGRESS or (not status and not has_end)
     ended_at = Epoch(last_ended) if has_end else None
@@ -391,6 +401,7 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
         cpu_kernel_s=cpu_kernel_s,
         stage_in_bytes=stage_in,
         stage_out_bytes=stage_out,
+        cpu_unknown=cpu_unknown,
         gpu_jobs=gpu_jobs,
         gpu_s=gpu_s,
         first_submitted_at=Epoch(first_submitted),
@@ -402,7 +413,7 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
 def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
     # fmt: off
     (_, job_id, _, endpoint_id, queue_id, user_id, vo_id, _, status_id, _, _, submitted, ended,
-     wall, user_s, kernel_s, stage_in, stage_out, gpus, _) = row
+     wall, user_s, kernel_s, stage_in, stage_out, gpus, cpu_unknown, _) = row
     # fmt: on
     status = names.statuses.get(status_id, "")
     # Nearly all values are numbers as they should be; a call for each would take half of the time.
@@ -434,6 +445,7 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
         and (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes).count(None)
         > (wall, user_s, kernel_s, stage_in, stage_out).count(None),
         gpu_count=positive(gpus),
+        cpu_unknown=bool(cpu_unknown),
     )
 
 

@@ -1,0 +1,63 @@
+"""CPU time that nobody measured is not known, and not zero, wherever people see it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fake_ams.service import FakeAMS
+from tests.support.imported_sites import bring_in, local_site
+from tests.support.pki import PKI
+from tests.support.sacct_text import CLUSTER, job, step, text, write
+from tests.support.sites import SiteUnderTest
+
+NO_CPU = {"TotalCPU": "00:00:00", "UserCPU": "00:00:00", "SystemCPU": "00:00:00"}
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Job 1 used CPU time, 2 none, 3 was lost with its node, and 4 had no step."""
+    made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
+    used, idle, lost, alone = job(1), job(2, **NO_CPU), job(3, State="NODE_FAIL", **NO_CPU), job(4, **NO_CPU)
+    lines = [used, step(used), idle, step(idle, MaxRSS=""), lost, step(lost, ExitCode="", MaxRSS=""), alone]
+    bring_in(made, write(made.folder / "told.psv", text(lines)))
+    return made
+
+
+def test_stats_count_the_jobs_of_which_it_is_not_known(site: SiteUnderTest) -> None:
+    found = site.run("stats", "--by", "state", "--json").json
+    assert (found["jobs"], found["cpu_unknown"]) == (4, 2)
+    assert {group["name"]: group["cpu_unknown"] for group in found["groups"]} == {"completed": 1, "failed": 1}
+    assert "CPU time not measured by the batch system, and not in these sums: 2 of the jobs" in site.run("stats").out
+    one_by_one = site.run("stats", "--filter-extra", "lrms", "slurm", "--json").json
+    assert one_by_one["cpu_unknown"] == 2
+
+
+def test_export_leaves_it_empty(site: SiteUnderTest) -> None:
+    run = site.run("export", "--from", "2020-01", "--to", "2030-01", "--format", "json-lines")
+    assert run.status == 0, run.err
+    rows = {row["local_id"]: row for row in map(json.loads, run.out.splitlines())}
+    names = ("cpu_s", "cpu_user_s", "cpu_kernel_s", "cpu_efficiency")
+    for number in "34":
+        assert [rows[number][name] for name in names] == [None] * 4
+    assert rows["2"]["cpu_s"] == 0
+    assert rows["1"]["cpu_s"] > 0
+
+
+def test_a_job_says_so(site: SiteUnderTest) -> None:
+    run = site.run("stats", "-o", "jobids")
+    found = [site.run("job", "info", job_id, "--json").json for job_id in run.out.split()]
+    known = {one["local_id"]: one["cpu_user_s"] is not None for one in found}
+    assert known == {"1": True, "2": True, "3": False, "4": False}
+
+
+def test_records_have_a_number_because_formats_want_one(site: SiteUnderTest) -> None:
+    assert site.publish().status == 0
+    assert sorted((row["LocalJobId"], int(row["CpuDuration"]) > 0) for row in site.received(with_openssl=False)) == [
+        ("1", True),
+        ("2", False),
+        ("3", False),
+        ("4", False),
+    ]
