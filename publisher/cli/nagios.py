@@ -5,21 +5,25 @@ Spec: Monitoring Plugins Development Guidelines, sections 2 and 3.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
+from publisher.model.rates import amount_text
 from publisher.model.text import plural
 from publisher.pipeline.batch_systems import SourceStatus
 from publisher.pipeline.status import TargetStatus
+from publisher.reporting.charges.allocations import UsedAllocation
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _GRAVEST_FIRST: Final = (CRITICAL, WARNING, UNKNOWN, OK)
 _MOST_TEXT: Final = 600  # of the line, before the performance data; Nagios' own limits are at 1 kB and 4 kB
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhdw]?)", re.ASCII)
+_NOT_IN_LABELS: Final = str.maketrans("'=| ", "____")
 _COUNT: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 _TOO_LONG_S: Final = 3 * 86400
@@ -33,6 +37,8 @@ _COUNTS: Final = {
     "quarantined": ("job set aside", "jobs set aside"),
     "held": ("month held back", "months held back"),
 }
+_ALLOCATION: Final = "allocation"  # per cent
+_ALLOCATION_LIMITS: Final = (90, 100)
 # `age` has a default for each target, by its timetable.
 _WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
 
@@ -90,11 +96,11 @@ def _threshold(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
     if name in _TIMES and (found := _DURATION.fullmatch(value)):
         return name, int(found[1]) * _UNIT_S[found[2]]
-    if name in _COUNTS and _COUNT.fullmatch(value):
+    if name in (*_COUNTS, _ALLOCATION) and _COUNT.fullmatch(value):
         return name, int(value)
     raise UsageError(
         f"{text!r} is not a threshold; write NAME=VALUE, a time (36h, 3d) for {' and '.join(_TIMES)}, a number for "
-        f"{', '.join(_COUNTS)}"
+        f"{', '.join(_COUNTS)} and {_ALLOCATION}"
     )
 
 
@@ -104,15 +110,30 @@ def status_nagios(
     now: datetime,
     limits: Thresholds,
     sources: Sequence[SourceStatus] = (),
+    allocations: Sequence[UsedAllocation] = (),
 ) -> tuple[str, int]:
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     checked = [one for status in found for one in _checked_values(status, now, limits)]
-    found_messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
-    messages = sorted(found_messages, key=lambda message: _GRAVEST_FIRST.index(message[0]))
-    state = messages[0][0] if messages else OK
-    well = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
-    texts = [text for _, text in messages] or well
-    return nagios_line(state, "; ".join(texts), [one.performance for one in checked]), state
+    parts = [_allocation(one, limits) for one in allocations]
+    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages += [(state, text) for state, text, _ in parts if state is not OK]
+    messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    data = [*(one.performance for one in checked), *(performed for *_, performed in parts)]
+    if messages:
+        return nagios_line(messages[0][0], "; ".join(text for _, text in messages), data), messages[0][0]
+    well = (one.text for one in checked if one.name in ("age", "pending") and one.value is not None)
+    return nagios_line(OK, "; ".join(well), data), OK
+
+
+def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:
+    """State, text and performance data."""
+    used = math.floor(100 * one.used / one.granted)
+    warning = limits.warning.get(_ALLOCATION, _ALLOCATION_LIMITS[0])
+    critical = limits.critical.get(_ALLOCATION, _ALLOCATION_LIMITS[1])
+    state = CRITICAL if used > critical else WARNING if used > warning else OK
+    text = f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
+    label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
+    return state, text, performance(label, used, "%", warning, critical)
 
 
 def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:

@@ -31,7 +31,7 @@ from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.errors import LedgerError, SourceError, UsageError
 from publisher.model.policy import RecordPolicy
-from publisher.model.rates import Charging, EnergyRules
+from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
 from publisher.pipeline.guards.databases import missed_at
@@ -108,6 +108,10 @@ class LiveSite:
     @property
     def power(self) -> EnergyRules | None:
         return self.settings.records.power
+
+    @property
+    def allocations(self) -> Sequence[Allocation]:
+        return self.settings.records.allocations
 
     @property
     def metrics(self) -> MetricsOutput | None:

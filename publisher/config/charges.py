@@ -1,4 +1,4 @@
-"""The lists `charges` and `power` of `records`: what jobs cost and take, by place and the time of their start."""
+"""The lists `charges`, `power` and `allocations` of `records`: what jobs cost and take, and what projects may use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from publisher.config import schema
 from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
+from publisher.model.rates import Allocation
 from publisher.model.time import Window, epoch, fixed_period, iso_epoch
 from publisher.reporting.charges.formula import FormulaError
 from publisher.reporting.charges.power import CarbonPeriod, CarbonTable, Power, PowerRule
@@ -248,3 +249,43 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
         raise Wrong(f"{where}: {error}") from error
     start, end = epoch(period.start), epoch(period.end)
     return CarbonPeriod(start, Epoch(start + _HOUR_S) if start == end else end, Decimal(words[1]))
+
+
+_ALLOCATION_EXAMPLE: Final = "{project: nn9999k, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 5000}"
+_check_amount: Final = schema.check(
+    lambda text: _NUMBER.fullmatch(text) is not None and Decimal(text) > 0, "{} is not a number above 0"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationKeys:
+    """One project's part in a period."""
+
+    project: str = field(metadata={"help": f"write whose it is, as in {_ALLOCATION_EXAMPLE}"})
+    valid_from: str = field(metadata={"help": "write the first month or day"})
+    valid_to: str = field(metadata={"help": "write the last month or day"})
+    charge: str | None = field(default=None, metadata={"check": _check_amount})
+    unit: str | None = field(default=None, metadata={"check": _check_unit})
+    gpu_hours: str | None = field(default=None, metadata={"check": _check_amount})
+
+    def __post_init__(self) -> None:
+        if self.charge is None and self.gpu_hours is None:
+            raise ValueError("has neither charge nor gpu_hours; write what the project may use")
+        if self.charge is not None and self.unit is None:
+            raise ValueError("has charge and no unit; write that of the rule of charges that is meant")
+
+
+def read_allocations(node: Node, reading: ReadContext) -> tuple[Allocation, ...]:
+    entries = schema.listing(node, f"one allocation a line, as in - {_ALLOCATION_EXAMPLE}").entries
+    return schema.read_each(entries, lambda entry: _allocation(entry, reading), reading)
+
+
+def _allocation(node: Node, reading: ReadContext) -> Allocation:
+    keys = schema.read_block(node, AllocationKeys, reading)
+    return Allocation(
+        project=keys.project,
+        window=_validity(keys.valid_from, keys.valid_to),
+        charge=_decimal(keys.charge),
+        unit=keys.unit or "",
+        gpu_hours=_decimal(keys.gpu_hours),
+    )

@@ -19,7 +19,7 @@ from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, Yam
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.identity import VO_RULE_FIELDS, Identity, IdentityMode, VoRule
 from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
-from publisher.model.rates import Benchmark, BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.rates import Allocation, Benchmark, BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.text import is_domain_name
 from publisher.model.time import fixed_period, window
 from publisher.sources import BY_INTERFACE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from publisher.reporting.charges.rules import Charges
 
 # What the site says of its jobs for itself: no receiver gets it, so no target has it.
-SITE_ONLY: Final = frozenset(("power",))
+SITE_ONLY: Final = frozenset(("power", "allocations"))
 # Finished jobs only: what A-REX writes, `aborted` documented and possible.
 STATUSES: Final = ("completed", "failed", "aborted")
 _SECRET_BYTES: Final = range(16, 4097)
@@ -220,6 +220,9 @@ class RecordSettings:
     infrastructure_description: str = field(default="", metadata={"check": check_description})
     charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
     power: Power | None = field(default=None, metadata={"read": schema.read_by("charges", "read_power")})
+    allocations: tuple[Allocation, ...] = field(
+        default=(), metadata={"read": schema.read_by("charges", "read_allocations")}
+    )
 
     def policy(
         self,

@@ -14,12 +14,12 @@ from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
 from publisher.model.identity import VoRule
 from publisher.model.job import Epoch
-from publisher.model.rates import BenchmarkRule
-from publisher.model.time import iso_epoch
+from publisher.model.rates import Allocation, BenchmarkRule
+from publisher.model.time import Window, iso_epoch
 
 if TYPE_CHECKING:
     from publisher.reporting.charges.power import PowerRule
-    from publisher.reporting.charges.rules import ChargeRule, JobRule
+    from publisher.reporting.charges.rules import ChargeRule
     from publisher.sources.base import BatchEntry
 
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
@@ -100,7 +100,17 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["identity"] = _set_keys(records.identity)
     shown["charges"] = [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
     shown["power"] = [_power_rule(rule) for rule in records.power.rules] if records.power else []
+    shown["allocations"] = [_allocation(one) for one in records.allocations]
     return shown
+
+
+def _allocation(one: Allocation) -> dict[str, Any]:
+    amounts = {"charge": one.charge, "unit": one.unit or None, "gpu_hours": one.gpu_hours}
+    return {
+        "project": one.project,
+        **_validity(one.window),
+        **{name: str(value) for name, value in amounts.items() if value is not None},
+    }
 
 
 def _power_rule(rule: PowerRule) -> dict[str, Any]:
@@ -111,7 +121,7 @@ def _power_rule(rule: PowerRule) -> dict[str, Any]:
         "pue": str(rule.pue),
         "queues": list(rule.queues),
         "hosts": list(rule.hosts),
-        **_validity(rule),
+        **_validity(rule.valid),
     }
 
 
@@ -136,7 +146,7 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
         **({"description": rule.description} if rule.description else {}),
         "queues": list(rule.queues),
         "groups": list(rule.groups),
-        **_validity(rule),
+        **_validity(rule.valid),
         "time_unit": str(rule.time_unit),
         "rounding": "none" if rule.places is None else {"places": rule.places, "mode": str(rule.rounding)},
         "compat": str(rule.compat),
@@ -144,10 +154,10 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
     }
 
 
-def _validity(rule: JobRule) -> dict[str, str]:
+def _validity(window: Window) -> dict[str, str]:
     """Both ends belong to it, to the second."""
-    last = None if rule.valid.end is None else rule.valid.end - 1
-    return _bounds({"valid_from": rule.valid.start, "valid_to": last})
+    last = None if window.end is None else window.end - 1
+    return _bounds({"valid_from": window.start, "valid_to": last})
 
 
 def _bounds(moments: Mapping[str, int | None]) -> dict[str, str]:

@@ -203,6 +203,17 @@ class EnergyRules(Protocol):
     def energy(self, job: JobRecord) -> JobEnergy: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a project may use in a period, by the end of its jobs: a charge in a unit, GPU hours, or both."""
+
+    project: str
+    window: Window
+    charge: Decimal | None
+    unit: str
+    gpu_hours: Decimal | None
+
+
 class Charging(Protocol):
     """The site's rules for charges, as record policy asks them."""
 

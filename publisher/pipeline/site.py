@@ -19,7 +19,7 @@ from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.rates import Charging, EnergyRules
+from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Transport
 
@@ -109,8 +109,10 @@ class LiveTarget:
 class Site(Protocol):
     """A configured site. What it opens, the caller closes. Whatever opens the ledger or a book raises LedgerError.
 
-    `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy`, `charging` and `power`
-    are the site's own, whatever a target overrides. `after_round` is called with what came of each round, in its thread.
+    `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy`, `charging`,
+    `power` and `allocations` are the site's own, whatever a target overrides.
+
+    `after_round` is called with what came of each round, in its thread.
     """
 
     @property
@@ -139,6 +141,8 @@ class Site(Protocol):
     def charging(self) -> Charging | None: ...
     @property
     def power(self) -> EnergyRules | None: ...
+    @property
+    def allocations(self) -> Sequence[Allocation]: ...
     @property
     def metrics(self) -> MetricsOutput | None: ...
     @property

@@ -27,6 +27,7 @@ from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
+from publisher.reporting.charges.allocations import UsedAllocation, overlapping, used_allocations
 from publisher.sources.statistics import UsageGroup, UsagePage, Used
 
 RowsRead = Callable[[int], None]
@@ -264,6 +265,7 @@ class Report:
     has_energy: bool  # whether it was asked for
     usage: Usage
     charges: Sequence[ChargedSum]
+    allocations: Sequence[UsedAllocation]
     targets: Sequence[TargetReport]
     sources: Sequence[SourceStatus]
     drift: Sequence[CountDrift]
@@ -294,6 +296,7 @@ def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRea
         has_energy=site.power is not None,
         usage=tally.usage,
         charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
+        allocations=used_allocations(site, overlapping(site.allocations, window)),
         targets=_targets(site, states, set_aside, window),
         sources=source_status(site),
         drift=[

@@ -8,7 +8,7 @@ from docutils import nodes
 
 from package import pages
 from publisher.config import Settings, example, load, show
-from publisher.config.charges import ChargeKeys, PowerKeys, RoundingKeys
+from publisher.config.charges import AllocationKeys, ChargeKeys, PowerKeys, RoundingKeys
 from publisher.config.records import BenchmarkKeys, IdentitySettings, OneBenchmark, RecordSettings, VoRuleKeys
 from publisher.config.schema import keys_of
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings, MetricsSettings, SourceKeys, TopKeys
@@ -31,6 +31,7 @@ def blocks() -> dict[str, set[str]]:
         "charge rule": ChargeKeys,
         "charge rounding": RoundingKeys,
         "power rule": PowerKeys,
+        "allocation": AllocationKeys,
         "vo rule": VoRuleKeys,
         "identity": IdentitySettings,
         "targets": TargetKeys,

@@ -153,6 +153,9 @@ def test_every_metric_is_told_and_no_other(tmp_path: Path, pki: PKI, fake_ams: F
     site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
     site.site.config["targets"]["egi"]["sync"] = True
     site.site.config["records"]["power"] = {"watts_per_core": 5, "grams_per_kwh": 28}
+    month = f"{site.now():%Y-%m}"
+    granted = {"project": "bio", "valid_from": month, "valid_to": month, "gpu_hours": 1}
+    site.site.config["records"]["allocations"] = [granted]
     began = int(site.now().timestamp()) - 2 * 3600
     entry = gridengine_files.Entry(submitted=began, started=began, ended=began + 100, category="-l gpu=2")
     log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(entry)])

@@ -31,6 +31,7 @@ from publisher.model.time import iso
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
+from publisher.reporting.charges.allocations import UsedAllocation
 from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
@@ -119,6 +120,16 @@ def _charge_json(report: ChargeReport) -> Json:
             for reason, cause in sorted(bill.causes.items())
         ],
         "changes": [_change_json(*tariffs, change) for tariffs, change in bill.changes.items()],
+        "allocations": [
+            {
+                **attributes(one, "project", "unit"),
+                "from": moment_text(one.window.start),
+                "to": moment_text(one.window.end),
+                "granted": amount_text(one.granted),
+                "used": amount_text(one.used),
+            }
+            for one in report.allocations
+        ],
         "overlaps": list(report.overlaps),
     }
 
@@ -210,12 +221,18 @@ def _charge_notes(report: ChargeReport) -> Iterator[str]:
     for (was, now), change in report.bill.changes.items():
         before, after = _amount_text(was, change.before), _amount_text(now, change.after)
         yield f"changed: {plural(change.jobs, 'job')} from {before} to {after}"
+    yield from map(_allocation_text, report.allocations)
     yield from (f"note: {text}" for text in report.overlaps)
     if run is not None:
         yield (
             f"run {run.number}: {plural(run.counts.jobs, 'job')} assessed, {run.counts.first:,} for the first time, "
             f"{run.counts.changed:,} changed"
         )
+
+
+def _allocation_text(one: UsedAllocation) -> str:
+    used, granted = amount_text(one.used), amount_text(one.granted)
+    return f"allocation of {one.project}: {used} of {granted} {one.unit}, {100 * one.share:.1f} %, in {one.window}"
 
 
 def _kept_line(kept: KeptCharge) -> str:

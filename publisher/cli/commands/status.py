@@ -12,11 +12,14 @@ from publisher.cli.output import Json, Part, TextTable, attributes, moment_text,
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.rates import Allocation
 from publisher.model.text import plural
+from publisher.model.time import epoch
 from publisher.pipeline import status as operations
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
+from publisher.reporting.charges.allocations import used_allocations
 
 _COLUMNS = (
     *("target", "last success", "last published end", "delivered", "pending", "late"),
@@ -73,12 +76,18 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         site = context.load()
         found, trouble = _status(arguments, site)
         sources = source_status(site)
+        allocations = () if arguments.all_instances else used_allocations(site, _current(site))
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources)
+    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources, allocations)
     print_line(line)
     return state
+
+
+def _current(site: Site) -> list[Allocation]:
+    now = epoch(site.clock())
+    return [one for one in site.allocations if now in one.window]
 
 
 def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Json:

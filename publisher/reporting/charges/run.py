@@ -13,6 +13,7 @@ from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
 from publisher.model.rates import AssessedJob, Tariff
 from publisher.pipeline.site import Site
+from publisher.reporting.charges.allocations import UsedAllocation, overlapping, used_allocations
 from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.base import Page
 
@@ -100,6 +101,7 @@ class ChargeReport:
     request: ChargeRequest
     run: ChargeRun | None
     bill: ChargeTotals
+    allocations: Sequence[UsedAllocation]
     overlaps: Sequence[str] = ()
 
 
@@ -117,13 +119,23 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
             _compute(site, book, number, request, charges, rows_read)
         bill = _bill(book, request, number)
         run = next(one for one in book.runs() if one.number == number)
-    return ChargeReport(request=request, run=run, bill=bill, overlaps=overlap_notes(charges.rules))
+    allocations = _allocations(site, request)
+    return ChargeReport(
+        request=request, run=run, bill=bill, allocations=allocations, overlaps=overlap_notes(charges.rules)
+    )
 
 
 def kept(site: Site, request: ChargeRequest) -> ChargeReport:
-    """The charges of a request as they are kept. Raises: LedgerError."""
+    """The charges of a request as they are kept. Raises: LedgerError, SourceError."""
+    allocations = _allocations(site, request)
     with closing(site.charge_book_to_read()) as book:
-        return ChargeReport(request=request, run=None, bill=_bill(book, request, None))
+        return ChargeReport(request=request, run=None, bill=_bill(book, request, None), allocations=allocations)
+
+
+def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]:
+    """Of its projects and its time; none of a group, which has none."""
+    found = overlapping(site.allocations, request.window) if request.group is None else ()
+    return used_allocations(site, [one for one in found if request.project in (None, one.project)])
 
 
 def jobs(site: Site, request: ChargeRequest) -> Iterator[KeptCharge]:

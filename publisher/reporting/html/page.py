@@ -29,7 +29,7 @@ _SECTIONS: Final = (
     ("VOs", ("vos",), ("vos",)),
     ("Queues", ("queues",), ("queues",)),
     ("Users", ("users",), ("users",)),
-    ("Projects and charges", ("projects",), ("projects", "accounts", "local_users", "charges")),
+    ("Projects and charges", ("projects",), ("projects", "accounts", "local_users", "charges", "allocations")),
     ("GPUs", (), ("gpu_models",)),
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
     ("Statuses", (), ("statuses",)),

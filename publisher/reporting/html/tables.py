@@ -101,6 +101,7 @@ def tables(report: Report) -> list[Table]:
         _waits(report),
         _quantiles(report),
         _charges(report),
+        _allocations(report),
         _sources(report),
         _delivery(report),
         _lags(report),
@@ -259,6 +260,20 @@ def definitions(of: Sequence[Table]) -> Table:
         for column in table.columns
     ]
     return Table("definitions", "Definitions", columns, rows)
+
+
+def _allocations(report: Report) -> Table:
+    columns = [
+        _PROJECT,
+        text("period", "Period", "When its jobs end."),
+        text("unit", "Unit", "Unit of the charge, or GPUh for hours of GPUs."),
+        TableColumn("granted", "Granted", CellKind.AMOUNT, "What the project may use in that time."),
+        TableColumn("used", "Used", CellKind.AMOUNT, "What its jobs that ended in that time have used until now."),
+        TableColumn("share", "Share", CellKind.SHARE, "Used over granted."),
+    ]
+    rows = [(one.project, str(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations]
+    note = "The whole of every allocation of which the period has a part."
+    return Table("allocations", "Allocations", columns, rows, notes=[note])
 
 
 def _sources(report: Report) -> Table:

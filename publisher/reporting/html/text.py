@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from publisher.model.rates import wall_text
+from publisher.model.rates import amount_text, wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import Table
 from publisher.reporting.html.tables import definitions, tables, verdict
@@ -89,6 +89,7 @@ def findings(report: Report) -> list[Highlight]:
         *_of_databases(report),
         *_of_sources(report),
         *_of_drift(report),
+        *_of_allocations(report),
         *_of_jobs(report),
     ]
 
@@ -131,6 +132,13 @@ def _of_drift(report: Report) -> Iterator[Highlight]:
         yield Highlight("Drift", f"{where}: {verdict(row)}", bad=True)
     if len(odd) > 3:
         yield Highlight("Drift", f"{len(odd) - 3:,} more differences, below", bad=True)
+
+
+def _of_allocations(report: Report) -> Iterator[Highlight]:
+    for one in report.allocations:
+        if one.share >= 1:
+            text = f"{one.project} has used {share_text(one.share)} of {amount_text(one.granted)} {one.unit}"
+            yield Highlight("Allocation", text, bad=True)
 
 
 def _of_jobs(report: Report) -> Iterator[Highlight]:

@@ -19,6 +19,7 @@ from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import LOCK_WAIT_S
 from publisher.pipeline.sync import counts as syncing
+from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
@@ -29,7 +30,7 @@ _HOUR_S: Final = 3600
 _DAY_END: Final = "day end"  # is not exposed
 _OF_DAY: Final = (
     *(_DAY_END, exporter.DAY_JOBS, exporter.DAY_GPU_JOBS, exporter.DAY_GPU_SECONDS),
-    *(exporter.DAY_ENERGY, exporter.DAY_CARBON),
+    *(exporter.DAY_ENERGY, exporter.DAY_CARBON, exporter.ALLOCATION),
 )
 Values = dict[tuple[str, str], float]
 
@@ -209,11 +210,12 @@ def _of_day(site: Site) -> Sequence[Measured]:
         with closing(site.usage()) as source:
             for page in source.groups(window, tally.eras, alone=tally.alone):
                 tally.add(page)
+        allocations = used_allocations(site, [one for one in site.allocations if end in one.window])
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
         return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}),)
-    return (
-        Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=dict(_of_usage(site, tally.usage, end))),
-    )
+    labelled = dict(_of_usage(site, tally.usage, end))
+    labelled |= {(exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in allocations}
+    return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=labelled),)
 
 
 def _of_usage(site: Site, usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str, str], float]]:

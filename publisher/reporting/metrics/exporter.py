@@ -126,6 +126,9 @@ SOURCE_WAITING: Final = _metric(
 )
 DAY_ENERGY: Final = _metric("publisher_day_energy_joules", "The energy that they took.", label="vo, origin", site=True)
 DAY_CARBON: Final = _metric("publisher_day_carbon_grams", "CO2 equivalent of it.", label="vo", site=True)
+ALLOCATION: Final = _metric(
+    "publisher_allocation_used_ratio", "Used part of an allocation.", label="project, unit", site=True
+)
 TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 

@@ -1,0 +1,152 @@
+"""Allocations of projects: what was used of them by charges and GPU hours, in a report, by `charge`, and for Nagios."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_ams.service import FakeAMS
+from tests.support.imported_sites import bring_in, local_site
+from tests.support.metrics_site import WatchedSite
+from tests.support.pki import PKI
+from tests.support.sacct_text import CLUSTER, job, text, write
+from tests.support.sites import SiteUnderTest
+
+SEPTEMBER = ("--from", "2026-09", "--to", "2026-09")
+YEAR = {"valid_from": "2026-01", "valid_to": "2026-12"}
+BIO: dict[str, Any] = {"project": "bio", **YEAR, "charge": 20, "unit": "CPUh", "gpu_hours": "4.5"}
+ATLAS: dict[str, Any] = {"project": "atlas", **YEAR, "gpu_hours": 1000}
+OCTOBER: dict[str, Any] = {"project": "bio", "valid_from": "2026-10", "valid_to": "2026-10", "gpu_hours": 1}
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Jobs of an hour and of two projects, some with GPUs, and what these projects may use."""
+    made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
+    records = made.config["records"]
+    records["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    records["allocations"] = [BIO, ATLAS, OCTOBER]
+    lines = [
+        job(
+            number,
+            ElapsedRaw=3600,
+            Account=("bio", "atlas")[number % 2],
+            AllocTRES=f"cpu=2,gres/gpu={number % 3}",
+        )
+        for number in range(1, 21)
+    ]
+    bring_in(made, write(made.folder / "told.psv", text(lines)))
+    made.run("charge", *SEPTEMBER)
+    return made
+
+
+def gpu_hours(site: SiteUnderTest, project: str) -> float:
+    """As SQLite adds them up."""
+    sql = """
+    SELECT sum(GPUCount * UsedWalltime) / 3600.0 FROM AAR JOIN JobExtraInfo AS x ON x.RecordID = AAR.RecordID
+    WHERE InfoKey = 'projectname' AND InfoValue = ?
+    """
+    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+        ((found,),) = connection.execute(sql, (project,)).fetchall()
+    return float(found)
+
+
+def test_charge_shows_what_is_left(site: SiteUnderTest) -> None:
+    bio, atlas = gpu_hours(site, "bio"), gpu_hours(site, "atlas")
+    assert bio > 4.5
+    found = site.run("charge", *SEPTEMBER, "--json").json["allocations"]
+    named = {(one["project"], one["unit"]): one for one in found}
+    assert {at: (one["granted"], Decimal(one["used"])) for at, one in named.items()} == {
+        ("bio", "CPUh"): ("20", 20),
+        ("bio", "GPUh"): ("4.5", Decimal(str(bio))),
+        ("atlas", "GPUh"): ("1000", Decimal(str(atlas))),
+    }
+    assert (found[0]["from"], found[0]["to"]) == ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z")
+    shown = site.run("charge", *SEPTEMBER, "--stored").out
+    assert "allocation of bio: 20 of 20 CPUh, 100.0 %" in shown
+    assert f"allocation of bio: {bio:g} of 4.5 GPUh, {100 * bio / 4.5:.1f} %" in shown
+    assert "allocation of bio" not in site.run("charge", *SEPTEMBER, "--stored", "--project", "atlas").out
+
+
+def test_a_report_has_those_of_its_period(site: SiteUnderTest) -> None:
+    site.run("report", *SEPTEMBER, "--csv", str(site.folder / "csv"), "-o", str(site.folder / "page.html"))
+    rows = list(csv.DictReader((site.folder / "csv" / "allocations.csv").read_text().splitlines()))
+    assert [(row["project"], row["unit"], row["granted"]) for row in rows] == [
+        ("atlas", "GPUh", "1000"),
+        ("bio", "CPUh", "20"),
+        ("bio", "GPUh", "4.5"),
+    ]
+    assert (rows[1]["used"], rows[1]["share"]) == ("20", "1.000000")
+    page = (site.folder / "page.html").read_text()
+    assert "Allocations" in page
+    shown = site.run("report", *SEPTEMBER, "--format", "terminal").out
+    assert "! Allocation: bio has used " in shown
+    assert "atlas has used" not in shown
+
+
+@pytest.mark.parametrize(
+    ("granted", "options", "status", "words"),
+    [
+        (1000, (), 0, ""),
+        (Decimal("21.5"), (), 1, "WARNING - bio: 93 % of the allocation of 21.5 CPUh used"),
+        (19, (), 2, "CRITICAL - bio: 105 % of the allocation of 19 CPUh used"),
+        (1000, ("--warning", "allocation=1"), 1, "WARNING - bio: 2 % of the allocation of 1000 CPUh used"),
+    ],
+)
+def test_nagios_warns_before_and_alarms_after(
+    site: SiteUnderTest, granted: object, options: tuple[str, ...], status: int, words: str
+) -> None:
+    site.config["records"]["allocations"] = [BIO | {"charge": str(granted), "gpu_hours": None}]
+    site.save()
+    assert site.publish().status == 0
+    run = site.run("status", "--nagios", *options)
+    assert run.status == status, run.out
+    assert words in run.out
+    assert "'bio_CPUh'=" in run.out
+
+
+def test_nagios_looks_at_what_holds_now(site: SiteUnderTest) -> None:
+    site.config["records"]["allocations"] = [OCTOBER | {"valid_from": "2026-09", "gpu_hours": "0.1"}]
+    site.save()
+    assert site.publish().status == 0
+    run = site.run("status", "--nagios")
+    assert (run.status, "allocation" in run.out) == (0, False)
+
+
+def test_metrics_have_the_share(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    watched = WatchedSite(local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER))
+    watched.site.config["records"]["allocations"] = [BIO | {"charge": None, "gpu_hours": 4, "unit": None}]
+    watched.site.save()
+    lines = [job(1, ElapsedRaw=3600, Account="bio", AllocTRES="cpu=1,gres/gpu=2")]
+    watched.site.run("import", "slurm", str(write(tmp_path / "told.psv", text(lines))))
+    watched.round()
+    assert watched.told()["publisher_allocation_used_ratio", "bio", "GPUh"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"valid_to": None}, "valid_to: missing"),
+        ({"unit": None}, "has charge and no unit"),
+        ({"charge": None, "gpu_hours": None, "unit": None}, "has neither charge nor gpu_hours"),
+        ({"gpu_hours": "0"}, "gpu_hours: '0' is not a number above 0"),
+        ({"valid_to": "2025-12"}, "valid_from 2026-01 is after valid_to 2025-12"),
+    ],
+)
+def test_a_wrong_allocation_is_named(site: SiteUnderTest, change: dict[str, Any], reason: str) -> None:
+    wrong = {key: value for key, value in (BIO | change).items() if value is not None}
+    site.config["records"]["allocations"] = [wrong]
+    site.save()
+    run = site.run("config", "check")
+    assert run.status == 78
+    assert reason in run.err
+
+
+def test_the_configuration_shows_them(site: SiteUnderTest) -> None:
+    assert "gpu_hours: '4.5'" in site.run("config", "show").out
