@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
-from publisher.cli.output import visible
 from publisher.model.errors import BUG, Later, RecordError
+from publisher.model.text import visible
 
 log = logging.getLogger("publisher")
 

@@ -17,10 +17,24 @@ from typing import Final, NoReturn, TextIO
 from publisher.cli.commands import Context, command, load_site
 from publisher.cli.logs import error_line, log, set_up_logging
 from publisher.cli.parser import parser, verbosity
-from publisher.model.errors import BUG, Later, LedgerError, PublisherError
+from publisher.model.errors import BUG, ConfigError, Later, LedgerError, PublisherError
 
 # A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 % of it (perf).
 CYCLES_AFTER: Final = 20_000
+# Libraries that not every site needs: what needs them, the extra for pip, Debian's packages.
+_OPTIONAL: Final = {
+    "apscheduler": ("`run` and `cron`", "run", "python3-apscheduler"),
+    "jinja2": (
+        "the page of a report (--format terminal and --csv do not)",
+        "report",
+        "python3-jinja2 python3-matplotlib",
+    ),
+    "matplotlib": (
+        "the page of a report (--format terminal and --csv do not)",
+        "report",
+        "python3-jinja2 python3-matplotlib",
+    ),
+}
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 
 
@@ -67,6 +81,8 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 0
+    except ModuleNotFoundError as error:
+        return _missing(error)
     except OSError as error:
         return _cannot_print(error) if _is_of_output(error) else _bug(error)
     except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
@@ -77,6 +93,18 @@ def _bug(error: Exception) -> int:
     log.critical("a bug in publisher", exc_info=error)
     error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
     return BUG
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    library = (error.name or "").partition(".")[0]
+    if library not in _OPTIONAL:
+        return _bug(error)
+    what, extra, packages = _OPTIONAL[library]
+    error_line(
+        f"{what} needs the Python library {library}, which is not installed here: pip install "
+        f"'accounting-publisher[{extra}]', or on Debian apt-get install {packages}"
+    )
+    return ConfigError.exit_status
 
 
 def _is_of_output(error: OSError) -> bool:

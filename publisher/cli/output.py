@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO, TypeVar
 from unicodedata import east_asian_width
 
 from publisher.model.job import Epoch
+from publisher.model.text import harmless, visible
 
 Json = Mapping[str, Any]
 _Result = TypeVar("_Result")
@@ -50,15 +51,6 @@ def print_result(
             print_table(part.columns, part.rows)
         else:
             print_line(part)
-
-
-def visible(text: str) -> str:
-    """The text on one line with nothing that moves a cursor: job names and answers must not forge lines."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
 
 
 def print_line(text: str) -> None:
@@ -116,11 +108,11 @@ def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Te
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A line of names, then one line per row, whatever is in the cells."""
+    """A line of names, then one line per row, whatever is in the cells: no spreadsheet takes one for a formula."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([visible(cell) for cell in row])
+        writer.writerow([harmless(cell) for cell in row])
 
 
 def print_json(result: Mapping[str, Any], out: TextIO) -> None:

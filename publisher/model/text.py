@@ -144,3 +144,24 @@ def shown(text: str) -> str:
 def printable(text: str) -> str:
     """Text that moves no cursor and breaks no line."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def visible(text: str) -> str:
+    """A text on one line with nothing that hides or moves a cursor: names and answers must not forge lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
+# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
+_FORMULA: Final = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+def harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula, and `visible`. Numbers stay numbers."""
+    if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
+        text = f"'{text}"
+    return visible(text)

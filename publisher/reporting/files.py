@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkstemp
-from typing import TextIO
+from secrets import token_hex
+from typing import Final, TextIO
 
 from publisher.model.errors import UsageError
 
+_MODE: Final = 0o640  # users may be named
+_LINKS: Final = 40  # as many as the kernel follows
+
 
 @contextmanager
-def whole_file(path: Path, *, mode: int = 0o644) -> Iterator[TextIO]:
+def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file to write; it takes its place when the block ends well, and leaves nothing behind when it does not.
 
-    A device or a pipe, such as /dev/stdout, is written to as it goes, and never replaced by a file.
+    Its owner and group may read it, unless the umask allows less. A device or a pipe, such as /dev/stdout, is written to as it
+    goes, and never replaced by a file. A link is followed only where no other user can have put it.
 
     Raises: UsageError when it cannot be written there.
     """
@@ -25,19 +30,32 @@ def whole_file(path: Path, *, mode: int = 0o644) -> Iterator[TextIO]:
             with path.open("w", encoding="utf-8", newline="") as out:
                 yield out
             return
-        path = path.resolve()  # of a link the file is replaced, and not the link
-        descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        path = _target(path)
+        temporary = path.with_name(f".{path.name[:200]}.{token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
         try:
             with open(descriptor, "w", encoding="utf-8", newline="") as out:
                 yield out
                 out.flush()
-                os.fchmod(descriptor, mode)
                 os.fsync(descriptor)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except BrokenPipeError:  # whoever reads the pipe has enough
         raise
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}; name another file") from error
+
+
+def _target(path: Path) -> Path:
+    """What a link points to: that file is replaced, and not the link. Raises: OSError."""
+    for _ in range(_LINKS):
+        if not path.is_symlink():
+            return path
+        if path.parent.stat().st_mode & 0o022 and path.lstat().st_uid not in (0, os.geteuid()):
+            raise PermissionError(
+                errno.EPERM, "a link of another user, in a directory that others may write", str(path)
+            )
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))

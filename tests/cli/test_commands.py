@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from inspect import signature
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import publisher
 from publisher.cli.commands import COMMANDS, Command, Context
 from publisher.cli.commands import command as registered
+from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
@@ -119,3 +121,20 @@ def test_every_module_is_a_command() -> None:
     assert modules == {one.module for one in COMMANDS}
     assert len({one.name for one in COMMANDS}) == len(COMMANDS)
     assert all(registered(one.name) is one for one in COMMANDS)
+
+
+def test_without_apscheduler_rounds_work_and_the_daemon_says_what_to_install(
+    site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.fill(*generate(1, 3, datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 10, 1, tzinfo=UTC)))
+    for name in ["apscheduler", *(name for name in sys.modules if name.startswith("apscheduler."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("publisher.config.cron", "publisher.pipeline.daemon"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert site.run("publish").status == 0
+    daemon = site.run("run")
+    assert daemon.status == 78
+    assert "pip install 'accounting-publisher[run]'" in daemon.err
+    site.config["targets"]["egi"]["cron"] = "0 3 * * *"
+    site.save()
+    assert site.run("config", "check").status == 78

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from publisher.cli.output import print_table
+from publisher.cli.output import print_csv, print_table
 
 COLUMNS = ("target", "user")
 ROWS = [("egi", "山田太郎"), ("nordugrid", "x\x1b[2J")]
@@ -51,3 +51,21 @@ def test_a_table_takes_the_widest_form_that_fits(
     print_table(COLUMNS, ROWS)
     sys.stdout.flush()
     assert written.getvalue().decode(encoding) == expected
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        (" @SUM(1)", "' @SUM(1)"),
+        ("-2+3", "'-2+3"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-17.25", "-17.25"),
+        ("0", "0"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_no_spreadsheet_takes_a_cell_for_a_formula(cell: str, written: str) -> None:
+    out = io.StringIO()
+    print_csv(("name",), [(cell,)], out)
+    assert out.getvalue() == f"name\n{written}\n"

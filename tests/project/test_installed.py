@@ -182,6 +182,7 @@ def test_what_the_package_installs(machine: Machine) -> None:
     )
     assert offered.stdout == "republish\n"
     assert machine.path("/var/lib/publisher").stat().st_mode & 0o777 == 0o700
+    assert "site: missing; write the site's name" in machine.run("publisher", "config", "check", status=78).stderr
     units = [path.name for path in machine.path("/lib/systemd/system").glob("publisher*")]
     assert {"publisher.service", "publisher.timer"} <= {*units}
     machine.run("systemd-analyze", "verify", "--man=yes", *(f"/lib/systemd/system/{unit}" for unit in units))
@@ -223,3 +224,19 @@ def test_doctor_finds_what_is_broken_on_the_machine(machine: Machine, site: Site
     finally:
         database.chmod(0o755)
     assert "setfacl" in found.stdout + found.stderr
+
+
+def test_an_upgrade_keeps_the_configuration_and_a_purge_the_ledger(machine: Machine) -> None:
+    """The last test: afterwards the package is gone."""
+    (package,) = sorted(DIST.glob("*.deb"))
+    machine.put(package.read_bytes(), "/root/publisher.deb")
+    machine.put("site: MINE\n", "/etc/publisher/publisher.yaml")
+    machine.put(b"a ledger", "/var/lib/publisher/publishing.db", 0o600)
+    machine.run("dpkg", "--install", "--force-confdef", "--force-confold", "/root/publisher.deb")
+    assert machine.path("/etc/publisher/publisher.yaml").read_text() == "site: MINE\n"
+    machine.run("dpkg", "--remove", "accounting-publisher")
+    assert machine.path("/etc/publisher/publisher.yaml").exists()
+    purged = machine.run("dpkg", "--purge", "accounting-publisher")
+    assert "The ledger of what was published stays in /var/lib/publisher" in purged.stdout
+    assert not machine.path("/etc/publisher/publisher.yaml").exists()
+    assert machine.path("/var/lib/publisher/publishing.db").read_bytes() == b"a ledger"

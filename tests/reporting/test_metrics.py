@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 
 from publisher.config import show
 from publisher.model.errors import ConfigError, LedgerError, SourceError
+from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import METRICS, MetricKind, MetricsEndpoint
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -281,7 +282,7 @@ def test_a_file_that_cannot_be_written_stops_no_round(spooling: WatchedSite, cap
     spooling.file.parent.mkdir()
     spooling.round(["one"], force=True)
     assert spooling.told()["publisher_rounds_total", "two", "ok"] == 1  # kept, not lost with the file
-    assert spooling.file.stat().st_mode & 0o777 == 0o644
+    assert spooling.file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in spooling.file.parent.iterdir()] == [spooling.file.name]
 
 
@@ -437,3 +438,17 @@ def test_the_daemon_answers_from_its_start_to_its_end(spooling: WatchedSite, por
         assert daemon.end() == 0
     with pytest.raises(OSError, match="refused"):
         asked(port)
+
+
+def test_who_asks_slowly_or_in_numbers_keeps_no_thread(
+    spooling: WatchedSite, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "_LONGEST_S", 0.5)
+    monkeypatch.setattr(exporter, "_MOST_ASKING", 3)
+    spooling.site.config["metrics"]["listen"] = f"127.0.0.1:{ports[0]}"
+    with closing(MetricsEndpoint()) as endpoint, ExitStack() as opened:
+        endpoint.follow(spooling.live())
+        slow = [opened.enter_context(socket.create_connection(("127.0.0.1", ports[0]), PATIENCE_S)) for _ in range(4)]
+        slow[0].sendall(b"GET /metrics HT")  # and no more
+        assert slow[3].recv(1) == b""  # one too many
+        assert slow[0].recv(1) == b""  # too long

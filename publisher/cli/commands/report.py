@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from publisher.cli import progress
@@ -13,21 +13,13 @@ from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import TO_HELP, add_window, window_of
 from publisher.cli.site import incomplete
-from publisher.model.errors import ConfigError, UsageError
+from publisher.model.errors import UsageError
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
 from publisher.reporting.report import Report
 from publisher.sources.statistics import LOCAL_NAMES
-
-_MODE = 0o640  # users may be named
-
-_NEEDED = (
-    "the page of a report needs Jinja2 and matplotlib, and {module} is not installed: "
-    "pip install 'accounting-publisher[report]', or on Debian apt-get install python3-jinja2 python3-matplotlib; "
-    "--format terminal and --csv need neither"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     window = window_of(arguments, site.clock())
     refuse_pruned(site, window)
     on_page = _is_page(arguments)
-    page = _page_maker() if on_page else None
+    page = load_part("reporting.html.page").page if on_page else None  # its libraries may be missing: not after minutes
     notice(f"report of jobs that ended in {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
         found = reporting.collect(site, window, by=arguments.by or ["project"], rows_read=counting.seen)
@@ -87,22 +79,11 @@ def _is_page(arguments: argparse.Namespace) -> bool:
     return arguments.output is not None
 
 
-def _page_maker() -> Callable[[Report], Iterator[str]]:
-    """Looked for before minutes of reading: its libraries need not be installed. Raises: ConfigError."""
-    try:
-        maker: Callable[[Report], Iterator[str]] = load_part("reporting.html.page").page
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in ("jinja2", "matplotlib", "markupsafe"):
-            raise ConfigError(_NEEDED.format(module=error.name)) from error
-        raise
-    return maker
-
-
 def _write_page(path: Path, pieces: Iterator[str]) -> None:
     if str(path) == "-":
         sys.stdout.writelines(pieces)
         return
-    with whole_file(path, mode=_MODE) as out:
+    with whole_file(path) as out:
         out.writelines(pieces)
     notice(f"{path}: written; it needs no network and no other file")
 
@@ -113,7 +94,7 @@ def _write_files(directory: Path, found: Report) -> None:
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}; name another directory with --csv") from error
     for name, text in written.files(found):
-        with whole_file(directory / name, mode=_MODE) as out:
+        with whole_file(directory / name) as out:
             out.write(text)
     notice(f"{directory}: CSV files written; definitions.csv explains every column")
 

@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from publisher.model.rates import amount_text
+from publisher.model.text import harmless
 from publisher.model.time import Durations
 from publisher.reporting.html.values import (
     day_text,
-    harmless,
     hours_text,
     minutes_text,
     quoted,

@@ -14,12 +14,13 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from publisher import __version__
+from publisher.model.text import visible
 from publisher.model.time import iso
 from publisher.reporting.html.columns import LONG, Table
 from publisher.reporting.html.plots import Plot, report_plots
 from publisher.reporting.html.tables import definitions, tables
 from publisher.reporting.html.text import figures, findings
-from publisher.reporting.html.values import day_text, printable
+from publisher.reporting.html.values import day_text
 from publisher.reporting.report import DAY_S, Report
 
 _MOST_ROWS: Final = 500  # of a table on the page
@@ -58,10 +59,10 @@ def page(report: Report) -> Iterator[str]:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"printable": printable, "base64": _base64}
+    environment.filters |= {"visible": visible, "base64": _base64}
     script = environment.get_template("page.js").render()
     return environment.get_template("page.html.j2").generate(
-        title=f"Accounting report: {printable(report.site)}",
+        title=f"Accounting report: {visible(report.site)}",
         start=_moment(report.window.start),
         end=_moment(report.window.end, end=True),
         made_at=iso(report.made_at),

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from publisher.ledger.books import TargetHistory
-from publisher.model.text import plural
+from publisher.model.text import plural, visible
 from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
-from publisher.reporting.html.values import day_text, hours_text, minutes_text, printable, share_text, size_text
+from publisher.reporting.html.values import day_text, hours_text, minutes_text, share_text, size_text
 from publisher.reporting.report import DAY_S, Report, all_waits
 from publisher.sources.statistics import Used, by_weight
 
@@ -169,7 +169,7 @@ def _short(label: str, most: int = _LABEL) -> str:
 
     The invisible blank keeps a name that begins with an underscore in matplotlib's legend.
     """
-    label = printable(label) or "(none)"
+    label = visible(label) or "(none)"
     if len(label) > most:
         label = f"…{label[1 - most :]}" if label.startswith("/") else f"{label[: most - 1]}…"
     return f"\u200b{label}" if label.startswith("_") else label
@@ -190,7 +190,7 @@ def _for_the_page(name: str, title: str, text: str, svg: str) -> str:
     def head(found: re.Match[str]) -> str:
         return (
             f'<svg viewBox="{found[1]}" role="img" aria-labelledby="t{mark} d{mark}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-            f'<title id="t{mark}">{escape(printable(title))}</title><desc id="d{mark}">{escape(printable(text))}</desc>'
+            f'<title id="t{mark}">{escape(visible(title))}</title><desc id="d{mark}">{escape(visible(text))}</desc>'
         )
 
     svg = _SIZE.sub(head, _PROLOGUE.sub("", svg), count=1)

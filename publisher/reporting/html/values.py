@@ -8,8 +8,6 @@ from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
-# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def day_text(day: int) -> str:
@@ -56,22 +54,6 @@ def _rounded(number: float) -> str:
 
 def share_text(share: float) -> str:
     return f"{share * 100:.1f} %"
-
-
-def harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula; control characters are written out."""
-    if text.strip().startswith(_FORMULA) or text.startswith(_FORMULA):
-        text = f"'{text}"
-    return printable(text)
-
-
-def printable(text: str) -> str:
-    """A text on one line, in which nothing hides: control characters and what reverses the direction are written out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
 
 
 def quoted(text: str) -> str:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from socketserver import TCPServer, ThreadingMixIn
@@ -34,6 +35,8 @@ from publisher.pipeline.site import ListenAddress, Site
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _TOTAL: Final = "_total"
 _LOOK_S: Final = 0.2  # how soon a stop is seen
+_MOST_ASKING: Final = 16
+_LONGEST_S: Final = 30.0
 log = logging.getLogger("publisher")
 
 
@@ -230,9 +233,34 @@ class _Asker(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each who asks: only some at once, and none for longer than an answer takes."""
+
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._asking: dict[socket.socket, float] = {}  # when each came, on the monotonic clock
+
+    def verify_request(self, request: Any, client_address: object) -> bool:
+        """Whether there is room for one more; asked in the thread that accepts."""
+        if len(self._asking) >= _MOST_ASKING:
+            log.debug("metrics: %s sent away: %d others are asking", client_address, _MOST_ASKING)
+            return False
+        self._asking[request] = time.monotonic()
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        self._asking.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Some times a second: who sends a letter now and then would keep a thread for ever."""
+        begun = time.monotonic() - _LONGEST_S
+        for request in [request for request, came in tuple(self._asking.items()) if came < begun]:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Without asking DNS for this host's name, as the standard library does; it may be what is broken."""

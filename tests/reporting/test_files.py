@@ -1,0 +1,81 @@
+"""Files for others: whole or as before, for owner and group, and never through a link that somebody else has put."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from publisher.model.errors import UsageError
+from publisher.reporting.files import whole_file
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def write(path: Path, text: str = "new\n") -> None:
+    with whole_file(path) as out:
+        out.write(text)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o640), (0o022, 0o640), (0o077, 0o600)])
+def test_owner_and_group_may_read_it_unless_the_umask_says_less(tmp_path: Path, mask: int, mode: int) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old\n")
+    path.chmod(0o666)
+    with umask(mask):
+        write(path)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_what_fails_in_the_middle_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("old\n")
+    with pytest.raises(UnicodeEncodeError):
+        write(path, "half a line\n" + "\udc80")
+    assert [found.name for found in tmp_path.iterdir()] == ["jobs.csv"]
+    assert path.read_text() == "old\n"
+
+
+def test_of_a_link_the_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "2026").mkdir()
+    link = tmp_path / "latest"
+    link.symlink_to("2026/report.html")
+    write(link)
+    assert link.is_symlink()
+    assert (tmp_path / "2026" / "report.html").read_text() == "new\n"
+
+
+def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UsageError, match="Too many levels of symbolic links"):
+        write(tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize(
+    ("mode", "owner", "followed"), [(0o1777, 65534, False), (0o1777, 0, True), (0o755, 65534, True)]
+)
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path, mode: int, owner: int, followed: bool) -> None:
+    shared, precious = tmp_path / "shared", tmp_path / "precious"
+    shared.mkdir()
+    precious.write_text("old\n")
+    (shared / "publisher.prom").symlink_to(precious)
+    os.chown(shared / "publisher.prom", owner, owner, follow_symlinks=False)
+    shared.chmod(mode)
+    if followed:
+        write(shared / "publisher.prom")
+    else:
+        with pytest.raises(UsageError, match="a link of another user"):
+            write(shared / "publisher.prom")
+    assert precious.read_text() == ("new\n" if followed else "old\n")
