@@ -81,6 +81,7 @@ rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
 	cp build/rpm/RPMS/noarch/*.rpm dist/
 
 check-packages: deb  ## the package on a fresh Debian in a folder: as root, with mmdebstrap
+	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning build/deb/*.changes; fi
 	$(MAKE) $(VENV)/.ready
 	$(BIN)/pytest -n 0 -m long tests/project/test_installed.py
 
