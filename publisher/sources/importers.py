@@ -185,6 +185,10 @@ class Importer(Protocol):
         """Forget what is kept of a file beside how far it was read, inside a transaction: it is to be read again."""
         ...
 
+    def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
+        """Whether the next run without files asks once more for what a program printed then, inside a transaction."""
+        ...
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job that it imported came about, by the rules of today."""
         ...

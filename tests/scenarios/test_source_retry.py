@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.fake_ams.service import FakeAMS
-from tests.support import condor_history
+from tests.support import condor_history, sacct_text
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
+from tests.support.stand_in_sacct import install
 
 ANY = Entry()
 GOOD = colon(replace(ANY, job=2))
@@ -75,6 +77,36 @@ def test_a_line_of_a_file_that_was_rotated_is_found_where_it_is(site: SiteUnderT
         archive.write(b"".join([colon(replace(ANY, job=1)), GOOD, colon(replace(ANY, job=3))]))
     retry(site)
     assert (sent(site), set_aside(site)) == (["1", "2", "3", "4"], 0)
+
+
+def test_what_sacct_printed_is_asked_for_again(site: SiteUnderTest) -> None:
+    begun = int(time.time()) - 5 * 86_400
+    good = sacct_text.job(1, Submit=begun)
+    torn = good | {"ElapsedRaw": "many"}
+    command = install(site.folder / "sacct", [torn, sacct_text.step(good)])
+    entry = {"type": "slurm", "cluster": sacct_text.CLUSTER, "command": list(command), "look_back_s": "9d"}
+    site.config["source"] = [entry]
+    assert sent(site) == []
+    run = retry(site)
+    assert (run.status, run.json["sources"]["slurm"]["tried"], run.json["sources"]["slurm"]["still_bad"]) == (65, 1, 1)
+    install(site.folder / "sacct", [good, sacct_text.step(good)])
+    assert sent(site) == [], "that is five days ago, and a round asks for the last one"
+    run = retry(site)
+    assert (run.status, run.json["sources"]["slurm"]["still_bad"]) == (0, 0)
+    assert sent(site) == ["1"]
+    assert site.run("source", "bad-lines", "--json").json["set_aside"] == 0
+
+
+def test_what_sacct_printed_long_ago_cannot_be_asked_for_again(site: SiteUnderTest) -> None:
+    begun = int(time.time()) - 5 * 86_400
+    torn = sacct_text.job(1, Submit=begun) | {"ElapsedRaw": "many"}
+    command = install(site.folder / "sacct", [torn, sacct_text.step(torn)])
+    entry = {"type": "slurm", "cluster": sacct_text.CLUSTER, "command": list(command), "look_back_s": "9d"}
+    site.config["source"] = [entry]
+    assert sent(site) == []
+    site.config["source"][0]["look_back_s"] = "2d"
+    site.save()
+    assert (retry(site).status, site.run("source", "bad-lines", "--json").json["set_aside"]) == (65, 1)
 
 
 def test_a_line_of_a_file_that_is_gone_stays(site: SiteUnderTest) -> None:

@@ -173,6 +173,17 @@ def test_one_that_is_not_installed(tmp_path: Path) -> None:
     assert "/nonexistent/sacct: cannot be started: No such file or directory" in report.troubles[0]
 
 
+def test_a_bad_line_that_is_printed_again_is_the_same(tmp_path: Path, stand_in: Path) -> None:
+    """Though it is never separated by the same characters."""
+    good, torn = job(1), job(2) | {"ElapsedRaw": "many"}
+    command = install(stand_in, [good, step(good), torn, step(torn)])
+    reports = [ask(tmp_path, command, THEN + timedelta(hours=hours)) for hours in range(3)]
+    assert [(report.bad, report.bad_kept) for report in reports] == [(1, 1), (0, 1), (0, 1)]
+    ((line,),) = [report.bad_lines for report in reports[:1]]
+    assert line.path.startswith(f"{command[0]} from 20")
+    assert line.line.startswith(b"2|")
+
+
 def test_the_program_gets_little_of_the_environment(
     tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

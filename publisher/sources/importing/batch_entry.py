@@ -140,31 +140,31 @@ def retry(
     if not entry.database.exists():
         return None
     with alone(entry.database, wait):
+        now = clock()
         with closing(ImportDatabase(entry.database, _TABLES)) as accounting:
             counts: dict[str, int] = dict(accounting.connection.execute(_BAD_FILES).fetchall())
             cursors = Cursors(accounting, entry.type)
             files = {path: _files_of(Path(path), cursors) for path in counts}
             with accounting.transaction():
+                asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
+                tried = asked or [path for path, found in files.items() if found]
+                again = list(dict.fromkeys(each for path in tried for each in files[path]))
                 accounting.connection.execute("DELETE FROM ImportRetried")
-                for path, found in files.items():
-                    for each in found:
-                        cursors.read_again(str(each))
-                        importer.forget_file(accounting.connection, each)
-                    if found:
-                        accounting.connection.execute(_RETRY, (path,))
-        again = list(dict.fromkeys(each for found in files.values() for each in found))
-        if not again:
-            report = ImportReport(importer=entry.type, database=entry.database)
-        else:
-            report = importer.run(again, entry.database, clock())
+                for each in again:
+                    cursors.read_again(str(each))
+                    importer.forget_file(accounting.connection, each)
+                accounting.connection.executemany(_RETRY, [(path,) for path in tried])
+        report = ImportReport(importer=entry.type, database=entry.database)
+        if tried:
+            report = importer.run(again, entry.database, now)
         with closing(ImportDatabase(entry.database, _TABLES)) as accounting, accounting.transaction():
             if not report.troubles:
                 accounting.connection.execute(_NOT_MET_AGAIN)
             accounting.connection.execute("DELETE FROM ImportRetried")
             (left,) = accounting.connection.execute(_BAD_LINES).fetchone()
-    gone = {path: counts[path] for path, found in files.items() if not found}
-    tried = sum(counts.values()) - sum(gone.values())
-    return Retried(tried=tried, still_bad=left - sum(gone.values()), gone=gone, report=report)
+    gone = {path: count for path, count in counts.items() if path not in asked and not files[path]}
+    others = sum(count for path, count in counts.items() if path not in tried)
+    return Retried(tried=sum(counts[path] for path in tried), still_bad=left - others, gone=gone, report=report)
 
 
 def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:

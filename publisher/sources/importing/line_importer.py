@@ -114,6 +114,9 @@ class LineImporter(ABC, Generic[Record]):
     def forget_file(self, connection: Connection, path: Path) -> None:
         """Nothing else is kept of it."""
 
+    def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
+        return False
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
 

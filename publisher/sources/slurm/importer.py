@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from sqlite3 import Connection
 from typing import ClassVar, Final
 
 from publisher.model.errors import SourceError
@@ -33,6 +34,9 @@ PATHS: Final = (
 _DAY_S: Final = 86_400
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
+_READ_AGAIN: Final = """
+    UPDATE DBConfig SET KeyValue = CAST(min(CAST(KeyValue AS INTEGER), ?) AS TEXT) WHERE KeyName = ?
+"""
 
 
 def create(
@@ -70,6 +74,14 @@ class SlurmImporter(LineImporter[SacctRun]):
                 self._run_sacct(run)
             self.finish(run)
         return run.report
+
+    def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
+        """Days for which `look_back_s` asks no more may be purged: that nothing bad is seen of them would tell nothing."""
+        begin = None if self._options.files else self._sacct.begin_of(path)
+        if begin is None or begin < now.timestamp() - self._options.look_back_s:
+            return False
+        connection.execute(_READ_AGAIN, (begin + _DAY_S, _READ_TO))
+        return True
 
     def _run_sacct(self, run: ImportRun) -> None:
         """Raises: SourceError, also for days of which all is gone. What was read before and beside it is kept."""

@@ -202,6 +202,10 @@ class Header:
             raise NotSacct(f"lacks the columns {', '.join(dict.fromkeys(missing))}; ask sacct for them with -o")
         self.name_last = names[-1] == "JobName"
 
+    def shown(self, line: bytes) -> bytes:
+        """A line for people, and to be known again: sacct is asked for other characters between columns each time."""
+        return line.replace(self.separator, b"|") if len(self.separator) > 1 else line
+
     def picked(self, names: Sequence[str]) -> Callable[[Sequence[str]], tuple[str, ...]]:
         """Picks the columns of these names out of `fields`; '' for one that is not there."""
         return itemgetter(*(self._place(name) for name in names))
@@ -272,11 +276,11 @@ class SacctReader:
     def _piece(self, lines: _JobLines, end: int) -> LogPiece[SacctRun]:
         """What the lines from that of a job to the next one say."""
         if lines.wrong:
-            return LogPiece(lines.offset, end, lines.content, (), lines.wrong)
+            return LogPiece(lines.offset, end, self._header.shown(lines.content), (), lines.wrong)
         try:
             run, skipped = self._read(lines)
         except BadRow as error:
-            return LogPiece(lines.offset, end, lines.content, (), str(error))
+            return LogPiece(lines.offset, end, self._header.shown(lines.content), (), str(error))
         if run is None:
             return LogPiece(lines.offset, end, lines.content, (), "", skipped)
         if self._ran is not None and run.wall_s:

@@ -9,6 +9,7 @@ a job looks like another line.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from publisher.sources.slurm.records import COLUMNS
 _STATES: Final = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RS,RV,TO"
 _PASSED_ON: Final = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "HOME")
 _MOST_BYTES: Final = 2**31
+_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _MOST_COMPLAINT: Final = 4096
 _LOOK_EVERY_S: Final = 0.1
 
@@ -56,7 +59,18 @@ class Sacct:
                     f"{self.command[0]}: printed nothing, not even a header; see whether slurmdbd answers"
                 )
             answer.seek(0)
-            yield LogFile(Path(self.command[0]), answer, compressed=True, modified=0.0)
+            yield LogFile(Path(self.answer_from(begin)), answer, compressed=True, modified=0.0)
+
+    def answer_from(self, begin: int) -> str:
+        """What an answer is called, where lines of it are set aside."""
+        return f"{self.command[0]} from {_local(begin)}"
+
+    def begin_of(self, answer: Path) -> int | None:
+        """From when such an answer had jobs; None for a file."""
+        command, mark, begin = str(answer).rpartition(" from ")
+        if command != self.command[0] or not mark or not _MOMENT.fullmatch(begin):
+            return None
+        return int(datetime.strptime(begin, _FORMAT).replace(tzinfo=UTC).timestamp())
 
     def columns(self) -> tuple[str, ...]:
         """Those of our columns that this version knows. Raises: SourceError."""
@@ -119,4 +133,4 @@ class Sacct:
 
 
 def _local(moment: int) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(moment, UTC).strftime(_FORMAT)

@@ -221,6 +221,9 @@ class SonarImporter:
     def forget_file(self, connection: Connection, path: Path) -> None:
         """Nothing else is kept of it."""
 
+    def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
+        return False
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
 
