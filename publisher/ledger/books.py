@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Durations, Window
@@ -144,11 +144,22 @@ class TargetHistory:
     lags: Durations
 
 
+class SentMessages(NamedTuple):
+    """How many messages were accepted, and one digest of them: SHA-256 of the SHA-256 of each payload, in order; '' of none."""
+
+    messages: int
+    digest: str
+
+
 class History(Protocol):
     """What the ledger can tell of the past."""
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         """Those of the targets that ever had a round. Its memory grows with messages, not with jobs."""
+        ...
+
+    def sent(self, target: str, month: Window) -> SentMessages:
+        """The messages with jobs that ended in a calendar month, or with its totals."""
         ...
 
     def close(self) -> None: ...

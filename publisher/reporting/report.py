@@ -18,7 +18,7 @@ from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import RecordPolicy
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, month_of, months
@@ -35,6 +35,9 @@ DAY_S: Final = 86_400
 OWN_PROJECT: Final = "(a user's own)"
 _REMEMBERED: Final = 20_000
 HostMonth = tuple[int, str]
+
+
+_Weight = tuple[str, int] | None
 
 
 UsedByName = defaultdict[str, Used]
@@ -73,10 +76,11 @@ class Usage:
 
 @dataclass(slots=True, kw_only=True)
 class ExpectedJobs:
-    """Jobs that a target wants, by month and submit host: those since its start, and those before."""
+    """Jobs that a target wants, by month and submit host: those since its start, and those before; and what all used."""
 
     since: Counter[HostMonth] = field(default_factory=Counter)
     before: Counter[HostMonth] = field(default_factory=Counter)
+    used: Used = field(default_factory=Used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ class _SiteValues:
     user: str
     arex_default: bool
     benchmark: str  # '' for none
-    weight: tuple[str, int] | None  # its type, and 1000 times its value
-    hosts: tuple[str | None, ...]  # the submit host to each target; None where it does not want them
+    weight: _Weight  # its type, and 1000 times its value
+    at_targets: tuple[tuple[str, _Weight] | None, ...]  # submit host and weight; None where a target does not want them
 
 
 def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]) -> set[Epoch]:
@@ -134,10 +138,12 @@ class UsageReport:
             since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
             values = self._site_values(group.example, since)
             self._add(group, values, since // DAY_S)
-            for wanted, (_, start), host in zip(self.wanted, self._targets, values.hosts, strict=True):
-                if host is not None:
+            for wanted, (_, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):
+                if there is not None:
+                    host, weight = there
                     counts = wanted.before if start is not None and since < start else wanted.since
                     counts[month_number(since), host] += group.jobs
+                    wanted.used.add(group, weight)
 
     def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
         usage, example = self.usage, group.example
@@ -188,12 +194,12 @@ class UsageReport:
             user=published.who.user,
             arex_default=published.benchmark.arex_default,
             benchmark="" if main is None else f"{main.kind} {main.text}",
-            weight=None if main is None else (main.kind, int(main.value * 1000)),
-            hosts=tuple(self._host(at, job) for at in range(len(self._targets))),
+            weight=_weight(published),
+            at_targets=tuple(self._at_target(at, job) for at in range(len(self._targets))),
         )
 
-    def _host(self, at: int, job: JobRecord) -> str | None:
-        """The submit host under which a target's receiver counts a job; None when the target does not want it."""
+    def _at_target(self, at: int, job: JobRecord) -> tuple[str, _Weight] | None:
+        """The submit host under which a target's receiver counts a job, and its benchmark; None when it does not want it."""
         policy = self._targets[at][0].policy
         if not self._selections[at].wants(job):
             return None
@@ -201,7 +207,14 @@ class UsageReport:
             published = policy.describe(job)
         except Unfit:
             return None  # it is set aside
-        return sync_host(published.where.receiver_host) if self._selections[at].wants_vo(published.who.vo) else None
+        if not self._selections[at].wants_vo(published.who.vo):
+            return None
+        return sync_host(published.where.receiver_host), _weight(published)
+
+
+def _weight(published: PublishedJob) -> _Weight:
+    main = next(iter(published.benchmark.benchmarks), None)
+    return None if main is None else (main.kind, int(main.value * 1000))
 
 
 def all_waits(waits: Iterable[Durations]) -> Durations:

@@ -113,6 +113,7 @@ OPEN_KEYS = {
     "targets": "NAME",
     "sources": "NAME",
     "benchmarks": "TYPE",
+    "work_hours": "TYPE",
     "warnings": "RULE",
     "mends": "RULE",
     "gone": "MONTH",

@@ -35,9 +35,10 @@ def commands() -> dict[str, Command]:
 
 
 def plain_runs(job: str) -> dict[str, tuple[str, ...]]:
-    """How to run each command that prints JSON, with no argument but the job where it takes one."""
+    """How to run each command that prints JSON, with no argument but the job or the month where it takes one."""
+    known = {"JOB": job, "MONTH": "2026-10"}
     return {
-        path: (*path.split(), *([job] if "JOB" in command.arguments else []))
+        path: (*path.split(), *(word for name, word in known.items() if name in command.arguments))
         for path, command in commands().items()
         if "--json" in command.options
     }

@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from publisher.ledger.books import DailyDelivery, Measures, StoredMetric, TargetHistory
+from publisher.ledger.books import DailyDelivery, Measures, SentMessages, StoredMetric, TargetHistory
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
@@ -28,6 +29,14 @@ _MONTHS = """
 SELECT month_message.month, message.id, message.settled_at
 FROM month_message JOIN message ON message.id = month_message.message
 WHERE month_message.target = :target AND message.state = 2"""
+# In the order in which they were made; pages with jobs that were counted only belong to no message of these.
+_OF_MONTH = """
+SELECT message.id, message.digest FROM month_message JOIN message ON message.id = month_message.message
+WHERE month_message.target = (SELECT id FROM target WHERE name = :target) AND month = :month AND message.state = 2"""
+_PAGES_SENT = """
+SELECT message.id, message.digest, delivered_page.runs
+FROM delivered_page JOIN message ON message.id = delivered_page.message
+WHERE message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
 _MessageAndEnd = tuple[int, int]
 
 
@@ -57,6 +66,16 @@ class SqlHistory:
             for number, past in found.items():
                 self._read_lags(number, past, window)
         return {name: _history(found[number]) for name, number in numbers.items()}
+
+    def sent(self, target: str, month: Window) -> SentMessages:
+        with self._database.snapshot():
+            of_month = {"target": target, "month": month_number(month.start or 0)}
+            digests = {number: bytes(digest) for number, digest in self._database.execute(_OF_MONTH, of_month)}
+            for number, digest, packed in self._database.stream(_PAGES_SENT, {"target": target}):
+                if number not in digests and any(end in month for end in pages.ends(packed)):
+                    digests[number] = bytes(digest)
+        whole = sha256(b"".join(digests[number] for number in sorted(digests))).hexdigest()
+        return SentMessages(messages=len(digests), digest=whole if digests else "")
 
     def close(self) -> None:
         self._database.close()

@@ -1,0 +1,221 @@
+"""`statement`: a month on one page, for terminal, mail and browser: was it all counted?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from publisher.cli import progress
+from publisher.cli.commands import Context
+from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
+from publisher.cli.parser import add_json, add_targets
+from publisher.cli.site import incomplete
+from publisher.model.errors import RecordError, UsageError, gravest
+from publisher.model.text import plural, visible
+from publisher.model.time import Month, iso, month_of, parse_when
+from publisher.pipeline.guards.prune import refuse_pruned
+from publisher.pipeline.site import choose
+from publisher.pipeline.sync import portal
+from publisher.reporting import statement
+from publisher.reporting.statement import Statement, TargetStatement, Work
+
+_PAGE: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
+h1 {{ font-size: 1.4rem }}
+table {{ border-collapse: collapse; width: 100%; margin: 1rem 0 }}
+th, td {{ text-align: right; padding: .25rem .5rem; border-bottom: 1px solid #bbb; overflow-wrap: anywhere }}
+th:first-child, td:first-child {{ text-align: left }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("month", metavar="MONTH", help="a calendar month in UTC: 2026-03, last-month")
+    add_targets(parser)
+    parser.add_argument(
+        "--portal", type=Path, metavar="FILE", help="also compare with counts saved from the portal, CSV or JSON"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "html"), default="text", help="text, or an HTML page that needs no other file"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    site = context.load()
+    month = _month(arguments.month, site.clock())
+    refuse_pruned(site, month.window)
+    targets = choose(site.targets, arguments.target)
+    counts = portal.read(arguments.portal, site.name) if arguments.portal else None
+    with progress.counting("jobs compared", quiet=arguments.quiet or arguments.json) as counting:
+        found = statement.collect(site, targets, month, portal=counts, jobs_seen=counting.seen)
+    status = gravest([incomplete(site), RecordError.exit_status if found.different else 0])
+    if arguments.format == "html" and not arguments.json:
+        sys.stdout.writelines(_as_page(_title(found), _as_text(found, status)))
+    else:
+        print_result(
+            found, lambda each: _as_json(each, status), lambda each: _as_text(each, status), in_json=arguments.json
+        )
+    return status
+
+
+def _month(text: str, now: datetime) -> Month:
+    """Raises: UsageError."""
+    period = parse_when(text, now)
+    month = month_of(period.start)
+    if (period.start, period.end) != (month.start, month.next.start):
+        raise UsageError(f"{text} is no calendar month; write 2026-03, this-month or last-month")
+    if month.start > now:
+        raise UsageError(f"{month} has not begun")
+    return month
+
+
+def _title(found: Statement) -> str:
+    return f"{found.site}: statement of {found.month}"
+
+
+def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
+    if target.missing:
+        return f"not complete: {plural(len(target.missing), 'difference')}, see below"
+    if status not in (0, RecordError.exit_status):
+        return "cannot tell: an accounting database is missing"
+    if found.alarms:
+        return "as far as one can tell complete: see below about the sources"
+    complete = "complete, without any job" if not target.at_ce.jobs else "complete"
+    return complete if found.is_over else f"complete so far; the month ends at {iso(found.month.next.start)}"
+
+
+def _as_text(found: Statement, status: int) -> Iterator[Part]:
+    yield f"Statement of {found.month} for site {found.site}, made {iso(found.made_at)}; hours, UTC, by end of jobs."
+    for target in found.targets:
+        yield ""
+        shadow = ", a shadow: nothing was sent" if target.shadow else ""
+        yield f"Target {target.target} ({target.format}{shadow}): {_verdict(found, target, status)}"
+        yield from (f"  {line}" for line in target.missing)
+        yield ""
+        yield TextTable(("", "at the CE", "delivered"), _usage_rows(target))
+        yield ""
+        yield TextTable(("jobs", ""), _job_rows(target))
+        yield ""
+        yield from _notes(target)
+    yield from found.alarms
+
+
+def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
+    ours, theirs = target.at_ce, target.delivered
+    kinds = sorted({*(ours.scaled or ()), *(theirs.scaled or ())})
+    return [
+        ("jobs", f"{ours.jobs:,}", f"{theirs.jobs:,}"),
+        ("wall time", _hours(ours.wall_s), _hours(theirs.wall_s)),
+        ("CPU time", _hours(ours.cpu_s), _hours(theirs.cpu_s)),
+        *((f"work, {kind}", _scaled(ours, kind), _scaled(theirs, kind)) for kind in kinds),
+        ("GPU time", _hours(ours.gpu_s), _hours(theirs.gpu_s)),
+    ]
+
+
+def _hours(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 3600:,.2f}"
+
+
+def _scaled(work: Work, kind: str) -> str:
+    return "-" if work.scaled is None else _hours(work.scaled.get(kind, 0) / 1000)
+
+
+def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
+    counts = {
+        "told by sync": target.reported,
+        "in the portal's file": target.portal,
+        "delivered by another publisher before": target.before,
+        "pending": target.pending,
+        "quarantined": target.quarantined,
+        "delivered, purged at the CE since": target.purged,
+        "delivered, restarted since": target.restarted,
+    }
+    return [(name, "-" if jobs is None else f"{jobs:,}") for name, jobs in counts.items()]
+
+
+def _notes(target: TargetStatement) -> Iterator[str]:
+    if target.measured != target.at_ce.jobs:
+        yield f"Times and work at the CE are those of {plural(target.measured, 'job')}."
+    held, emptied = ("yes" if each else "no" for each in (target.held, target.emptied))
+    yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
+    for change in target.accepted:
+        yield (
+            f"Accepted at {moment_text(change.accepted_at)}: {plural(len(change.rows), 'row')} with "
+            f"{plural(sum(row.jobs for row in change.rows), 'job')} stay at the receiver, "
+            f"{plural(change.lost_jobs, 'job is', 'jobs are')} lost there."
+        )
+    yield f"Sent: {plural(target.sent.messages, 'message')}" + (
+        f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
+    )
+
+
+def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
+    """The same as text, in HTML."""
+    yield _PAGE.format(title=_html(title))
+    for part in parts:
+        if isinstance(part, TextTable):
+            yield from _html_table(part)
+        elif part:
+            yield f"<p>{_html(part)}</p>\n"
+    yield "</body>\n</html>\n"
+
+
+def _html_table(table: TextTable) -> Iterator[str]:
+    yield "<table>\n"
+    for tag, rows in (("th", [table.columns]), ("td", table.rows)):
+        for row in rows:
+            yield "<tr>" + "".join(f"<{tag}>{_html(cell)}</{tag}>" for cell in row) + "</tr>\n"
+    yield "</table>\n"
+
+
+def _html(text: str) -> str:
+    return escape(visible(text))
+
+
+def _as_json(found: Statement, status: int) -> Json:
+    return {
+        "site": found.site,
+        "month": str(found.month),
+        "made": moment_text(found.made_at),
+        "over": found.is_over,
+        "targets": {each.target: _target_json(found, each, status) for each in found.targets},
+        "alarms": list(found.alarms),
+        "exit": status,
+    }
+
+
+def _target_json(found: Statement, target: TargetStatement, status: int) -> Json:
+    return {
+        "verdict": _verdict(found, target, status),
+        "missing": list(target.missing),
+        "at_ce": _work_json(target.at_ce),
+        "delivered": _work_json(target.delivered),
+        **attributes(target, "format", "shadow", "measured", "portal", "before", "pending", "quarantined"),
+        **attributes(target, "held", "purged", "restarted", "emptied"),
+        "told": target.reported,
+        "lost_accepted": sum(change.lost_jobs for change in target.accepted),
+        "messages": target.sent.messages,
+        "digest": target.sent.digest or None,
+    }
+
+
+def _work_json(work: Work) -> Json:
+    scaled: Mapping[str, float] | None = None
+    if work.scaled is not None:
+        scaled = {kind: thousandths / 3_600_000 for kind, thousandths in sorted(work.scaled.items())}
+    return {**attributes(work, "jobs", "wall_s", "cpu_s", "gpu_s"), "work_hours": scaled}
