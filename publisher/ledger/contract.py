@@ -323,6 +323,15 @@ class Delivered(Protocol):
         """The same for many rows of one database, in columns; other runs of the same jobs are among them."""
         ...
 
+    def settled_at(
+        self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
+    ) -> Sequence[bool]:
+        """From which of these rows just one run was delivered, with this end, and accepted.
+
+        False, too, where the rows do not tell. Neither keys nor fingerprints are compared, so this is quick.
+        """
+        ...
+
     def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         """By each of these runs, the other runs of its job that were delivered or are on their way.
 

@@ -297,3 +297,12 @@ class RunColumns(NamedTuple):
         if self.joined:
             texts = [text + joined for text, joined in zip(texts, self.joined, strict=True)]
         return [_fingerprint(text) for text in texts]
+
+
+class KnownRuns(NamedTuple):
+    """Delivered runs of one database as columns: when each ended, and a job of the same place and status."""
+
+    database: str
+    record_ids: Sequence[int]
+    ended_at: Sequence[Epoch]
+    examples: Sequence[JobRecord]

@@ -9,7 +9,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from publisher.model.job import AlikeJob, Epoch, JobId, JobRecord, RowRef, RunColumns, RunValues, SideTable, SkippedJob
+from publisher.model.job import (
+    AlikeJob,
+    Epoch,
+    JobId,
+    JobRecord,
+    KnownRuns,
+    RowRef,
+    RunColumns,
+    RunValues,
+    SideTable,
+    SkippedJob,
+)
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -37,6 +48,7 @@ class Page:
     `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
     `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
     and no longer exist. `runs` are further jobs, for those who asked to count them only, `alike` for those who render many.
+    `known` are jobs of which the caller knew enough, but for their kinds.
     `awaited` are those of the `open` rows whose job is over, and waits for what its batch system tells of it.
     """
 
@@ -45,6 +57,7 @@ class Page:
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
     runs: RunColumns | None = None
+    known: KnownRuns | None = None
     alike: tuple[AlikeJob, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
@@ -92,6 +105,8 @@ class RowsAhead(NamedTuple):
 
 # By RecordIDs and runs, in their order: of which there is nothing to do.
 DoneWith = Callable[[Sequence[int], Sequence[RunValues]], Sequence[bool]]
+# By database, RecordIDs and ends, in their order: whose kind is all that is asked.
+Knows = Callable[[str, Sequence[int], Sequence[Epoch]], Sequence[bool]]
 
 
 class Source(Protocol):
@@ -159,10 +174,11 @@ class Source(Protocol):
         after: tuple[Epoch, RowRef] | None = None,
         *,
         columns: bool = False,
+        knows: Knows | None = None,
     ) -> Iterator[Page]:
         """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
 
-        `columns` as for `since`.
+        `columns` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
         """
         ...
 

@@ -7,12 +7,13 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,7 +30,7 @@ from publisher.pipeline import publish as commands
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
 from publisher.pipeline.sync import check as sync_check
-from publisher.sources.base import DoneWith, Page, Source
+from publisher.sources.base import DoneWith, Knows, Page, Source
 from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, hostile
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
@@ -91,6 +92,7 @@ class OneByOne:
         after: tuple[Epoch, RowRef] | None = None,
         *,
         columns: bool = False,
+        knows: Knows | None = None,
     ) -> Iterator[Page]:
         return self._source.window(window, needs, now, after)
 
@@ -215,8 +217,11 @@ class Twins:
 
     def a_day_passes(self) -> None:
         for site in (self.quick, self.slow):
-            with closing(sqlite3.connect(site.state)) as ledger, ledger:
-                ledger.execute("UPDATE target SET swept = swept - 90000")
+            self.a_day_passes_for(site)
+
+    def a_day_passes_for(self, site: ConfiguredSite) -> None:
+        with closing(sqlite3.connect(site.state)) as ledger, ledger:
+            ledger.execute("UPDATE target SET swept = swept - 90000")
 
 
 def hostile_cases(seed: int) -> list[SampleJob | RawRow]:
@@ -393,17 +398,58 @@ def test_who_was_dropped_stays_out_although_the_row_was_mended(tmp_path: Path, p
     assert [row[8] for row in written(twins.quick.state)["quarantine"]] == ["dropped"]
 
 
+_COMPARED: Final = ("database", "delivered", "restarted", "before", "pending", "quarantined")
+
+
+class WatchedSource:
+    """A source that counts the jobs of which only the kind was asked."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.known = 0
+
+    def window(self, *rest: Any, **named: Any) -> Iterator[Page]:
+        for page in self._source.window(*rest, **named):
+            self.known += len(page.known.record_ids) if page.known is not None else 0
+            yield page
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+class WatchedSite(LiveSite):
+    """A site whose sources are to be seen."""
+
+    made: ClassVar[list[WatchedSource]] = []
+
+    def source(self, *, lock_wait_s: float | None = None) -> Source:
+        self.made.append(WatchedSource(LiveSite.source(self, lock_wait_s=lock_wait_s)))
+        return self.made[-1]
+
+
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
 @pytest.mark.parametrize("rules", ["plain", "benchmarks by queue and date"])
+@pytest.mark.parametrize("target", [{"exclude_vos": ["belle"]}, {}], ids=["some VOs", "all VOs"])
 @pytest.mark.parametrize("schema", [1, 2])
 def test_what_sync_checks_is_seen_alike_as_one_by_one(
-    tmp_path: Path, pki: PKI, databases: dict[Schema, Path], schema: Schema, form: str, rules: str
+    tmp_path: Path,
+    pki: PKI,
+    databases: dict[Schema, Path],
+    schema: Schema,
+    target: dict[str, Any],
+    form: str,
+    rules: str,
 ) -> None:
     """Jobs that were delivered, wait, are set aside, restarted or torn, by month and submit host."""
-    twins = Twins(tmp_path, pki, form, RULES[rules], {"start": "2026-10", "exclude_vos": ["belle"]})
+    twins = Twins(tmp_path, pki, form, RULES[rules], {"start": "2026-10"} | target)
     shutil.copy(databases[schema], twins.quick.database(schema))
     publish(twins.quick, LiveSite, twins.quick.control, twins.now)
     jobs = list(generate(7, 300, START, END))
+    with twins.quick.arex(schema) as arex:
+        for job in jobs[5::31]:  # so that two runs of them are delivered
+            arex.finish_again(replace(job, local_job_id=f"{job.local_job_id}0"), end_time=job.end_time + 40)
+    twins.a_day_passes_for(twins.quick)
+    publish(twins.quick, LiveSite, twins.quick.control, twins.now + timedelta(minutes=1))
     with twins.quick.arex(schema) as arex:
         for number, job in enumerate(jobs[::29]):
             again = replace(job, local_job_id=f"{number}9", wall_s=job.wall_s + 60)
@@ -412,17 +458,32 @@ def test_what_sync_checks_is_seen_alike_as_one_by_one(
         arex.accept(torn)
         arex.finish(torn, stop_after="aar")
         arex.write_all(new)
-    sites = [live_site(twins.quick, kind, twins.quick.control, twins.now) for kind in (LiveSite, SlowSite)]
+    known, told = checked_twice(twins)
+    assert min(told[name] for name in _COMPARED) > 0, told
+    assert told["quarantined"] > 3
+    assert known > told["delivered"] / 2 or target
+    twins.quick.config["records"]["statuses"] = ["failed"]
+    twins.quick.save()
+    _, fewer = checked_twice(twins)
+    assert 0 < fewer["database"] < fewer["delivered"] == told["delivered"]
+
+
+def checked_twice(twins: Twins) -> tuple[int, Counter[str]]:
+    """What `sync --check` says, be jobs looked at together or one by one; of how many only the kind was asked."""
+    watched = live_site(twins.quick, WatchedSite, twins.quick.control, twins.now)
     seen: list[list[int]] = [[], []]
     quick, slow = (
         sync_check.check(site, site.settings.targets, months=None, portal=None, jobs_seen=counts.append)
-        for site, counts in zip(sites, seen, strict=True)
+        for site, counts in zip(
+            (watched, live_site(twins.quick, SlowSite, twins.quick.control, twins.now)), seen, strict=True
+        )
     )
     assert quick == slow
     assert sum(seen[0]) == sum(seen[1]) > 400
-    told = {name: sum(getattr(row, name) for row in quick) for name in ("database", "delivered", "before", "pending")}
-    assert min(told.values()) > 0, told
-    assert sum(row.quarantined for row in quick) > 3
+    told = Counter[str]()
+    for row in quick:
+        told.update({name: getattr(row, name) for name in _COMPARED})
+    return WatchedSite.made.pop().known, told
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

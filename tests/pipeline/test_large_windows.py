@@ -62,7 +62,7 @@ def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, 
     path = tmp_path / "accounting.db"
     bulk(path, schema, 600, 1, START, END)
     with closing(sqlite3.connect(path)) as connection:
-        for question in (queries.COUNT, queries.WINDOW[schema]):
+        for question in (queries.COUNT, queries.WINDOW[schema], queries.WINDOW_OF_KNOWN):
             plan = [
                 row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", queries.ANYTHING | {"last": 9})
             ]

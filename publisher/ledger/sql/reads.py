@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from operator import eq
 from typing import Any, Final
 
 from publisher.ledger.contract import (
@@ -192,6 +193,16 @@ class LedgerReader:
         with self._database.reading():
             return self._as_delivered(number, self._delivered.find_at(number, database, record_ids, keys))
 
+    def settled_at(
+        self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
+    ) -> Sequence[bool]:
+        number = self._number(target)
+        if number is None:
+            return [False] * len(record_ids)
+        with self._database.reading():
+            delivered = self._delivered.ends_at(number, database, record_ids, self._is_settled)
+        return list(map(eq, delivered, ends))
+
     def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         number = self._number(target)
         if number is None or not runs:
@@ -203,7 +214,7 @@ class LedgerReader:
                     DeliveredRun(
                         ended_at=one.ended_at,
                         fingerprint=one.fingerprint,
-                        settled=self._state_of(one.message) in _SETTLED,
+                        settled=self._is_settled(one.message),
                     )
                     for other, one in by_job[key[:JOB_DIGEST_BYTES]].items()
                     if other != key and one.fingerprint != REMOVED
@@ -410,6 +421,9 @@ class LedgerReader:
                 return None
             self._numbers[target] = int(row[0])
         return self._numbers[target]
+
+    def _is_settled(self, message: int) -> bool:
+        return self._state_of(message) in _SETTLED
 
     def _state_of(self, message: int) -> MessageState:
         return STATES[self._database.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]

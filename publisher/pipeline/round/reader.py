@@ -13,7 +13,7 @@ from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob
 from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.time import Window
-from publisher.sources.base import DoneWith, Page, Source
+from publisher.sources.base import DoneWith, Knows, Page, Source
 
 Read = tuple[Page, Progress]
 _QUARANTINE_PORTION: Final = 1000
@@ -190,13 +190,15 @@ def whole_window(
     after: tuple[Epoch, RowRef] | None = None,
     *,
     columns: bool = False,
+    knows: Knows | None = None,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
     see_numbering(target, source, ledger)
-    for page in numbered(source.window(window, needs, now, after, columns=columns), target, source, ledger):
+    pages = source.window(window, needs, now, after, columns=columns, knows=knows)
+    for page in numbered(pages, target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
@@ -239,8 +241,8 @@ def _database_of(page: Page) -> str:
     """'' for a page that has nothing of which it could be seen."""
     if page.cursor is not None:
         return page.cursor.database
-    if page.runs is not None:
-        return page.runs.database
+    if (columns := page.runs or page.known) is not None:
+        return columns.database
     rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
     return rows[0].database if rows else ""
 

@@ -1,5 +1,7 @@
-"""`sync --check`: is everything there? Sends nothing: reads the accounting data again and compares
-job by job.
+"""`sync --check`: is everything there? Sends nothing: reads the accounting data again and compares.
+
+Of rows that the ledger knows by their numbers and ends only the kinds are read, and counted; all others
+are compared job by job.
 
 Compared, by month and submit host: the jobs of the database, what the ledger delivered, what is
 pending, what was reported last and, if a copy of it was saved, what the portal shows.
@@ -12,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobRecord, RunColumns, SkippedJob
-from publisher.model.message import REMOVED
+from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobRecord, KnownRuns, RowRef, RunColumns, SkippedJob
+from publisher.model.message import REMOVED, OpenRow
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
@@ -38,6 +41,7 @@ from publisher.pipeline.sync.counts import HostMonth, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.sources.base import Source
 
+_LONG_AGO: Final = Epoch(0)
 _REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 _SUMMED: Final = ("database", "delivered", "restarted", "before", "quarantined", "pending", "purged")
@@ -237,11 +241,19 @@ class _TargetCheck:
         name, ledger = self._target.name, self._ledger
         window = Window(start=month_window(self._first).start if self._first else None)
         decider = whoever_counts(self._target, window)
-        columns = decider.policy.depends_on_row_only
+        columns = decider.policy.depends_on_row_only and not decider.policy.gpus_only
+        # The VO may hang on an FQAN, which is not in every row.
+        by_vo = self._target.vos or self._target.exclude_vos or decider.policy.vo_rules
+        knows = partial(ledger.settled_at, name) if columns and not by_vo else None
         kinds = _Kinds(self._target, decider)
-        for page in whole_window(name, self._source, ledger, window, frozenset(), self._now, columns=columns):
+        pages = whole_window(
+            *(name, self._source, ledger, window, frozenset(), self._now), columns=columns, knows=knows
+        )
+        for page in pages:
             self._see_unreadable(page.skipped)
             self._see_jobs(page.jobs, kinds)
+            if page.known is not None:
+                self._see_known(page.known, kinds)
             if page.runs is not None:
                 self._see_runs(page.runs, kinds)
 
@@ -276,6 +288,22 @@ class _TargetCheck:
             hosts = {key[:JOB_DIGEST_BYTES]: kind.host for key, kind in zip(keys, of_run, strict=True)}
             for key in others:
                 self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
+
+    def _see_known(self, runs: KnownRuns, kinds: _Kinds) -> None:
+        """Runs that were delivered as they are; those of them that are not wanted any more are read whole."""
+        places = [kind.place for kind in kinds.of_runs(runs)]
+        counted = Counter(place for place in places if place is not None)
+        for place, jobs in counted.items():
+            self._seen[place].database += jobs
+            self._seen[place].delivered += jobs
+        self._jobs_seen(counted.total())
+        unwanted = [row for row, place in zip(runs.record_ids, places, strict=True) if place is None]
+        wanted = [
+            OpenRow(row=RowRef(database=runs.database, record_id=row), finished_seen_at=_LONG_AGO) for row in unwanted
+        ]
+        for page in self._source.reread(wanted, frozenset(), self._now) if wanted else ():
+            self._see_unreadable(page.skipped)
+            self._see_jobs(page.jobs, kinds)
 
     def _see_earlier(self, host: str | None, runs: Iterable[DeliveredRun]) -> None:
         """Delivered runs of a job that was restarted since."""
@@ -360,7 +388,7 @@ class _Kinds:
         # With the examples, so that the id of one cannot come to mean another.
         self._known: dict[tuple[int, int], tuple[JobRecord, _Kind]] = {}
 
-    def of_runs(self, runs: RunColumns) -> list[_Kind]:
+    def of_runs(self, runs: RunColumns | KnownRuns) -> list[_Kind]:
         """The kind of each run."""
         columns = zip(runs.examples, self._periods.of(runs.ended_at), runs.ended_at, strict=True)
         return [

@@ -104,6 +104,8 @@ class AccountingDatabase:
     ) -> RowPage:
         """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
+        if asked.knows is not None:
+            return self._ask(lambda connection, reader: self._read_known(parameters, asked, connection, reader))
         return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, row_filter)
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
@@ -238,6 +240,16 @@ class AccountingDatabase:
         if asked.columns:
             return RowPage(rows=rows, verdicts=self._columns_of(reader).read(connection, kept, asked, span=span))
         return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+
+    def _read_known(
+        self,
+        parameters: Mapping[str, object],
+        asked: ReadOptions,
+        connection: sqlite3.Connection,
+        reader: RowReader,
+    ) -> RowPage:
+        rows = connection.execute(sql.WINDOW_OF_KNOWN, parameters).fetchall()
+        return RowPage(rows=rows, verdicts=self._columns_of(reader).read_known(connection, rows, asked))
 
     def _columns_of(self, reader: RowReader) -> ColumnReader:
         """What is known of the file behind this reader's connection."""

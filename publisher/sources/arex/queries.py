@@ -133,6 +133,9 @@ _BY_END: Final = """
 WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
 END: Final = {False: 12, True: 3}  # the place of EndTime in a whole row, and in one to count
 WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for layout in LAYOUTS}
+# What makes the place and the status of a job is all that is asked of those that are known.
+WINDOW_OF_KNOWN: Final = f"SELECT RecordID, EndTime, EndpointID, QueueID, StatusID {_BY_END}"
+END_OF_KNOWN: Final = 1
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
@@ -164,6 +167,10 @@ IDS: Final = """
 ENDED_IN: Final = "SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds))"
 BY_ROW: Final = {
     layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
+    for layout in LAYOUTS
+}
+BY_ROW_TO_COUNT: Final = {
+    layout: f"SELECT {_counted(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows))"
     for layout in LAYOUTS
 }
 # JobIDs are bound as bytes, so that those that are not UTF-8 can be looked for too.

@@ -19,6 +19,7 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
+    KnownRuns,
     RowRef,
     RunColumns,
     RunValues,
@@ -41,7 +42,7 @@ from publisher.sources.arex.values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, DoneWith, OpenRow
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, DoneWith, Knows, OpenRow
 
 _REMEMBERED_NAMES: Final = 200_000
 
@@ -209,7 +210,7 @@ class ReadOptions:
     """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
 
     `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
-    `done_with` tells rows that need no verdict.
+    `done_with` tells rows that need no verdict, `knows` those of which only the kind is asked.
     """
 
     needs: frozenset[SideTable]
@@ -218,6 +219,7 @@ class ReadOptions:
     remembers: bool = True
     done_with: DoneWith | None = None
     columns: bool = False  # jobs are only counted (counting/columns.py)
+    knows: Knows | None = None
     alike: bool = False  # jobs of a kind may come together (alike.py)
 
 
@@ -229,6 +231,7 @@ class RowOutcomes:
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
     runs: RunColumns | None = None
+    known: KnownRuns | None = None
     alike: list[AlikeJob] = field(default_factory=list)
 
 

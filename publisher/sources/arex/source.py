@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ from publisher.sources.base import (
     Cursor,
     DoneWith,
     EndedIn,
+    Knows,
     NewestJob,
     OpenRow,
     Page,
@@ -164,6 +166,7 @@ class ArexSource:
         after: tuple[Epoch, RowRef] | None = None,
         *,
         columns: bool = False,
+        knows: Knows | None = None,
     ) -> Iterator[Page]:
         asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns)
         # Finished jobs have an end: what has none is not in any window.
@@ -178,7 +181,9 @@ class ArexSource:
                     continue
                 if place == resumed and after[0] >= start:
                     position = (after[0], after[1].record_id)
-            yield from self._ended(database, position, last, asked, without_finished_in(opened[:place]))
+            # Below another database JobIDs have to be read, too.
+            of_one = replace(asked, knows=None if place else knows)
+            yield from self._ended(database, position, last, of_one, without_finished_in(opened[:place]))
 
     def count(self, window: Window) -> int:
         first = max(1, window.start or 1)
@@ -225,7 +230,7 @@ class ArexSource:
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), past the position."""
         limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
-        end = sql.END[asked.columns]
+        end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
             if not found.rows:
@@ -275,6 +280,7 @@ def _page(
         open=tuple(verdicts.open),
         gone=gone,
         runs=verdicts.runs,
+        known=verdicts.known,
         alike=tuple(verdicts.alike),
         cursor=cursor,
         rows_read=len(found.rows),

@@ -40,6 +40,7 @@ from publisher.sources.base import (
     DoneWith,
     EndedIn,
     JoinedEntry,
+    Knows,
     OpenRow,
     Page,
     RowsAhead,
@@ -243,8 +244,9 @@ class JoinedSource:
         after: tuple[Epoch, RowRef] | None = None,
         *,
         columns: bool = False,
+        knows: Knows | None = None,
     ) -> Iterator[Page]:
-        for page in self._source.window(window, needs, now, after, columns=columns):
+        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows):
             yield self._joined(page, needs, now)
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:

@@ -12,6 +12,7 @@ costs nothing where there is one database with one numbering.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -20,7 +21,7 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey, RowRef
-from publisher.model.message import Cursor, PlacedRuns
+from publisher.model.message import REMOVED, Cursor, PlacedRuns
 
 # One table a numbering, indexed when it is filled: entry by entry the index would be written in no order.
 TABLE: Final = "CREATE TEMPORARY TABLE pages_of_{} (digest BIGINT NOT NULL, page BIGINT NOT NULL)"
@@ -29,6 +30,7 @@ _ADD_TO_INDEX: Final = "INSERT INTO pages_of_{} (digest, page) VALUES (:digest, 
 _LOOK_UP: Final = "SELECT page FROM pages_of_{} WHERE digest = :digest"
 _SCANS: Final = 8  # as many are cheaper than the index
 _FEW_PAGES: Final = 100  # of these a scan is always cheap
+_REMEMBERED_BLOCKS: Final = 128  # of which the ends are known, 64 kB each
 
 
 class RunIndex:
@@ -100,6 +102,7 @@ class DeliveredRuns:
         self._in_round: set[int] = set()
         self._refuted: set[int] = set()  # numberings under which a row was met that has another job now
         self._by_key = RunIndex(database)
+        self._ends: dict[tuple[int, int], array[int]] = {}  # by numbering and block
 
     def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
         """The latest delivery of each of the runs. A row is where the run is now, None where that is not known."""
@@ -117,6 +120,47 @@ class DeliveredRuns:
             blocks[record_id // BLOCK_ROWS][record_id] = pages.digest_of(key)
         found: dict[JobKey, PagedRun] = {}
         _keep_latest(found, self._deliveries(target, file, blocks))
+        return found
+
+    def ends_at(
+        self, target: int, file: str, record_ids: Sequence[int], is_settled: Callable[[int], bool]
+    ) -> Sequence[int]:
+        """By row, the end of the only run that was delivered from it, by a message that is settled.
+
+        0 where there is no such run, and everywhere as long as there are deliveries under other numberings.
+        """
+        current = self._only_numbering(target, file)
+        if current is None:
+            return [0] * len(record_ids)
+        blocks = {row // BLOCK_ROWS for row in record_ids}
+        if len(self._ends) > _REMEMBERED_BLOCKS:
+            self._ends.clear()
+        for block in blocks:
+            if (current, block) not in self._ends:
+                self._ends[current, block] = self._ends_of_block(current, block, is_settled)
+        here = {block: self._ends[current, block] for block in blocks}
+        return [here[row // BLOCK_ROWS][row % BLOCK_ROWS] for row in record_ids]
+
+    def _only_numbering(self, target: int, file: str) -> int | None:
+        """The numbering of a file that holds, where nothing was delivered under another one."""
+        numberings = self._numberings(target)
+        current = _current(numberings, file)
+        others = any(has_pages for number, _, has_pages in numberings if number != current)
+        if current is None or others or not self._is_shown(target, file, current):
+            return None
+        return current
+
+    def _ends_of_block(self, numbering: int, block: int, is_settled: Callable[[int], bool]) -> array[int]:
+        """The same for every row of a block."""
+        found = array("Q", bytes(8 * BLOCK_ROWS))
+        delivered = bytearray(BLOCK_ROWS)
+        for message, packed in pages.of_block(self._database, numbering, block):
+            settled = is_settled(message)
+            columns = pages.places(packed), pages.ends(packed), pages.fingerprints(packed)
+            for place, end, fingerprint in zip(*columns, strict=True):
+                only = settled and not delivered[place] and fingerprint != REMOVED
+                found[place] = end if only else 0
+                delivered[place] = True
         return found
 
     def of_jobs(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[bytes, dict[JobKey, PagedRun]]:

@@ -93,7 +93,7 @@ def ends(packed: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}I", packed, count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES))
 
 
-def _fingerprints(packed: bytes) -> tuple[int, ...]:
+def fingerprints(packed: bytes) -> tuple[int, ...]:
     count = len(packed) // RUN_BYTES
     first = count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES)
     wide = bytearray(count * (_FINGERPRINT_BYTES + 1))
@@ -130,8 +130,8 @@ def unpack(message: int, packed: bytes, wanted: Container[int]) -> list[PagedRun
     """Those of a page's runs whose job's digest is wanted."""
     count = len(packed) // RUN_BYTES
     found = [place for place, digest in enumerate(digests(packed)) if digest in wanted]
-    ended_at, fingerprints = ends(packed), _fingerprints(packed)
-    return [PagedRun(_key(packed, count, at), message, Epoch(ended_at[at]), fingerprints[at]) for at in found]
+    ended_at, values = ends(packed), fingerprints(packed)
+    return [PagedRun(_key(packed, count, at), message, Epoch(ended_at[at]), values[at]) for at in found]
 
 
 def _all_of(packed: bytes) -> list[_PackedRun]:

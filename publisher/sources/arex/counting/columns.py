@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import compress
 from typing import Any, Final
 
-from publisher.model.job import JobRecord, RunColumns
+from publisher.model.job import JobRecord, KnownRuns, RunColumns
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
@@ -39,6 +39,7 @@ class ColumnReader:
         self._names = NameTables(whole.layout, whole.text)
         self._lacks: dict[Kind, tuple[bool, bool]] = {}  # whether rows name no FQAN, and no benchmark
         self._examples: dict[Kind, JobRecord] = {}
+        self._places: dict[Kind, JobRecord] = {}  # an example by the numbers of endpoint, queue and status
 
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
@@ -66,6 +67,52 @@ class ColumnReader:
         record_ids, job_ids, local_ids, ended, wall, user, kernel = plain
         runs = RunColumns(self._database, record_ids, job_ids, local_ids, ended, wall, user, kernel, shared)
         return replace(found, runs=runs)
+
+    def read_known(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions) -> RowOutcomes:
+        """As `read`, of rows as `sql.WINDOW_OF_KNOWN` has them: those that the caller knows come
+        as `RowOutcomes.known`.
+
+        Raises: sqlite3.Error.
+        """
+        if not rows or asked.knows is None or connection.text_factory is tolerant_text:
+            return self._read_columns(connection, [row[0] for row in rows], asked)
+        record_ids, ends, *numbers = zip(*rows, strict=True)
+        places = list(zip(*numbers, strict=True))
+        known = asked.knows(self._database, record_ids, ends)
+        examples = self._examples_of_places(connection, record_ids, places, known, asked)
+        others = [row for row, one in zip(record_ids, examples, strict=True) if one is None]
+        found = self._read_columns(connection, others, asked)
+        shared = [one for one in examples if one is not None]
+        if shared:
+            columns = list(compress(record_ids, examples)), list(compress(ends, examples))
+            found.known = KnownRuns(self._database, *columns, shared)
+        return found
+
+    def _examples_of_places(
+        self,
+        connection: sqlite3.Connection,
+        record_ids: Sequence[int],
+        places: Sequence[Kind],
+        known: Sequence[bool],
+        asked: ReadOptions,
+    ) -> list[JobRecord | None]:
+        """For each known row a job of its place and status; one is read whole of those that are new."""
+        rows = zip(compress(places, known), compress(record_ids, known), strict=True)
+        new = {record_id: place for place, record_id in dict(rows).items() if place not in self._places}
+        for job in self._read_whole(connection, list(new), asked).jobs:
+            self._places[new[job.row.record_id]] = job
+        example_of = self._places.get
+        return [example_of(place) if yes else None for place, yes in zip(places, known, strict=True)]
+
+    def _read_columns(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions
+    ) -> RowOutcomes:
+        """Some rows, most of them as columns."""
+        if not record_ids:
+            return RowOutcomes()
+        wanted = {"rows": json.dumps(record_ids)}
+        rows = connection.execute(sql.BY_ROW_TO_COUNT[self._whole.layout], wanted).fetchall()
+        return self.read(connection, rows, asked, span=False)
 
     def _read_whole(self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions) -> RowOutcomes:
         if not record_ids:
