@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Nothing that the tests are made of is ever garbage: to look through it again and again took a tenth of the time.
 gc.disable()
 
-# Of each of its words argparse seeks a translation on the disk, for each of the thousand parsers that tests make.
-os.environ["LANGUAGE"] = "C"
-
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -52,6 +50,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where sites keep their ledgers"
     )
+
+
+class _InPostgres:
+    @pytest.fixture(autouse=True)
+    def _ledger(self, ledger_in_postgres: None) -> None:
+        """Every test, as `--ledger postgres` says."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--ledger") == "postgres":
+        config.pluginmanager.register(_InPostgres())
 
 
 def pytest_collection_finish() -> None:
@@ -84,19 +93,22 @@ def _loopback_only() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proxies and trust stores of the machine that runs the tests are not the tests' business."""
-    for name in (*_PROXIES, *_TRUST):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Proxies and trust stores of this machine do not count, and the paths of a real installation are unusable.
 
-
-@pytest.fixture(autouse=True)
-def _no_real_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The paths of a real installation are unusable: a test that forgot its own fails here."""
+    One command line serves all tests of a process: to make it takes longer than many a command.
+    """
+    import publisher.cli.main
     import publisher.cli.parser
     import publisher.config.settings
 
-    monkeypatch.setattr(publisher.cli.parser, "DEFAULT_CONFIG", tmp_path / "no" / "publisher.yaml")
-    monkeypatch.setattr(publisher.config.settings, "DEFAULT_STATE", tmp_path / "no" / "state" / "publishing.db")
+    nowhere = tmp_path_factory.getbasetemp() / "no"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*_PROXIES, *_TRUST):
+            patch.delenv(name, raising=False)
+            patch.delenv(name.lower(), raising=False)
+        patch.setattr(publisher.cli.parser, "DEFAULT_CONFIG", nowhere / "publisher.yaml")
+        patch.setattr(publisher.config.settings, "DEFAULT_STATE", nowhere / "state" / "publishing.db")
+        patch.setattr(publisher.cli.main, "parser", cache(publisher.cli.parser.parser))
+        yield

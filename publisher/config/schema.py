@@ -308,8 +308,13 @@ DeliveredRun = dict[str, Any]
 """Values by field name, of the keys that are written and right."""
 
 
-def keys_of(shape: type) -> dict[str, Field[Any]]:
+def keys_of(shape: type) -> Mapping[str, Field[Any]]:
     """The fields of a shape by the key that is in the file: mandatory ones first, what it shares with others last."""
+    return _keys_of(shape)
+
+
+@cache
+def _keys_of(shape: type) -> Mapping[str, Field[Any]]:
     if not is_dataclass(shape):
         raise TypeError(f"{shape!r} is not a dataclass")
     shared = {name for base in shape.__mro__[1:] for name in get_annotations(base)}

@@ -1,9 +1,9 @@
-"""Publishers that end in the middle of a write, one after another: `python -m tests.faults.crash_nursery`.
+"""Publishers that end in the middle of something: a statement on the ledger, a write, PostgreSQL's life.
 
-A process that has everything loaded reads orders from its standard input, one JSON object a line, and forks a publisher for
-each: a real process, that a signal really ends, in a tenth of the time. The order says where it ends:
+Each is forked (tests/support/forks.py): a real process, that a signal really ends. Its order says where it ends:
 
-- `fatal`: SIGKILL before that statement of SQL on the state, counted from 1 over all of its connections;
+- `fatal`: SIGKILL before that statement of SQL on the state, counted from 1 over all of its connections; the state may be a
+  directory, and then the sources' databases count too;
 - `most_bytes`: no file may grow beyond; with `by_signal` the write that tries is the last (SIGXFSZ), in the middle of a page
   where the limit is, otherwise it fails as on a full disk;
 - `server`: the state is in PostgreSQL, whose statements count; at the fatal one this signal is sent to that process: to
@@ -21,6 +21,7 @@ import os
 import resource
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -30,24 +31,17 @@ from typing import Any
 import pytest
 
 from publisher.cli import main as cli
-from publisher.cli import progress
-from publisher.cli.commands import publish as sending
-from publisher.formats.apel import car, car_check
-from publisher.ledger.sql import ledger
-from publisher.sources.arex import source
-from publisher.transports.ams import transport
-
-LOADED = (sending, progress, transport, car, car_check, ledger, source)  # so that not every fork loads them anew
+from tests.support.forks import Child
+from tests.support.sites import ConfiguredSite
 
 
 class Tracer:
     """Counts statements on the state, tells what is synced behind each end of a transaction, and ends the process when told."""
 
-    def __init__(self, state: str, fatal: int, told: int) -> None:
+    def __init__(self, state: str, fatal: int) -> None:
         self.statements = 0
         self._state = state
         self._fatal = fatal
-        self._told = told
         self._ended = True
 
     def connect(self, *arguments: Any, **keywords: Any) -> sqlite3.Connection:
@@ -60,7 +54,7 @@ class Tracer:
         self.statements += 1
         if self._ended:
             sizes = {suffix: _size(self._state + suffix) for suffix in ("", "-wal")}
-            os.write(self._told, json.dumps({"statements": self.statements, "synced": sizes}).encode() + b"\n")
+            _tell({"statements": self.statements, "synced": sizes})
         self._ended = text.startswith("COMMIT")
         if self.statements == self._fatal:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -102,9 +96,10 @@ def _size(path: str) -> int:
         return 0
 
 
-def publish(order: dict[str, Any], told: int) -> int:
+def main() -> int:
     """In the forked process."""
-    tracer = Tracer(order["state"], order.get("fatal", 0), told)
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    tracer = Tracer(order["state"], order.get("fatal", 0))
     pytest.MonkeyPatch().setattr(sqlite3, "connect", tracer.connect)
     if "server" in order:
         tracer.statements_of_psycopg(order["server"], after=order.get("after", False))
@@ -114,33 +109,20 @@ def publish(order: dict[str, Any], told: int) -> int:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = cli.run(["--config", order["config"], *order.get("command", ["publish", "--force"])])
-    os.write(told, json.dumps({"statements": tracer.statements, "said": err.getvalue()[-2000:]}).encode() + b"\n")
+    _tell({"statements": tracer.statements, "said": err.getvalue()[-2000:]})
     return status
 
 
-def one(order: dict[str, Any]) -> dict[str, Any]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        status = 70
-        try:
-            status = publish(order, writing)
-        finally:
-            os._exit(status)
-    os.close(writing)
+def _tell(facts: dict[str, Any]) -> None:
+    os.write(1, json.dumps(facts).encode() + b"\n")
+
+
+def publish(site: ConfiguredSite, **order: Any) -> dict[str, Any]:
+    """A publisher in a process of its own, to its end."""
+    target = f"{__name__}:{main.__name__}"
+    order = {"config": str(site.path), "state": str(site.state)} | order
+    child = Child(json.dumps(order), target=target, stdout=subprocess.PIPE)
     answer: dict[str, Any] = {"synced": {}, "said": ""}
-    with os.fdopen(reading) as lines:
-        for line in lines:
-            answer |= json.loads(line)
-    _, ended = os.waitpid(child, 0)
-    return answer | {"status": os.waitstatus_to_exitcode(ended)}
-
-
-def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps(one(json.loads(line))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    for line in child.communicate()[0].splitlines():
+        answer |= json.loads(line)
+    return answer | {"status": child.returncode}

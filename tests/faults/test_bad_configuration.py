@@ -27,6 +27,7 @@ from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.faults import crash_nursery
 from tests.support.complaints import GRAVITY, assert_complains, assert_plain, gravest
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential
@@ -38,20 +39,18 @@ START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC
 NOBODY = 65534
 
 # The command line in a process of its own: first a rehearsal loads everything (nobody may not even read a Python that lives
-# in a home directory), then the process becomes that user, or takes that limit on the size of files.
+# in a home directory), then the process becomes that user.
 CHILD = """
-import contextlib, io, os, resource, sys
+import contextlib, io, os, sys
 from publisher.cli import main as cli
-uid, most_bytes = int(sys.argv[1]), int(sys.argv[2])
+uid = int(sys.argv[1])
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    cli.run([*sys.argv[3:5], "publish", "--dry-run", "--force"])
+    cli.run([*sys.argv[2:4], "publish", "--dry-run", "--force"])
 if uid != os.geteuid():
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-if most_bytes:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-sys.argv[:3] = ["publisher"]
+sys.argv[:2] = ["publisher"]
 cli.main()
 """
 
@@ -80,11 +79,11 @@ def records_of_messages(site: SiteUnderTest) -> list[list[str]]:
     ]
 
 
-def in_a_child(site: SiteUnderTest, *arguments: str, user: int = 0, most_bytes: int = 0) -> Run:
-    """Run the command line in a process of its own; `user` 0 is whoever runs the tests."""
+def in_a_child(site: SiteUnderTest, *arguments: str, user: int) -> Run:
+    """Run the command line in a process of its own, as that user."""
     if not site.path.exists():
         site.save()
-    command = [sys.executable, "-W", "error", "-c", CHILD, str(user or os.geteuid()), str(most_bytes)]
+    command = [sys.executable, "-W", "error", "-c", CHILD, str(user)]
     ended = subprocess.run(
         [*command, "--config", str(site.path), *arguments],
         check=False,
@@ -433,7 +432,9 @@ def test_a_file_that_may_not_grow_is_74_and_the_next_round_mends_it(site: SiteUn
     site.config["targets"]["egi"] |= {"batch_records": 20}
     batch = jobs(100)
     site.fill(*batch)
-    assert_plain(in_a_child(site, "publish", "--json", "--force", most_bytes=most_bytes), 74, str(site.state.parent))
+    site.save()
+    ended = crash_nursery.publish(site, most_bytes=most_bytes)
+    assert_plain(Run(status=ended["status"], out="", err=ended["said"]), 74, str(site.state.parent))
     assert_delivers(site, batch)
     assert len(site.received(with_openssl=False)) <= 120, "at most one message went twice"
 

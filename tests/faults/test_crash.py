@@ -6,11 +6,8 @@ that under its id, and the ledger is whole and agrees with the receiver's log.
 
 from __future__ import annotations
 
-import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.arex_databases import SampleJob, generate
+from tests.arex_databases import generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, FakeAMS
+from tests.faults import crash_nursery
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 from tests.support.strict_apel import read_car
@@ -34,11 +32,13 @@ FULL = -signal.SIGXFSZ
 
 
 class Walk:
-    """A site whose state and topic are new at every step, and the nursery of its publishers."""
+    """A site whose state and topic are new at every step."""
 
-    def __init__(self, site: SiteUnderTest, nursery: subprocess.Popen[str], jobs: list[SampleJob]) -> None:
-        self.site, self.jobs = site, jobs
-        self._nursery = nursery
+    def __init__(self, folder: Path, pki: PKI, fake: FakeAMS) -> None:
+        self.site = SiteUnderTest(folder, pki, fake)
+        self.site.config["targets"]["egi"] |= {"batch_records": 8, "attempts": 1}
+        self.jobs = list(generate(1, 22, START, END))
+        self.site.fill(*self.jobs, replace(self.jobs[0], job_id="hopeless", benchmark="fast"))
         self._steps = 0
         self.topic = ""
         self.next()
@@ -53,15 +53,7 @@ class Walk:
         self.site.save()
 
     def publish(self, **order: Any) -> dict[str, Any]:
-        """A publisher in a process of its own, to its end."""
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        self._nursery.stdin.write(
-            json.dumps({"config": str(self.site.path), "state": str(self.site.state), **order}) + "\n"
-        )
-        self._nursery.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._nursery.stdout.readline())
-        return answer
+        return crash_nursery.publish(self.site, **order)
 
     def assert_mended(self, where: object) -> None:
         """The next round ends well, and everything is as if nothing had happened."""
@@ -103,19 +95,7 @@ def message_sizes(site: SiteUnderTest) -> list[int]:
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI) -> Iterator[Walk]:
     with FakeAMS(pki) as fake:
-        site = SiteUnderTest(tmp_path_factory.mktemp("site"), pki, fake)
-        site.config["targets"]["egi"] |= {"batch_records": 8, "attempts": 1}
-        jobs = list(generate(1, 22, START, END))
-        site.fill(*jobs, replace(jobs[0], job_id="hopeless", benchmark="fast"))
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.crash_nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        ) as nursery:
-            yield Walk(site, nursery, jobs)
-            nursery.communicate()
+        yield Walk(tmp_path_factory.mktemp("site"), pki, fake)
 
 
 def test_the_state_is_synced_at_every_end_of_a_transaction(walk: Walk) -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
-from tests.faults.test_crash import END, KILLED, START, Walk
+from tests.faults.test_crash import KILLED, Walk
 from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer
-from tests.support.sites import SiteUnderTest
 
 
 class PostgresWalk(Walk):
     """At every step an instance of its own in one PostgreSQL."""
 
-    def __init__(self, server: PostgresServer, site: SiteUnderTest, nursery: subprocess.Popen[str], jobs: Any) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, pki: PKI, fake: FakeAMS) -> None:
         self.server = server
-        super().__init__(site, nursery, jobs)
+        super().__init__(folder, pki, fake)
 
     @property
     def instance(self) -> str:
@@ -52,19 +47,7 @@ class PostgresWalk(Walk):
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI, postgres: PostgresServer) -> Iterator[PostgresWalk]:
     with FakeAMS(pki) as fake:
-        site = SiteUnderTest(tmp_path_factory.mktemp("site"), pki, fake)
-        site.config["targets"]["egi"] |= {"batch_records": 8, "attempts": 1}
-        jobs = list(generate(1, 22, START, END))
-        site.fill(*jobs, replace(jobs[0], job_id="hopeless", benchmark="fast"))
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.crash_nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        ) as nursery:
-            yield PostgresWalk(postgres, site, nursery, jobs)
-            nursery.communicate()
+        yield PostgresWalk(postgres, tmp_path_factory.mktemp("site"), pki, fake)
 
 
 def walk_kills(walk: PostgresWalk, stride: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.support.forks import Child, publisher
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
@@ -20,18 +20,7 @@ from tests.support.sites import SiteUnderTest, told, truth
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def start(site: SiteUnderTest) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
-    return subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), "publish"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def end(child: subprocess.Popen[str]) -> str:
+def end(child: Child) -> str:
     child.send_signal(signal.SIGTERM)
     _, err = child.communicate(timeout=PATIENCE_S)
     return err
@@ -46,7 +35,7 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     site.fill(*jobs)
     fake_ams.faults.push(*[Fault.none()] * 3)
     fake_ams.faults.always(Fault.delay(1))  # so that the signal comes before the end also where all are slow
-    child = start(site)
+    child = publisher(site, "publish")
     fake_ams.wait_for_messages(3)
     err = end(child)
     fake_ams.faults.clear()
@@ -64,7 +53,7 @@ def test_in_the_middle_of_a_message_that_is_not_answered(tmp_path: Path, pki: PK
     jobs = list(generate(1, 20, START, END))
     site.fill(*jobs)
     fake_ams.faults.push(Fault.delay(FOR_EVER_S))
-    child = start(site)
+    child = publisher(site, "publish")
     fake_ams.wait_for_messages(1)
     err = end(child)
     assert child.returncode == 75, err

@@ -32,6 +32,7 @@ from publisher.sources.base import Page
 from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
 from tests.support.complaints import assert_complains
 from tests.support.daemons import until
+from tests.support.forks import Child, publisher
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.sites import SiteUnderTest
 
@@ -47,15 +48,9 @@ def fill(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
 
 
 @contextmanager
-def process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def process(code: str, *arguments: str) -> Iterator[Child]:
     """Python in another process; it ends when its input does, or else here."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    child = Child(*arguments, code=code, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "ready\n"
@@ -83,7 +78,7 @@ connection.close()
 """
 
 
-def await_commit(watching: sqlite3.Connection, writer: subprocess.Popen[str]) -> None:
+def await_commit(watching: sqlite3.Connection, writer: Child) -> None:
     def version() -> int:
         return int(watching.execute("PRAGMA data_version").fetchone()[0])
 
@@ -295,20 +290,7 @@ def test_sigterm_ends_a_wait_for_the_lock_too(site: SiteUnderTest) -> None:
         arex.write(next(generate(1, 1, START, END)))
     site.save()
     with process(holding(site.database(), FOR_EVER_S), ""):
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "from publisher.cli.main import main; main()",
-                "--config",
-                str(site.path),
-                "publish",
-                "--force",
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        child = publisher(site, "publish", "--force")
         opened = partial(has_open, child.pid, site.database())
         until(opened, lambda: "it does not ask the database", lambda: child.poll() is not None)
         child.terminate()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.fake_ams.faults import Fault
 from tests.faults.walk_dangers import DANGERS, Dangers, Killed, Witness, drawn, endangered
 from tests.faults.walk_services import AMS_LIMIT, SGAS_LIMIT, TARGETS
 from tests.faults.walk_statuses import GRAVITY, Statuses
+from tests.support.crash_walk import walking
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 
@@ -98,21 +98,14 @@ class Walk(Statuses):
         if not self._children:
             return
         self._no_more_faults()  # there, every wait takes its time
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.crash_walk",
-            str(self.site.path),
-            str(self.chance.randrange(2, 30)),
-        ]
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        child = walking(self.site.path, self.chance.randrange(2, 30))
         try:
             child.wait(timeout=self.chance.choice((60, 60, self.chance.uniform(0.5, 1.5))))
         except subprocess.TimeoutExpired:
             child.kill()
         _, err = child.communicate(timeout=PATIENCE_S)
-        self.told.append(err.decode())
-        assert child.returncode in (-signal.SIGKILL, *GRAVITY[2:], 0), f"{child.returncode}: {err.decode()}"
+        self.told.append(err)
+        assert child.returncode in (-signal.SIGKILL, *GRAVITY[2:], 0), f"{child.returncode}: {err}"
         self._after_a_kill()
 
     def misconfigure(self) -> None:

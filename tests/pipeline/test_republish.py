@@ -6,8 +6,6 @@ import io
 import logging
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +22,7 @@ from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas.service import FakeSGAS
-from tests.support.crash_walk import crash_walk
+from tests.support.crash_walk import crash_walk, walking
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sgas_sites import SgasSite
@@ -206,11 +204,7 @@ def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
     assert site.publish().status == 0
     late = [replace(job, job_id=f"late{at}") for at, job in enumerate(jobs_of(OCTOBER, NOVEMBER, 7, seed=3))]
     results: list[Run] = []
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.crash_walk", str(site.path), "1000000", "2026-09"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    child = walking(site.path, 1_000_000, "2026-09")
     try:
         waiting = threading.Event()
         before = len(site.fake.messages(PROJECT, TOPIC))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +16,7 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, FakeAMS
+from tests.support.forks import Child, publisher
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.sites import SiteUnderTest, told, truth
 
@@ -57,16 +55,9 @@ HANGS = {"no answer": no_answer, "no handshake": no_handshake, "endless answer":
 
 
 @contextmanager
-def publishing(site: SiteUnderTest, *command: str) -> Iterator[subprocess.Popen[str]]:
+def publishing(site: SiteUnderTest, *command: str) -> Iterator[Child]:
     """A real `publisher` process; killed at the end, should it still be there."""
-    environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
-    child = subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    child = publisher(site, *command)
     try:
         yield child
     finally:

@@ -27,6 +27,7 @@ from publisher.model.rates import AssessedJob, Tariff
 from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
 from tests.arex_databases.bulk import bulk
+from tests.support.forks import Child, publisher
 from tests.support.ledgers import open_charge_book, open_charge_book_to_read
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
@@ -369,12 +370,10 @@ with book.asked(ChargeRequest(window=Window()), lambda: datetime.now(UTC), lambd
 
 
 @contextmanager
-def at_work(state: Path) -> Iterator[subprocess.Popen[str]]:
+def at_work(state: Path) -> Iterator[Child]:
     """A run in another process, at work until it gets a line."""
     state.parent.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _AT_WORK, str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = Child(state, code=_AT_WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "at work\n"
@@ -382,17 +381,6 @@ def at_work(state: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def program(site: ConfiguredSite, *words: str) -> subprocess.Popen[str]:
-    site.save()
-    code = "from publisher.cli.main import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, "--config", str(site.path), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def until(state: Path, true: Callable[[list[tuple[str, int]]], bool]) -> list[tuple[str, int]]:
@@ -409,7 +397,7 @@ def until(state: Path, true: Callable[[list[tuple[str, int]]], bool]) -> list[tu
 
 def test_a_run_waits_its_turn_and_can_be_asked_for_meanwhile(site: ConfiguredSite) -> None:
     with at_work(site.state) as first:
-        second = program(site, "charge", *OCTOBER, "--json")
+        second = publisher(site, "charge", *OCTOBER, "--json")
         until(site.state, lambda runs: [state for state, _ in runs] == ["running", "queued"])
         shown = site.run("charge", "--runs", "--json").json["runs"]
         assert [run["state"] for run in shown] == ["running", "queued"]
@@ -423,7 +411,7 @@ def test_a_run_waits_its_turn_and_can_be_asked_for_meanwhile(site: ConfiguredSit
 
 def test_a_queued_run_that_is_told_to_stop_has_failed(site: ConfiguredSite) -> None:
     with at_work(site.state):
-        second = program(site, "charge", *OCTOBER)
+        second = publisher(site, "charge", *OCTOBER)
         until(site.state, lambda runs: len(runs) == 2)
         second.send_signal(signal.SIGTERM)
         _, err = second.communicate(timeout=PATIENCE_S)
@@ -446,7 +434,7 @@ def test_kill_9_in_the_middle_loses_no_charge_and_no_news(tmp_path: Path, pki: P
     site = ConfiguredSite(tmp_path, pki, pki.host(), {"out": _spool(tmp_path, "car")})
     site.config["records"]["charges"] = [{"formula": "RunTime + 1", "unit": "h"}]
     bulk(site.database(), 2, 7_000, 3, START, END)
-    broken = program(site, "charge", *OCTOBER)
+    broken = publisher(site, "charge", *OCTOBER)
     until(site.state, lambda runs: bool(runs) and runs[0][1] > 0)
     broken.kill()
     broken.communicate()

@@ -7,13 +7,12 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from publisher.model.job import JobKey, RunValues
 from publisher.model.time import Window
 from publisher.sources.base import Page, Source
 from tests.arex_databases import SampleJob, generate
+from tests.faults.crash_nursery import publish as publish_in_a_child
 from tests.support import condor_history, sacct_text
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
@@ -453,20 +453,14 @@ def test_killed_at_any_moment_each_job_goes_once_and_with_its_run(site: Configur
     jobs = arex_jobs(60, 120)
     site.config["targets"]["out"]["batch_records"] = 7
     site.save()
-    command = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path)]
     rng, killed = random.Random(5), 0
     for step in range(0, 60, 5):
         site.fill(*jobs[step : step + 5])
         show(site, *jobs[: max(0, step - 10)])  # the batch system is late
         for _ in range(2):
-            process = subprocess.Popen(
-                [*command, "publish", "--force"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(rng.uniform(0.2, 1.6))
-            process.kill()
-            killed += process.wait() == -signal.SIGKILL
-    assert killed
+            ended = publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 150))
+            killed += ended["status"] == -signal.SIGKILL
+    assert killed > 3
     show(site, *jobs)
     assert site.publish().status == 0
     assert total(site.publish()) == 0

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -20,9 +19,9 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.faults.test_signals import end as end_by_sigterm
-from tests.faults.test_signals import start as start_publish
 from tests.support import sacct_text
 from tests.support.daemons import RunningDaemon, until
+from tests.support.forks import publisher
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -194,16 +193,9 @@ def test_a_map_file_that_is_gone_fails_one_source_only(site: SiteUnderTest) -> N
 def test_two_rounds_at_once_read_a_source_one_after_the_other(site: SiteUnderTest) -> None:
     log(site, *range(1, 201))
     site.save()
-    command = [
-        sys.executable,
-        "-c",
-        "from publisher.cli.main import main; main()",
-        "--config",
-        str(site.path),
-        "publish",
-        "--json",
+    rounds = [
+        publisher(site, "publish", "--json", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)
     ]
-    rounds = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert {each.wait(60) for each in rounds} <= {0, 75}
     assert site.publish().status == 0
     assert len(sent(site)) == len(set(sent(site))) == 200
@@ -383,7 +375,7 @@ def test_a_stop_while_sacct_answers_ends_it_and_reports_the_source(site: SiteUnd
     site.config["source"] = [slurm(site, 11)]
     mishap(site, "hang")
     site.save()
-    child = start_publish(site)
+    child = publisher(site, "publish")
     until((site.folder / "sacct" / "pid").exists, lambda: "sacct was never started", lambda: child.poll() is not None)
     err = end_by_sigterm(child)
     assert "ended, because a stop was asked for; the next round reads on" in err

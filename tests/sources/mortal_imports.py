@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
+
+from tests.support.forks import Child
 
 FOR_EVER: Final = -1
 """A step that never comes."""
@@ -38,6 +38,6 @@ run_import(Path(database), *map(Path, logs))
 """
 
 
-def child(set_up: str, database: Path, step: int, *logs: Path) -> subprocess.Popen[bytes]:
+def child(set_up: str, database: Path, step: int, *logs: Path) -> Child:
     """An importer that kills itself before the statement of that number. `set_up` is code that imports `run_import`."""
-    return subprocess.Popen([sys.executable, "-c", set_up + _CODE, str(database), str(step), *map(str, logs)])
+    return Child(database, step, *logs, code=set_up + _CODE)

@@ -1,14 +1,11 @@
-"""A publisher that ends itself with SIGKILL at a chosen step: `python -m tests.support.crash_walk CONFIG STEP [MONTH]`.
+"""A publisher that ends itself with SIGKILL at a chosen step. With a month it republishes that one, without it publishes.
 
-With a month it republishes that one, without it publishes.
-
-Run as a child process by the tests. Step numbers count what the observer is told, across all messages of the round; the
+It is a process of its own. Step numbers count what the observer is told, across all messages of the round; the
 number of steps of a whole round is printed when none was fatal.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +13,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from publisher import config
@@ -24,21 +22,21 @@ from publisher.model import time as when
 from publisher.pipeline import publish
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.site import ProcessEnvironment
+from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 
 
+def walking(path: Path, fatal: int, month: str = "") -> Child:
+    """Such a process."""
+    return Child(path, fatal, *[month][: bool(month)], target=f"{__name__}:main", stdout=PIPE, stderr=PIPE)
+
+
 def crash_walk(path: Path, fatal: int, month: str = "") -> int:
-    """The same in a process that is forked where everything is loaded already. What it ends with; negative: the signal."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *_LOADED])
-    child = context.Process(target=main, args=(path, fatal, month))
-    child.start()
-    child.join(PATIENCE_S)
-    assert child.exitcode is not None
-    return child.exitcode
-
-
-_LOADED = ("publisher.sources.arex.source", "publisher.formats.apel.car", "publisher.transports.ams.transport")
+    """What it ends with; negative: the signal."""
+    child = walking(path, fatal, month)
+    child.communicate(timeout=PATIENCE_S)
+    assert child.returncode is not None
+    return child.returncode
 
 
 class FatalObserver:
@@ -57,7 +55,8 @@ class FatalObserver:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(path: Path, fatal: int, month: str = "") -> None:
+def main() -> int:
+    path, fatal, month = Path(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])
     settings = config.load(path, {}, host_name="ce01.example.org")
     surroundings = ProcessEnvironment(
         environment={}, clock=lambda: datetime.now(UTC), monotonic=time.monotonic, wait=threading.Event().wait
@@ -72,8 +71,4 @@ def main(path: Path, fatal: int, month: str = "") -> None:
     else:
         outcomes = publish.publish(site, targets=[], observer=observer, force=True)
     print(observer.steps)
-    sys.exit(publish.exit_status(outcomes))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    return publish.exit_status(outcomes)

@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 from tests.support.sites import ConfiguredSite
 
@@ -69,17 +69,13 @@ class RunningDaemon:
         site.save()
         self.manager = Manager(address or str(site.folder / "notify"))
         self.log = site.folder / "log"
-        environment = {"NOTIFY_SOCKET": self.manager.address, **environment}
-        inherited = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
         with self.log.open("wb") as log:
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", f"{before}\nfrom publisher.cli.main import main; main()"),
-                    *("--config", str(site.path), *options, "run"),
-                ],
+            self._child = Child(
+                *("--config", site.path, *options, "run"),
+                code=f"{before}\nfrom publisher.cli.main import main; main()",
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=inherited | environment,
+                env=os.environ | {"NOTIFY_SOCKET": self.manager.address, **environment},
             )
 
         self.manager.gone = self._has_ended

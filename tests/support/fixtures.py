@@ -42,9 +42,3 @@ def ledger_in_postgres(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
         save(site)
 
     monkeypatch.setattr(ConfiguredSite, "save", save_with_server)
-
-
-@pytest.fixture(autouse=True)
-def _chosen_ledger(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--ledger") == "postgres":
-        request.getfixturevalue("ledger_in_postgres")
