@@ -32,7 +32,7 @@ test-lowest:  ## those that lean on other people's libraries, with the oldest ve
 	.ci/lowest
 
 test-long: $(VENV)/.ready  ## the tests that take minutes: among them random walks of more than 10,000 steps
-	$(BIN)/pytest -m long --dist load
+	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=long --dist load
 
 fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreign ones, led by coverage (atheris)
 	$(BIN)/pip install --quiet atheris

@@ -21,8 +21,9 @@ from tests.support.pki import PKI, Credential
 
 pytest_plugins = ["tests.fake_ams.fixtures", "tests.support.fixtures"]
 
-# The same examples in every run: a red run must be red again. `--hypothesis-profile=wide` looks further.
-settings.register_profile("steady", derandomize=True, deadline=None)
+# The same examples in every run: a red run must be red again. `make test-long` takes more, `wide` ever others.
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=30)
+settings.register_profile("long", derandomize=True, deadline=None)
 settings.register_profile("wide", deadline=None)
 settings.load_profile("steady")
 
@@ -61,6 +62,19 @@ class _InPostgres:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--ledger") == "postgres":
         config.pluginmanager.register(_InPostgres())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test with the mark `some` the others take long: each value of each parameter stays in some of them."""
+    for item in items:
+        some = item.get_closest_marker("some")
+        if (
+            some is not None
+            and isinstance(item, pytest.Function)
+            and sum(item.callspec.indices.values()) % some.args[0]
+        ):
+            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -7,11 +7,11 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
-import pytest
 
 from publisher.formats import (
     FORMATS,
@@ -62,13 +62,18 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
 def imported(path: Path) -> Iterator[tuple[ast.stmt, str]]:
     """Each import statement with the first part of what it imports."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name.split(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -111,48 +116,50 @@ def folders(names: Iterable[str]) -> set[str]:
     return {name for name in names if (ROOT / name.replace(".", "/")).is_dir()}
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_modules_are_short(path: Path) -> None:
-    lines = path.read_text().count("\n")
-    assert lines <= MOST_LINES, f"{name_of(path)} has {lines} lines: cut it where the nouns change"
+def test_modules_are_short() -> None:
+    for path in modules():
+        lines = path.read_text().count("\n")
+        assert lines <= MOST_LINES, f"{name_of(path)} has {lines} lines: cut it where the nouns change"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_library_lives_in_one_place(path: Path) -> None:
-    for _, name in imported(path):
-        homes = LIBRARIES.get(name)
-        at_home = homes is None or any(name_of(path) == home or name_of(path).startswith(f"{home}/") for home in homes)
-        assert at_home, f"{name_of(path)} imports {name}, which lives in {homes}"
+def test_a_library_lives_in_one_place() -> None:
+    for path in modules():
+        for _, name in imported(path):
+            homes = LIBRARIES.get(name)
+            at_home = homes is None or any(
+                name_of(path) == home or name_of(path).startswith(f"{home}/") for home in homes
+            )
+            assert at_home, f"{name_of(path)} imports {name}, which lives in {homes}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_comments_name_modules_that_there_are(path: Path) -> None:
+def test_comments_name_modules_that_there_are() -> None:
     """By their path from the repository, the package, the package of the module, or its own folder."""
-    for name in re.findall(r"(?<![\w/.-])[a-z_][a-z_/]*\.py\b", path.read_text()):
-        places = [ROOT / name, PACKAGE / name, PACKAGE / name_of(path).split("/")[0] / name, path.parent / name]
-        assert any(place.exists() for place in places), f"{name_of(path)} names {name}"
+    for path in modules():
+        for name in re.findall(r"(?<![\w/.-])[a-z_][a-z_/]*\.py\b", path.read_text()):
+            places = [ROOT / name, PACKAGE / name, PACKAGE / name_of(path).split("/")[0] / name, path.parent / name]
+            assert any(place.exists() for place in places), f"{name_of(path)} names {name}"
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
     """But `Options`, which every plug-in has. The tests' plug-ins are patterns for new ones, so they count too."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in [*modules(), *(ROOT / "tests" / "plugins").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 found[node.name.lstrip("_")].append(path.relative_to(ROOT).as_posix())
     twice = {name: places for name, places in found.items() if len(places) > 1 and name != "Options"}
     assert not twice
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in modules() if name_of(path).split("/")[0] in ("model", "formats")], ids=name_of
-)
-def test_model_and_formats_never_ask_the_time(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            asked = f"{ast.unparse(node.func.value)}.{node.func.attr}"
-            assert asked not in NO_CLOCK, f"{name_of(path)}:{node.lineno} asks {asked}"
-    assert not {name for _, name in imported(path)} & {"os", "socket", "subprocess", "random", "time"}
+def test_model_and_formats_never_ask_the_time() -> None:
+    for path in (path for path in modules() if name_of(path).split("/")[0] in ("model", "formats")):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                asked = f"{ast.unparse(node.func.value)}.{node.func.attr}"
+                assert asked not in NO_CLOCK, f"{name_of(path)}:{node.lineno} asks {asked}"
+        assert not {name for _, name in imported(path)} & {"os", "socket", "subprocess", "random", "time"}, name_of(
+            path
+        )
 
 
 def test_only_a_backlog_and_the_reader_of_slurm_start_a_process() -> None:
@@ -175,7 +182,7 @@ LOADERS = {
 
 def loads_late(path: Path) -> bool:
     """Whether a function imports something, or a module by its name."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     ]
@@ -195,7 +202,7 @@ PLUG_IN_NAMES = {*TRANSPORTS, *FORMATS}
 
 def plug_in_names(path: Path) -> Iterator[str]:
     """String literals that are names of transports or formats, and beginnings of such names that are asked for."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and node.value in PLUG_IN_NAMES:
             yield f"{node.lineno}: {node.value!r}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
@@ -205,11 +212,11 @@ def plug_in_names(path: Path) -> Iterator[str]:
                 yield f"{node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_only_formats_and_transports_know_their_names(path: Path) -> None:
+def test_only_formats_and_transports_know_their_names() -> None:
     """Whoever must know what becomes of records asks their `Receiver`; what is a transport's own, its `Options`."""
-    if name_of(path).split("/")[0] not in ("formats", "transports"):
-        assert not list(plug_in_names(path))
+    for path in modules():
+        if name_of(path).split("/")[0] not in ("formats", "transports"):
+            assert not list(plug_in_names(path)), name_of(path)
 
 
 def test_a_format_says_the_same_of_its_receiver_before_and_after_it_is_loaded() -> None:

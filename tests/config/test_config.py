@@ -27,6 +27,7 @@ from publisher.model.time import StartKind, StartRule, Window
 from publisher.sources import importer_plugin
 from publisher.transports import transport_plugin
 from tests.config.config_plugins import STAND_INS, AmsOptions, ArexOptions, SpoolOptions
+from tests.support.strategies import examples
 
 SMALL = """\
 site: EXAMPLE-SITE
@@ -626,7 +627,7 @@ TREES = st.recursive(
     max_leaves=12,
 )
 BLOCKS = ("site", "source", "state", "credentials", "records", "targets")
-FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(300))
 
 
 def only_config_errors(read: Write, content: bytes) -> None:

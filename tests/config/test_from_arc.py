@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.policy import KeyStyle, StartTime
 from tests.support.arc_pages import APEL, NAMES, apel, keys, loaded, page_of, sample
+from tests.support.strategies import examples
 
 # The samples
 
@@ -378,7 +379,7 @@ _BLOCKS = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
 @given(st.lists(st.tuples(_BLOCKS, st.lists(st.tuples(_KEYS, _VALUES), max_size=6)), max_size=8))
 def test_whatever_stands_in_it_the_page_loads_or_says_what_is_missing(
     tmp_path: Path, blocks: list[tuple[str, list[tuple[str, str]]]]

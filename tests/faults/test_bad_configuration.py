@@ -457,6 +457,7 @@ print(json.dumps({"full": full, "room": publish()}))
 
 
 @pytest.mark.parametrize("size", ["4k", "64k", "200k", "480k"])
+@pytest.mark.some(2)
 def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size: str) -> None:
     """A file system of its own, in a mount namespace of its own, which both end with the process."""
     unshare = shutil.which("unshare")
@@ -581,6 +582,7 @@ TROUBLES: dict[str, tuple[Callable[[SiteUnderTest], dict[str, Any]], int]] = {
 
 @pytest.mark.parametrize("first", TROUBLES)
 @pytest.mark.parametrize("second", TROUBLES)
+@pytest.mark.some(2)
 def test_one_failing_target_stops_no_other_and_the_gravest_status_wins(
     site: SiteUnderTest, first: str, second: str
 ) -> None:

@@ -24,7 +24,7 @@ from publisher.model.text import ascii_text
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.patience import PATIENCE_S
-from tests.support.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
+from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs
 from tests.support.strict_apel import Row, read_car
 from tests.support.strict_apel_text import Refused, read_text, replaced
 
@@ -130,7 +130,7 @@ def test_an_ordinary_job_is_never_set_aside(job: JobRecord, name: str) -> None:
     assert create(name).render(make_policy().describe(job), NOW)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(hostile_jobs(most=20))
 def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord) -> None:
     text = create("apel-job-0.3")
@@ -141,6 +141,7 @@ def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord
 
 @pytest.mark.parametrize("hostile", HOSTILE_TEXTS)
 @pytest.mark.parametrize("field", ["job_name", "user", "queue", "local_user", "local_id", "vo", "lrms", "endpoint"])
+@pytest.mark.some(4)
 def test_a_hostile_text_leaves_its_neighbours_intact(hostile: str, field: str) -> None:
     text = create("apel-job-0.4")
     neighbour = make_policy().describe(make_job(local_id="neighbour"))

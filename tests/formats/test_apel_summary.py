@@ -22,7 +22,7 @@ from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import Accumulator, SummaryGroup
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
-from tests.support.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
+from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs
 from tests.support.strict_apel import Row
 from tests.support.strict_apel_text import COMMON_KEY, KEYS, read_text, replaced, summarised
 from tests.support.sync_counter import SyncCounter
@@ -148,7 +148,7 @@ SPELLINGS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.lists(SPELLINGS, min_size=1, max_size=12), st.sampled_from(NAMES), st.sampled_from(list(KeyStyle)))
 def test_spellings_that_the_server_takes_for_one_lose_no_job(
     batch: list[dict[str, Any]], name: str, style: KeyStyle
@@ -248,6 +248,7 @@ def test_sync_announces_what_the_summaries_hold(batch: list[JobRecord], style: K
 
 @pytest.mark.parametrize("hostile", HOSTILE_TEXTS)
 @pytest.mark.parametrize("field", ["job_name", "user", "queue", "local_user", "local_id", "vo", "lrms", "endpoint"])
+@pytest.mark.some(4)
 def test_a_hostile_text_leaves_its_neighbours_intact(hostile: str, field: str) -> None:
     text = create("apel-summary-0.2")
     neighbour = make_job(user="/CN=neighbour", vo="neighbour", fqans=(), endpoint="https://neighbour/")
@@ -259,7 +260,7 @@ def test_a_hostile_text_leaves_its_neighbours_intact(hostile: str, field: str) -
     assert clean in read
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(hostile_jobs(most=20), st.sampled_from(list(KeyStyle)))
 def test_a_job_that_cannot_be_counted_is_unfit_and_nothing_else(job: JobRecord, style: KeyStyle) -> None:
     text = create("apel-summary-0.4")

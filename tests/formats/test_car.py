@@ -30,7 +30,7 @@ from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.text import ascii_text
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
 from tests.support.patience import PATIENCE_S
-from tests.support.strategies import HOSTILE_TEXTS, hostile_jobs, jobs, ordinary_jobs
+from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs
 from tests.support.strict_apel import CAR, Row, read_car
 
 GOLDEN = Path(__file__).parent / "golden" / "car.xml"
@@ -183,7 +183,7 @@ def test_an_ordinary_job_is_never_set_aside(job: JobRecord) -> None:
     assert create().render(make_policy().describe(job), NOW)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(hostile_jobs(most=20))
 def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord) -> None:
     car = create()
@@ -196,6 +196,7 @@ def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 @pytest.mark.parametrize("name", ["job_name", "queue", "user", "local_user", "local_group", "vo", "lrms", "job_id"])
+@pytest.mark.some(4)
 def test_hostile_text_forges_nothing(car: Car, name: str, text: str) -> None:
     job = make_job(**{name: text, "fqans": ()})
     published = tried(car, job, make_policy())

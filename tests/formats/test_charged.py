@@ -20,6 +20,7 @@ from publisher.model.errors import Unfit
 from publisher.model.policy import PublishedJob
 from publisher.model.rates import Charge, Tariff
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
+from tests.support.strategies import examples
 from tests.support.strict_apel import read_car
 from tests.support.strict_sgas import read_ur
 
@@ -114,7 +115,7 @@ tariffs = st.builds(
 @given(
     st.builds(Charge, amount=amounts, tariff=tariffs), st.none() | st.integers(0, 10**9), st.sampled_from(list(SPACES))
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_charge_and_any_number_of_gpus_arrive(charge: Charge, gpus: int | None, name: str) -> None:
     published = make_policy(charging=_Fixed(charge)).describe(
         make_job(gpu_count=gpus, client_host="ui.example.org:51022")  # the official schema knows no addresses

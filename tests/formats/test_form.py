@@ -24,7 +24,7 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charge, Tariff
 from publisher.pipeline.round.assemble import assemble_message
 from tests.support.jobs import ENDED, make_job, make_policy
-from tests.support.strategies import HOSTILE_TEXTS, jobs, ordinary_jobs
+from tests.support.strategies import HOSTILE_TEXTS, examples, jobs, ordinary_jobs
 
 NOW: Final = datetime.fromtimestamp(ENDED + 3_600, UTC)
 FORMATS: Final[tuple[Car | OgfUr, ...]] = (Car(), OgfUr())
@@ -86,7 +86,9 @@ def spoilt(draw: st.DrawFn, record: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(job=jobs, policy=st.sampled_from(policies()), data=st.data())
 def test_what_is_of_the_form_passes_the_check(
     fmt: Car | OgfUr, job: JobRecord, policy: RecordPolicy, data: st.DataObject
@@ -176,7 +178,9 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(several=st.lists(st.one_of(jobs, ordinary_jobs()), min_size=2, max_size=4), data=st.data())
 def test_what_was_rendered_before_makes_no_difference(
     fmt: Car | OgfUr, several: list[JobRecord], data: st.DataObject

@@ -248,6 +248,7 @@ def test_an_ordinary_job_is_never_set_aside(job: JobRecord) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 @pytest.mark.parametrize("name", ["job_name", "queue", "user", "local_user", "vo", "wn_instance", "job_id", "local_id"])
+@pytest.mark.some(4)
 def test_hostile_text_forges_nothing(ur: OgfUr, name: str, text: str) -> None:
     published = tried(ur, make_job(**{name: text, "fqans": ()}), make_policy())
     if isinstance(published, Unfit):

@@ -27,7 +27,7 @@ from publisher.model.identity import VoRule
 from publisher.model.job import Epoch, JobId, JobRecord, Transfer
 from publisher.model.policy import PublishedJob
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
-from tests.support.strategies import hostile_jobs, ordinary_jobs
+from tests.support.strategies import examples, hostile_jobs, ordinary_jobs
 
 NOW = datetime.fromtimestamp(ENDED + 3_600, UTC)
 INT4 = 2**31 - 1
@@ -102,7 +102,7 @@ def test_a_reason_names_the_value() -> None:
     assert "wall time -7" in fault.reason
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(ordinary_jobs(), hostile_jobs(), hostile_jobs(most=20)))
 def test_the_hot_path_says_what_the_table_says(job: JobRecord) -> None:
     try:

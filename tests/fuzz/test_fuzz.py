@@ -38,10 +38,11 @@ from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.patience import PATIENCE_S, bounded
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
+from tests.support.strategies import examples
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 QUICK = settings(
-    max_examples=20,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -191,6 +192,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, zeroed,
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.some(2)
 def test_damaged_pages_are_told_or_read_around(
     template: Template, damage: Callable[[bytes, random.Random], bytes]
 ) -> None:
@@ -425,6 +427,7 @@ import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (350 << 20, 350 << 20))
 from publisher.cli import main as cli
+from tests.support.strategies import examples
 sys.exit(cli.run(["--config", sys.argv[1], "import", "gridengine", sys.argv[2]]))
 """
 

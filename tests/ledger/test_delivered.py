@@ -300,6 +300,7 @@ class Databases:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.some(3)
 def test_whatever_happens_to_rows_the_ledger_knows_what_was_delivered(ledger: SqlLedger, seed: int) -> None:
     """Against a plain dictionary."""
     chance = random.Random(seed)

@@ -358,6 +358,7 @@ def test_keys_of_what_arrived_stay_when_the_rest_is_given_up(site: SiteUnderTest
 
 
 @pytest.mark.parametrize("form", ["apel-summary-0.2", "apel-summary-0.4", "apel-normalised-summary-0.4"])
+@pytest.mark.some(3)
 def test_totals_under_a_wrong_site_stay_here(site: SiteUnderTest, trouble: Trouble, form: str) -> None:
     jobs = jobs_of(60)
     site.fill(*jobs)

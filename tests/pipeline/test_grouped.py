@@ -34,6 +34,7 @@ from publisher.sources.base import DoneWith, Knows, Page, Source
 from tests.arex_databases import RawRow, SampleJob, Schema, Writer, generate, hostile
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
+from tests.support.strategies import examples
 
 START, END = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 FORMATS: Final = ("apel-summary-0.2", "apel-summary-0.3", "apel-normalised-summary-0.4", "apel-summary-0.4")
@@ -249,6 +250,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Schema, Path]:
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.some(2)
 def test_every_hostile_case_and_every_rule(
     tmp_path: Path, pki: PKI, databases: dict[Schema, Path], schema: Schema, rules: dict[str, Any]
 ) -> None:
@@ -431,6 +433,7 @@ class WatchedSite(LiveSite):
 @pytest.mark.parametrize("rules", ["plain", "benchmarks by queue and date"])
 @pytest.mark.parametrize("target", [{"exclude_vos": ["belle"]}, {}], ids=["some VOs", "all VOs"])
 @pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.some(2)
 def test_what_sync_checks_is_seen_alike_as_one_by_one(
     tmp_path: Path,
     pki: PKI,
@@ -486,7 +489,7 @@ def checked_twice(twins: Twins) -> tuple[int, Counter[str]]:
     return WatchedSite.made.pop().known, told
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(FORMATS), rules=st.sampled_from(sorted(RULES)))
 def test_random_histories(tmp_path_factory: pytest.TempPathFactory, pki: PKI, seed: int, form: str, rules: str) -> None:
     """Rounds with new, late, changed, torn and hostile rows between them."""

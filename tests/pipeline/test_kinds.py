@@ -88,12 +88,14 @@ class Both:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.some(2)
 def test_of_a_kind_and_by_themselves(tmp_path: Path, pki: PKI, form: str, seed: int) -> None:
     pair, ordinary = filled(tmp_path, pki, form, seed, {})
     assert compared(pair) > ordinary / 6, "what was tested was not there"
 
 
 @pytest.mark.parametrize("rules", [*RULES, "hidden"])
+@pytest.mark.some(2)
 def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
     pair, ordinary = filled(tmp_path, pki, "ogf-ur", 3, RULES.get(rules, {"identity": {"mode": "withheld"}}))
     assert compared(pair) > (ordinary / 6 if rules != "completed only" else 0)

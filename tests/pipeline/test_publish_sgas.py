@@ -95,6 +95,7 @@ def test_a_round_that_only_rehearses_reaches_nobody(site: SgasSite) -> None:
         ("PostgreSQL's words", 1_000),
     ],
 )
+@pytest.mark.some(3)
 def test_one_poisonous_job_among_ten_thousand(tmp_path: Path, pki: PKI, shape: str, count: int) -> None:
     twisted, failure, words = SHAPES[shape]
     batch = jobs(count)
@@ -121,6 +122,7 @@ def test_one_poisonous_job_among_ten_thousand(tmp_path: Path, pki: PKI, shape: s
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [1, 2, 50, 64])
 @pytest.mark.parametrize("place", ["first", "middle", "last", "alone in the last batch"])
+@pytest.mark.some(3)
 def test_a_culprit_costs_no_more_than_its_halvings_wherever_it_stands(
     tmp_path: Path, pki: PKI, shape: str, size: int, place: str
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_server_that_begins_to_fail_in_the_middle_of_a_round_costs_no_record(t
 
 @pytest.mark.parametrize("first", [0, 25, 50, 75, 135])
 @pytest.mark.parametrize("count", [2, 8, 20])
+@pytest.mark.some(3)
 def test_many_culprits_in_a_row_are_no_reason_to_blame_the_server(
     tmp_path: Path, pki: PKI, first: int, count: int
 ) -> None:
@@ -248,6 +251,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.some(2)
 def test_a_fault_leaves_every_job_once(site: SgasSite, fault: Fault) -> None:
     batch = jobs(120)
     site.fill(*batch)
@@ -303,6 +307,7 @@ def test_renamed_records_are_known_by_their_jobs(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.some(2)
 def test_a_walk_over_faults_leaves_every_job_once(site: SgasSite, seed: int) -> None:
     chance = random.Random(seed)
     batch = jobs(240, seed)
@@ -382,6 +387,7 @@ def test_a_benchmark_that_cannot_be_read_keeps_no_job_from_a_server_that_is_told
     assert_rows(site, batch)
 
 
+@pytest.mark.some(2)
 def test_twenty_thousand_transfers_arrive_where_the_server_takes_them(site: SgasSite) -> None:
     first, many, last = jobs(3)
     many = staged(many, 20_000)
@@ -481,6 +487,7 @@ def set_aside(site: SgasSite) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("place", [0, 25, 60, 119])
+@pytest.mark.some(2)
 def test_a_job_of_a_foreign_machine_is_set_aside_and_the_rest_delivered(site: SgasSite, place: int) -> None:
     batch = jobs(120)
     foreign = batch[place] = elsewhere(batch[place])
@@ -539,6 +546,7 @@ def test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame(s
 @pytest.mark.parametrize(
     "machines", [(FOREIGN,), (FOREIGN, "ce8.elsewhere.net", "ce9.example.com")], ids=["one", "three"]
 )
+@pytest.mark.some(2)
 def test_however_many_jobs_of_foreign_machines_come_first(site: SgasSite, machines: tuple[str, ...]) -> None:
     """Nothing of their machines can tell who is to blame, so a job of another one is looked for behind them."""
     batch = jobs(1260)
@@ -563,6 +571,7 @@ def test_foreign_jobs_come_first_in_a_window(site: SgasSite) -> None:
     assert len(set_aside(site)) == 450
 
 
+@pytest.mark.some(2)
 def test_no_job_of_many_can_tell_that_it_is_not_the_certificate(site: SgasSite) -> None:
     batch = [elsewhere(job, f"ce{at // 450}.other.net") for at, job in enumerate(jobs(1350))]
     site.fill(*batch)

@@ -163,6 +163,7 @@ class Pair:
 
 @pytest.mark.parametrize("form", ["car", "ogf-ur", "apel-job-0.2", "apel-job-0.4"])
 @pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.some(2)
 def test_every_hostile_case_in_every_format(
     tmp_path: Path, pki: PKI, databases: dict[Schema, Path], schema: Schema, form: str
 ) -> None:
@@ -174,6 +175,7 @@ def test_every_hostile_case_in_every_format(
 
 
 @pytest.mark.parametrize("rules", RULES)
+@pytest.mark.some(2)
 def test_every_rule(tmp_path: Path, pki: PKI, databases: dict[Schema, Path], rules: str) -> None:
     pair = Pair(tmp_path, pki, "car", RULES[rules])
     shutil.copy(databases[1], pair.ahead.database(1))
@@ -231,6 +233,7 @@ def test_a_configuration_that_changed_meanwhile_is_not_mixed(tmp_path: Path, pki
 
 @pytest.mark.parametrize("form", ["car", "ogf-ur"])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.some(3)
 def test_known_changed_held_and_dropped_runs(tmp_path: Path, pki: PKI, form: str, seed: int) -> None:
     """Rounds that read everything again, with new, changed, restarted, torn and hostile rows between them."""
     rng = random.Random(seed)

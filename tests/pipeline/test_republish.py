@@ -199,7 +199,7 @@ def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
 def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 5}
     site.config["source"]["page_rows"] = 5
-    september = jobs_of(SEPTEMBER, OCTOBER, 800)
+    september = jobs_of(SEPTEMBER, OCTOBER, 400)
     fill(site, *september)
     assert site.publish().status == 0
     late = [replace(job, job_id=f"late{at}") for at, job in enumerate(jobs_of(OCTOBER, NOVEMBER, 7, seed=3))]

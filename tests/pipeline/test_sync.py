@@ -143,6 +143,7 @@ def test_a_set_aside_job_is_not_told_and_shows_in_the_check(site: SiteUnderTest)
         ("EndTime = 1 << 40", "unknown"),
     ],
 )
+@pytest.mark.some(2)
 def test_a_row_that_cannot_be_read_shows_in_the_check_and_the_line_adds_up(
     site: SiteUnderTest, damage: str, month: str, months: str
 ) -> None:

@@ -46,6 +46,7 @@ def test_it_is_varied(tmp_path: Path, schema: Schema) -> None:
         assert one(f"SELECT count(*) FROM ({several})") > PATTERNS / 3
 
 
+@pytest.mark.long
 def test_the_table_has_a_row_for_all_that_was_asked_for(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.asked", "--jobs", "200", "--runs", "1", "--directory", str(tmp_path)]
     root = Path(__file__).parents[2]

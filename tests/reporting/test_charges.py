@@ -43,6 +43,7 @@ from publisher.reporting.charges.rules import (
 )
 from tests.support.jobs import ENDED, make_job
 from tests.support.patience import bounded
+from tests.support.strategies import examples
 
 # The job of the oracle values: NumNodes 2, NumCPUs 256, NumTasks 16, RunTime 10:30:00, gres_gpu 8, SecsPreSuspend 0.
 ORACLE_JOB = make_job(
@@ -320,7 +321,7 @@ _COUNTS = {"NumNodes": Fraction(2), "NumCPUs": Fraction(256), "RunTime": Fractio
 
 
 @given(_grown("+-*/%"), st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_formulas_come_out_as_python_reckons_the_tree(tree: Tree, data: st.DataObject) -> None:
     text, _ = _text(tree, lambda: data.draw(_BLANKS))
     if len(text) > MAX_CHARACTERS:
@@ -347,7 +348,7 @@ def test_random_formulas_come_out_as_python_reckons_the_tree(tree: Tree, data: s
 
 
 @given(_grown("+-*"), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_without_division_random_formulas_are_exact_in_both_arithmetics(tree: Tree, data: st.DataObject) -> None:
     text, _ = _text(tree, lambda: data.draw(_BLANKS))
     if len(text) > MAX_CHARACTERS:

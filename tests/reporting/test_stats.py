@@ -489,6 +489,7 @@ def test_a_job_that_finished_twice_counts_once_with_its_newest_values(site: Conf
 
 
 @pytest.mark.parametrize("words", [(), ("-b", "1970-01"), ("-s", "1970-01")])
+@pytest.mark.some(2)
 def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSite, words: tuple[str, ...]) -> None:
     run = stats(hostile_site, "--json", *words)
     assert "Traceback" not in run.err
@@ -524,6 +525,7 @@ WANTED: Final = {
 
 
 @pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+@pytest.mark.some(2)
 def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(mixed_site: ConfiguredSite, wanted: JobFilter) -> None:
     accounts = create(Options(control_dir=mixed_site.control, page_rows=1), {})
     try:

@@ -62,6 +62,7 @@ def at_the_edges() -> list[SampleJob]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.some(2)
 def test_every_second_counts_in_its_month_in_every_zone(zone: str, form: str, tmp_path: Path, host: Credential) -> None:
     world = World(folder=tmp_path, host=host, now=NOW, format=form)
     jobs = at_the_edges()

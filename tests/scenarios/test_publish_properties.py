@@ -27,6 +27,7 @@ from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_ams.tables import Tables
 from tests.support.pki import PKI
 from tests.support.sites import Row, SiteUnderTest, told, truth
+from tests.support.strategies import examples
 from tests.support.strict_apel import read_car
 
 JOBS: Final = 12
@@ -206,7 +207,7 @@ def assert_the_receiver_has_it_all(world: World) -> None:
 
 
 @settings(
-    max_examples=50,
+    max_examples=examples(50),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

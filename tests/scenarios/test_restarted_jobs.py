@@ -80,6 +80,7 @@ def republished(world: World) -> None:
 
 @pytest.mark.parametrize("world", APEL_FORMATS, indirect=True)
 @pytest.mark.parametrize("how", ["publish", "republish", "republish twice", "publish and republish"])
+@pytest.mark.some(2)
 def test_a_run_under_another_local_id_counts_beside_the_first(world: World, how: str) -> None:
     world.finish_again(RESTARTED.job_id, local_job_id="777", wall_s=RESTARTED.wall_s + 77, end_time=ENDED + 90_000)
     again = world.done[RESTARTED.job_id]
@@ -120,6 +121,7 @@ def test_what_is_restarted_later_leaves_the_first_run_in_its_month(world: World)
 
 @pytest.mark.parametrize("world", APEL_FORMATS, indirect=True)
 @pytest.mark.parametrize("how", ["publish", "republish"])
+@pytest.mark.some(2)
 def test_a_run_with_other_values_takes_the_place_of_the_first(world: World, how: str) -> None:
     """Its record is replaced at the receiver; totals are of the new values, at once."""
     world.finish_again(RESTARTED.job_id, wall_s=RESTARTED.wall_s + 77)

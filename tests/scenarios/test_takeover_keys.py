@@ -234,6 +234,7 @@ MATRIX: Final = [(version, messages) for version in AREX for messages in MESSAGE
     ("version", "messages", "schema"),
     [(*one, schema) for one in MATRIX for schema in SCHEMAS if (*one, schema) != (7, "urs", 2)],
 )
+@pytest.mark.some(2)
 def test_the_month_of_the_switch_over_has_as_many_rows_as_before(
     tmp_path: Path, host: Credential, version: int, messages: str, schema: Schema, kinds: tuple[dict[str, Any], ...]
 ) -> None:

@@ -38,6 +38,7 @@ from tests.arex_databases import (
 )
 from tests.arex_databases import create as create_database
 from tests.sources.contract import NOTHING, SourceContract, SourceWorld, jobs_of
+from tests.support.strategies import examples
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 END = datetime(2026, 11, 1, tzinfo=UTC)
@@ -550,7 +551,7 @@ def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema)
     assert jobs_of(listed) == list(whole.jobs)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_row_once_by_row_and_by_window(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     directory = tmp_path_factory.mktemp("pair")

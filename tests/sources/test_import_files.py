@@ -45,6 +45,7 @@ from tests.support.gridengine_files import (
     write,
 )
 from tests.support.patience import PATIENCE_S
+from tests.support.strategies import examples
 
 ANY = Entry()
 
@@ -102,7 +103,7 @@ def test_a_last_line_without_an_end_waits_for_its_rest(tmp_path: Path, database:
         assert (report.imported, report.bad) == (1, 0)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5), cuts=st.lists(st.integers(0, 40_000), max_size=6), rotated=st.integers(0, 5))
 def test_a_file_read_in_pieces_gives_what_the_whole_gives(
     tmp_path_factory: pytest.TempPathFactory, seed: int, cuts: list[int], rotated: int
@@ -496,6 +497,7 @@ SET_UP = """
 from publisher.sources.gridengine import importer
 from publisher.sources.importing import line_importer
 from tests.support.gridengine_files import run_import
+from tests.support.strategies import examples
 
 line_importer._BATCH_PIECES = 20
 """

@@ -41,6 +41,7 @@ from tests.support.sonar_files import (
     text,
     trouble,
 )
+from tests.support.strategies import examples
 
 JOB_ID = f"{CLUSTER}:4711:20260921T081000"
 START, END = DAY + timedelta(seconds=600), DAY + timedelta(seconds=6600)
@@ -353,7 +354,7 @@ def test_zeros_and_empty_texts_of_other_producers_say_nothing(tmp_path: Path) ->
     assert imported(tmp_path / "b", envelope([record(job_step="")]), envelope([empty], after(9000))) == plain
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -914,7 +915,7 @@ ANYTHING = st.recursive(
 KEYS = st.sampled_from([*record(), *step("0"), "array_job_id", "array_task_id", "exit_code", "suspend_time"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.dictionaries(KEYS, ANYTHING, max_size=4), st.dictionaries(st.sampled_from(list(record()["sacct"])), ANYTHING))
 def test_no_record_breaks_the_reader(more: Json, sacct: Json) -> None:
     entry = record() | {"sacct": record()["sacct"] | sacct} | more
@@ -928,7 +929,7 @@ def test_no_record_breaks_the_reader(more: Json, sacct: Json) -> None:
     json.dumps([said.start, said.step, said.fields]).encode().decode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     told=st.lists(
         st.one_of(

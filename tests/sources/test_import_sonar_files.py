@@ -44,6 +44,7 @@ from tests.support.sonar_files import (
     step,
     trouble,
 )
+from tests.support.strategies import examples
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_compressed_file_has_no_writer(tmp_path: Path, database: Path) -> None
     assert (report.imported, report.bad, report.bad_lines[0].reason) == (1, 1, "torn: it has no end")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(
         st.one_of(
@@ -168,7 +169,7 @@ def test_marks_hold_for_a_file_that_grows_while_it_is_read(tmp_path: Path) -> No
 # Growing, copies, order
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5), cuts=st.lists(st.integers(0, 60_000), max_size=6))
 def test_a_file_read_in_pieces_gives_what_the_whole_gives(
     tmp_path_factory: pytest.TempPathFactory, seed: int, cuts: list[int]
@@ -422,6 +423,7 @@ def test_a_growing_envelope_without_an_end_waits_and_is_told(
         b'{"meta":{}} ' * 30_000,
     ],
 )
+@pytest.mark.some(2)
 def test_nothing_takes_for_ever(strange: bytes, tmp_path: Path, database: Path) -> None:
     path = write(tmp_path / "f", [*numbered(1), strange, b"\n", *numbered(1, 2)])
     with bounded():
@@ -471,6 +473,7 @@ def test_the_token_is_nowhere(tmp_path: Path, database: Path, caplog: pytest.Log
 SET_UP = """
 from publisher.sources.sonar import importer
 from tests.support.sonar_files import run_import
+from tests.support.strategies import examples
 
 importer._BATCH_RECORDS = 20
 importer._SETTLED_AT_ONCE = 7

@@ -208,14 +208,14 @@ def _become(order: dict[str, Any], streams: list[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, 256)
-    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8")
+    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
     os.environ.clear()
     os.environ.update(order["env"])
     time.tzset()
     sys.argv = ["publisher", *order["argv"]]
     gc.enable()
-    status: Any = 70
+    status: Any = 1
     try:
         if order["code"]:
             exec(order["code"], {"__name__": "__main__"})  # noqa: S102  # the tests' own
@@ -225,10 +225,9 @@ def _become(order: dict[str, Any], streams: list[int]) -> NoReturn:
             status = getattr(import_module(module), name)()
     except SystemExit as error:
         status = error.code
-    except BaseException:
-        traceback.print_exc()
-        status = 1
     finally:
+        if sys.exc_info()[0]:
+            traceback.print_exc()
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(status or 0)  # as it was forked, it has nothing to clear away

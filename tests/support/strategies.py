@@ -6,10 +6,17 @@ import string
 from functools import cache
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from tests.support.jobs import ENDED, make_job
+
+
+def examples(count: int) -> int:
+    """So many in `make test-long`, and by default in the proportion of the profile (tests/conftest.py)."""
+    return max(1, count * settings.default.max_examples // 100) if settings.default else count
+
 
 # What has broken publishers and receivers before: markup, separators, line ends of other standards, lone surrogates
 # (bytes that were not UTF-8), text that means none, names of MIME types, texts that change their length when spelt out.

@@ -410,6 +410,7 @@ def test_a_server_that_is_not_trusted_gets_nothing(world: AmsWorld) -> None:
     ],
 )
 @pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.some(2)
 def test_what_may_have_been_stored_is_sent_again_as_it_is(fault: Fault, times: int, world: AmsWorld) -> None:
     world.fake.faults.push(*([fault] * times))
     message = world.message(1, 300_000)

@@ -159,6 +159,7 @@ def test_a_broken_tls_record_instead_of_a_receipt_is_a_doubt(world: AmsWorld) ->
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+@pytest.mark.some(2)
 def test_every_exception_of_http_and_tls_has_its_verdict(
     kind: type[Exception], world: AmsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_host_that_takes_no_connections(world: AmsWorld) -> None:
     [b"", HTML_502, b'{"message": "no envelope"}', b"[1, 2]", b"\xff\xfe\x00", b"<p>" * 3_500_000],
     ids=["empty", "HTML", "no envelope", "a list", "no UTF-8", "10 MB"],
 )
+@pytest.mark.some(2)
 def test_the_balancers_troubles_pass_whatever_their_pages_look_like(status: int, body: bytes, world: AmsWorld) -> None:
     world.fake.faults.push(Fault.status(status, body))
     receipt = world.deliver()

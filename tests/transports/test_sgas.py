@@ -256,6 +256,7 @@ PASSING = {
 
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("warm", [False, True], ids=["new connection", "kept connection"])
+@pytest.mark.some(2)
 def test_a_passing_fault_leaves_every_row_once(world: SgasWorld, fault: Fault, warm: bool) -> None:
     if warm:
         world.send(numbered([0]))
@@ -364,6 +365,7 @@ def test_a_database_that_is_down_is_for_later(world: SgasWorld) -> None:
     assert world.send(numbered([1])).verdict is Verdict.DELIVERED
 
 
+@pytest.mark.some(2)
 def test_a_walk_over_faults_leaves_every_row_once(world: SgasWorld) -> None:
     chance = random.Random(20261120)
     faults = [*PASSING.values(), Fault.none(), Fault.close_keepalive()]

@@ -21,6 +21,7 @@ from publisher.transports.credentials.host_certificate import certificates, slas
 from publisher.transports.credentials.smime import TAKEN_FOR_ENCRYPTED, Signer, UnsafePayload, unsafe_reason
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential, parse_slash_dn, validity
+from tests.support.strategies import examples
 
 NOW = datetime.now(UTC)
 SUMMARY = b"APEL-summary-job-message: v0.4\nSite: EXAMPLE-SITE\nMonth: 3\nYear: 2026\n%%\n"
@@ -83,7 +84,7 @@ def test_crlf_in_a_payload_arrives_as_line_ends(signer: Signer, pki: PKI) -> Non
 
 
 @openssl
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E) | st.just("\n"), min_size=1).filter(str.strip))
 def test_any_plain_text_survives(signer: Signer, pki: PKI, text: str) -> None:
     assert verify(signer.sign(text.encode()), pki) == text.encode()

@@ -62,6 +62,7 @@ def assert_withheld(site: SiteUnderTest, token: str, runs: list[Run], caplog: py
 
 
 @pytest.mark.parametrize("fault", AUTHN_FAULTS.values(), ids=AUTHN_FAULTS)
+@pytest.mark.some(2)
 def test_no_answer_of_the_token_service_shows_the_token(
     site: SiteUnderTest, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
@@ -75,6 +76,7 @@ def test_no_answer_of_the_token_service_shows_the_token(
 
 @pytest.mark.parametrize("status", [200, 206, 302, 400, 403, 404, 500, 502])
 @pytest.mark.parametrize("before", [0, 150, 190])
+@pytest.mark.some(3)
 def test_an_answer_that_echoes_the_request_shows_no_token(
     site: SiteUnderTest, caplog: pytest.LogCaptureFixture, status: int, before: int
 ) -> None:
