@@ -211,6 +211,14 @@ def add_job(command: argparse.ArgumentParser) -> None:
     command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
 
 
+def add_accept_state(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-state",
+        action="store_true",
+        help="go on with a ledger that is older than what this host knows, or was moved here; what it lacks is sent again",
+    )
+
+
 def add_dry_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dry-run", action="store_true", help="do everything except send and record")
 

@@ -22,19 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher import __version__, config
-from publisher.cli.logs import error_line, notice
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
 from publisher.formats import frame_of, is_summary_format, job_format, receiver_of, summary_format
 from publisher.ledger.contract import Ledger
+from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
-from publisher.model.errors import LedgerError, SourceError, UsageError
+from publisher.model.errors import UsageError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch
-from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
@@ -54,18 +53,21 @@ if TYPE_CHECKING:
 
 _BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
 _CYCLES_AFTER: Final = 20_000  # as in main.py
+MACHINE_ID: Final = Path("/etc/machine-id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSite:
     """A configured site, ready to be made live piece by piece.
 
-    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread of the round.
+    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread of the round. `accepts` says
+    whether a target's ledger is taken as it is, though it is not the one that this host knows.
     """
 
     settings: Settings
     process: ProcessEnvironment
     after_round: tuple[Callable[[Site, Outcome], None], ...] = ()
+    accepts: Callable[[str], bool] = accepts_nothing
 
     @property
     def name(self) -> str:
@@ -187,11 +189,23 @@ class LiveSite:
             from publisher.ledger.dry_run import DryRunLedger
 
             return DryRunLedger(self.database(to_read=True))
-        return SqlLedger(self.database())
+        return SqlLedger(self.database(), self._guard())
 
     def ledger_to_read(self) -> Ledger:
         """Raises: LedgerError."""
-        return SqlLedger(self.database(to_read=True))
+        return SqlLedger(self.database(to_read=True), self._guard())
+
+    def _guard(self) -> StateGuard:
+        return StateGuard(
+            state=self.settings.state,
+            shared=self.settings.server is not None,
+            host=self.process.host,
+            accepts=self.accepts,
+        )
+
+    def accepting_state(self, *, accept: bool) -> LiveSite:
+        """The same site, which takes each target's ledger as the first round finds it."""
+        return replace(self, accepts=accepting_once(accept=accept))
 
     def other_ledgers(self) -> Iterator[tuple[str, Ledger]]:
         server = self.settings.server
@@ -441,6 +455,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             monotonic=time.monotonic,
             wait=stop.wait,
             chance=random.random,
+            host=host_identity(MACHINE_ID),
             parallel=True,
             read_ahead_after=_BACKLOG_PAGES,
         ),
@@ -472,18 +487,6 @@ def read_ahead() -> None:
         # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
         with closing(site.source()) as source, open(sys.stdout.fileno(), "wb", BUFFER_BYTES, closefd=False) as out:
             write_pages(job_format(target.format), decider, source, asked, out)
-
-
-def incomplete(site: Site) -> int:
-    """Say which accounting databases are missing. Returns the exit status of an answer without them; 0 when none is."""
-    try:
-        missing = missed_at(site)
-    except LedgerError as error:  # the answer itself does not come from the ledger
-        notice(f"cannot tell whether an accounting database is missing: {error}")
-        return 0
-    for one in missing:
-        error_line(f"the answer is not complete: {one.reason}")
-    return SourceError.exit_status if missing else 0
 
 
 def _write_metrics(site: Site, outcome: Outcome) -> None:

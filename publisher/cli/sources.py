@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
+from publisher.model.errors import LedgerError, SourceError
 from publisher.pipeline.batch_systems import SourceStatus
+from publisher.pipeline.guards.databases import missed_at
+from publisher.pipeline.site import Site
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
 
@@ -56,3 +60,15 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
     if last.damaged and state == "ok":
         state = f"ok, but passed over: {'; '.join(last.damaged)}"
     return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", state
+
+
+def incomplete(site: Site) -> int:
+    """Say which accounting databases are missing. Returns the exit status of an answer without them; 0 when none is."""
+    try:
+        missing = missed_at(site)
+    except LedgerError as error:  # the answer itself does not come from the ledger
+        notice(f"cannot tell whether an accounting database is missing: {error}")
+        return 0
+    for one in missing:
+        error_line(f"the answer is not complete: {one.reason}")
+    return SourceError.exit_status if missing else 0

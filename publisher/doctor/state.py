@@ -137,11 +137,19 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
             there = any(state is not None for _, state in states) or site.state.exists()
             yield question.ok(f"{site.ledger_name}{'' if there else ' is not there yet; the first round makes it'}")
             for target, state in states:
+                if trouble := ledger.state_trouble(target.name):
+                    yield _not_ours(target.name, trouble)
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
         for target in targets:
             yield not_asked(Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read")
+
+
+def _not_ours(target: str, trouble: str) -> Finding:
+    question = Question("ledger in time", target, "an older one would send again what it does not know of")
+    advice = f"put the right ledger in place; if this is it, `publisher publish --accept-state --target {target}`"
+    return question.failure(f"the ledger {trouble}", advice, _STATUS)
 
 
 def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:

@@ -220,8 +220,12 @@ class Targets(Protocol):
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         """Hold the target's lock. `patience` waits a little and says whether to look again.
 
-        Raises: Busy when another publisher has it and patience ends.
+        Raises: Busy when another publisher has it and patience ends; LedgerError when the ledger went back in time.
         """
+        ...
+
+    def state_trouble(self, target: str) -> str:
+        """Why this is not the ledger that this host knows, so that no round begins; '' where it is."""
         ...
 
     def begin_round(

@@ -1,5 +1,5 @@
 """Schema of the publishing database, as SQLite reads it; postgres/schema.py spells it for PostgreSQL.
-This is its first version.
+`UPGRADES` says how each version becomes the next; an older publisher refuses a newer one.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
 until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each. A job
@@ -69,7 +69,9 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 1
+VERSION: Final = 2
+GENERATIONS_SINCE: Final = 2
+UPGRADES: Final = {1: "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0"}  # each to the next version
 
 _OF_TARGETS: Final = """
 CREATE TABLE target (
@@ -89,7 +91,8 @@ CREATE TABLE target (
     held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
-    accepted_records INTEGER NOT NULL DEFAULT 0  -- in them, each as often as it went out
+    accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
+    generation       INTEGER NOT NULL DEFAULT 0   -- of the file beside the ledger (generation.py); 0: none was made yet
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to

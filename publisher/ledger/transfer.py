@@ -56,6 +56,7 @@ def tables() -> list[LedgerTable]:
 
 def _table(name: str, body: str) -> LedgerTable:
     columns: dict[str, str] = dict(re.findall(r"^    ([a-z]\w*) +(.*)$", body, re.MULTILINE))
+    columns.pop("generation", None)  # a copy that was made on purpose begins with none
     together = re.search(r"^    PRIMARY KEY \((.*?)\)", body, re.MULTILINE)
     alone = [column for column, spelling in columns.items() if "PRIMARY KEY" in spelling]
     return LedgerTable(
@@ -82,6 +83,12 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
         raise LedgerError(
             f"the copy differs: {', '.join(different)}; run the same command again, and report it if it stays"
         )
+
+
+def mark_as_used(database: Database) -> None:
+    """A ledger that is put somewhere else without the file beside it is noticed (generation.py)."""
+    with database.atomic():
+        database.execute("UPDATE target SET generation = 1")
 
 
 def _refuse_another(source: Database, destination: Database) -> None:

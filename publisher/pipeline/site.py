@@ -51,7 +51,7 @@ class ProcessEnvironment:
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
     time (`pipeline/publish.py`), rather than one after the other. `read_ahead_after`: so many whole pages are a backlog, of
-    which another process reads the rest; None for no other process.
+    which another process reads the rest; None for no other process. `host` identifies this machine, '' where it does not say.
     """
 
     environment: Mapping[str, str]
@@ -59,6 +59,7 @@ class ProcessEnvironment:
     monotonic: Callable[[], float]
     wait: Callable[[float], bool]
     chance: Callable[[], float] = random.random
+    host: str = ""
     parallel: bool = False
     read_ahead_after: int | None = None
 

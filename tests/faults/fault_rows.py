@@ -65,6 +65,15 @@ MACHINE: Final[Rows] = (
         ("faults/test_crash::test_every_write_may_be_the_last_and_power_may_be_lost_with_it",),
     ),
     (
+        "an older ledger restored, one without its WAL, one copied to another host, a server without its last commits",
+        "stops with 74 before anything is sent and says what is missing; `--accept-state` goes on, and that is sent again",
+        (
+            "ledger/test_generation::test_an_older_ledger_stops_the_round_until_it_is_accepted",
+            "ledger/test_generation::test_a_ledger_without_its_log_stops_the_round",
+            "ledger/test_generation::test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there",
+        ),
+    ),
+    (
         "disk full at any write",
         _STATE,
         (

@@ -560,9 +560,8 @@ def test_every_step_of_a_round_may_be_the_last(
     step = 0
     while True:
         step += 1
-        site.state.unlink(missing_ok=True)
-        for suffix in ("-wal", "-shm"):
-            site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
+        site.state = site.folder / f"state{step}" / "publishing.db"
+        site.config["state"] = str(site.state)
         with FakeAMS(site.pki, port=0) as fake:
             walked = SiteUnderTest.__new__(SiteUnderTest)
             walked.__dict__ |= site.__dict__ | {"fake": fake}

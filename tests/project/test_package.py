@@ -223,7 +223,7 @@ def completed(site: ConfiguredSite, folder: Path, *words: str) -> Sequence[str]:
 
 def test_bash_completes_commands_options_and_choices(site: ConfiguredSite, tmp_path: Path) -> None:
     assert completed(site, tmp_path, "pub") == ["publish"]
-    assert completed(site, tmp_path, "republish", "--accept") == ["--accept-key-change"]
+    assert completed(site, tmp_path, "republish", "--accept-k") == ["--accept-key-change"]
     assert completed(site, tmp_path, "stats", "-o", "wl") == ["wlcgvos"]
     assert completed(site, tmp_path, "import", "grid") == ["gridengine"]
 

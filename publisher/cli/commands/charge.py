@@ -22,7 +22,7 @@ from publisher.cli.output import (
     print_result,
 )
 from publisher.cli.parser import add_json, add_window, window_of
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model.errors import UsageError
 from publisher.model.rates import AssessedJob, Tariff, amount_text

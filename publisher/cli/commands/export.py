@@ -16,7 +16,7 @@ from publisher.cli.commands import Context
 from publisher.cli.commands.stats import add_filters, job_filter
 from publisher.cli.logs import notice
 from publisher.cli.output import print_csv, print_table
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.model.text import plural
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import export as exporting

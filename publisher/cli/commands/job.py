@@ -10,7 +10,7 @@ from typing import Final
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, duration, moment, moment_text, print_result, size
 from publisher.cli.parser import add_action, add_actions, add_job, add_json
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, JobId, Transfer
 from publisher.reporting import statistics

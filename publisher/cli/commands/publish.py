@@ -10,7 +10,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_dry_run, add_json, add_targets, count
+from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, count
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
@@ -38,11 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send months even if rows under other keys remain at the receiver (its team must delete them)",
     )
     parser.add_argument("--limit", type=count, metavar="N", help="at most N jobs per target (not for summaries)")
+    add_accept_state(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    site = context.load()
+    site = context.load().accepting_state(accept=arguments.accept_state)
     with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
         ended = publish.publish(
             site,

@@ -12,7 +12,7 @@ from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import TO_HELP, add_window, window_of
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import report as reporting

@@ -15,7 +15,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes
 from publisher.cli.logs import error_line, notice
-from publisher.cli.parser import add_dry_run, add_json, add_targets, add_window, count, window_of
+from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, add_window, count, window_of
 from publisher.cli.site import LiveSite
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send months even if rows under other keys remain at the receiver",
     )
+    add_accept_state(parser)
     add_json(parser)
 
 
@@ -68,7 +69,7 @@ def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    site = context.load()
+    site = context.load().accepting_state(accept=arguments.accept_state)
     request = _request(arguments, site)
     targets = _once(arguments, site) or choose(site.targets, arguments.target)
     quiet = arguments.quiet or arguments.json

@@ -17,6 +17,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.publish import notes
 from publisher.cli.logs import log, log_trouble
+from publisher.cli.parser import add_accept_state
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
 
@@ -28,7 +29,7 @@ _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none."""
+    add_accept_state(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with _signals_wait():
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
-            site = follow(context.load())
+            site = follow(context.load().accepting_state(accept=arguments.accept_state))
             manager = daemon.ServiceManager(site.environment)
             next_command = partial(_next_command, daemon.DaemonCommand)
 

@@ -12,7 +12,7 @@ from publisher.cli.output import TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.config.schema import Place, Problems, ReadContext, Text, Wrong
 from publisher.config.settings import LedgerServer, read_state
-from publisher.ledger.transfer import AGREEMENTS, Transferred, compare, copy, disagreements, nobody_works
+from publisher.ledger.transfer import AGREEMENTS, Transferred, compare, copy, disagreements, mark_as_used, nobody_works
 from publisher.model.errors import LedgerError, UsageError
 
 _COLUMNS = ("table", "rows", "written")
@@ -88,6 +88,7 @@ def _backup(arguments: argparse.Namespace, context: Context) -> int:
         source.snapshot(),
     ):
         copy(source, destination, done.append)
+        mark_as_used(destination)
     partial.rename(file)
     _print(done, arguments)
     return 0

@@ -14,7 +14,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_json, add_targets
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
 from publisher.model.time import Month, iso, month_of, parse_when

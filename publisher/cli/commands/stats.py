@@ -24,7 +24,7 @@ from publisher.cli.output import (
     size,
 )
 from publisher.cli.parser import FROM_HELP, TO_HELP, add_json
-from publisher.cli.site import incomplete
+from publisher.cli.sources import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.time import Window

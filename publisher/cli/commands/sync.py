@@ -12,7 +12,8 @@ from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_dry_run, add_json, add_targets
-from publisher.cli.site import LiveSite, incomplete
+from publisher.cli.site import LiveSite
+from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.target import Target

@@ -22,6 +22,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from publisher.ledger.postgres import schema
 from publisher.ledger.postgres.locks import AdvisoryChargeLocks, Leases
+from publisher.ledger.schema import GENERATIONS_SINCE, VERSION
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.model.errors import LedgerError
 
@@ -87,6 +88,10 @@ class PostgresDatabase:
 
     def charge_locks(self) -> ChargeLocks:
         return AdvisoryChargeLocks(self, self._instance)
+
+    def has_generations(self) -> bool:
+        with _translated(self._place):
+            return not 0 < schema.version_of(self._connection, self._instance) < GENERATIONS_SINCE
 
     def close(self) -> None:
         self._connection.close()
@@ -160,7 +165,8 @@ def _prepare(connection: psycopg.Connection, instance: str, *, read_only: bool) 
         "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
         [list(settings), list(settings.values())],
     )
-    if schema.is_there(connection, instance):
+    there = schema.version_of(connection, instance)
+    if there == VERSION or (there and read_only):
         return
     connection.execute("BEGIN READ WRITE")
     if read_only:

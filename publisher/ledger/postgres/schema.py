@@ -41,24 +41,28 @@ def name_of(instance: str) -> str:
 
 def statements() -> Iterator[str]:
     """What makes all tables and indexes."""
-    script = schema.TABLES + _OWN
+    yield from (statement.strip() for statement in _spelled(schema.TABLES + _OWN).split(";") if statement.strip())
+
+
+def _spelled(script: str) -> str:
     for pattern, spelling in _SPELLINGS:
         script = re.sub(pattern, spelling, script, flags=re.MULTILINE)
-    yield from (statement.strip() for statement in script.split(";") if statement.strip())
+    return script
 
 
-def is_there(connection: Connection, instance: str) -> bool:
-    """Whether the tables of an instance are there. Raises: LedgerError when they are of a newer version."""
+def version_of(connection: Connection, instance: str) -> int:
+    """Of the tables of an instance; 0 where there are none. Raises: LedgerError when they are of a newer version."""
     (found,) = _one(connection, "SELECT to_regclass(%(name)s) IS NOT NULL", f"{name_of(instance)}.about")
     if not found:
-        return False
-    (version,) = connection.execute("SELECT max(version) FROM about").fetchone() or (None,)
-    if version is not None and version > schema.VERSION:
+        return 0
+    row = connection.execute(f"SELECT max(version) FROM {name_of(instance)}.about".encode()).fetchone()
+    version = int(row[0]) if row and row[0] is not None else 1
+    if version > schema.VERSION:
         raise LedgerError(
             f"instance {instance}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
             "install the publisher that wrote it, or a newer one"
         )
-    return True
+    return version
 
 
 def instances(connection: Connection) -> list[str]:
@@ -72,9 +76,15 @@ def instances(connection: Connection) -> list[str]:
 
 
 def create(connection: Connection, instance: str) -> None:
-    """Make the tables of an instance, in the caller's transaction; nothing where another publisher was quicker."""
+    """Make the tables of an instance, or bring them up to this version, in the caller's transaction.
+
+    Another publisher may have been quicker.
+    """
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))", {"name": name_of(instance)})
-    if is_there(connection, instance):
+    if there := version_of(connection, instance):
+        for version in range(there, schema.VERSION):
+            connection.execute(_spelled(schema.UPGRADES[version]).encode())
+        connection.execute("UPDATE about SET version = %(version)s", {"version": schema.VERSION})
         return
     (made,) = _one(connection, "SELECT to_regnamespace(%(name)s) IS NOT NULL", name_of(instance))
     if not made:  # an administrator may have made it for a role that may not

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
-from publisher.ledger.contract import Hold, MonthMessage, OutboxRecord, Outstanding, SyncMessage, TargetState
+from publisher.ledger.contract import (
+    Hold,
+    MonthMessage,
+    OutboxRecord,
+    Outstanding,
+    SyncMessage,
+    TargetState,
+    impatient,
+)
+from publisher.ledger.generation import GenerationFile, StateGuard
 from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.messages import MessageSummary, carried_text, rendered_text
 from publisher.ledger.sql.months import forget as forget_months
@@ -76,7 +87,28 @@ _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
 class SqlLedger(LedgerReader):
-    """`Ledger` in a publishing database. Not for use by several threads at once."""
+    """`Ledger` in a publishing database. Not for use by several threads at once.
+
+    `guard` compares it with what this host knows of it, before anybody works on a target.
+    """
+
+    def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
+        super().__init__(database, guard)
+        self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
+
+    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        lock = super().working_on(target, patience)
+        return lock if self._guard is None else self._guarded(self._guard, target, lock)
+
+    @contextmanager
+    def _guarded(self, guard: StateGuard, target: str, lock: AbstractContextManager[None]) -> Iterator[None]:
+        with lock, closing(guard.file(target)) as file:
+            guard.check(self._database, target, file)
+            self._files[target] = file
+            try:
+                yield
+            finally:
+                del self._files[target]
 
     def begin_round(
         self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
@@ -85,6 +117,8 @@ class SqlLedger(LedgerReader):
             self._database.execute(
                 _ENTER_TARGET, {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
             )
+        if self._guard is not None and target in self._files:
+            self._guard.check(self._database, target, self._files[target])
         self._delivered.begin_round(self._known_number(target))
         state = self.target(target)
         if state is None:  # pragma: no cover - the transaction above made it
@@ -217,15 +251,29 @@ class SqlLedger(LedgerReader):
 
     def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
-        with self._database.atomic():
+        with self._database.reading():
             found = self._database.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
-            if found is None:
-                return
-            number = int(found[0])
+        if found is None:
+            return
+        number = int(found[0])
+        self._settle(target, number, message.id, remote_id, remote_ids, now)
+        if message.target in self._files:
+            self._files[message.target].delivered(number, message.id, rows.epoch(now), message.records)
+
+    def _settle(
+        self,
+        target: int,
+        number: int,
+        message: MessageId,
+        remote_id: str,
+        remote_ids: Mapping[str, str],
+        now: datetime,
+    ) -> None:
+        with self._database.atomic():
             if months.months_of(self._database, number):
                 self._months_sent(target, number, remote_id, now)
                 return
-            summary = self._summary(number, message.id)
+            summary = self._summary(number, message)
             rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
             rows.leave_quarantine(self._database, target, summary.keys)
             if counts.accept(self._database, number, rows.epoch(now)):

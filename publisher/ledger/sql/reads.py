@@ -21,6 +21,7 @@ from publisher.ledger.contract import (
     TargetState,
     impatient,
 )
+from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import counts, keys, messages, months
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
@@ -138,8 +139,9 @@ FROM message WHERE id = :id"""
 class LedgerReader:
     """All parts of `Ledger`, as far as they only read."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         self._database = database
+        self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._delivered = DeliveredRuns(database)
         self._on_its_way: tuple[int, MessageId, MessageSummary] = (0, MessageId(""), MessageSummary())  # prepared last
@@ -378,6 +380,9 @@ class LedgerReader:
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         return self._database.target_lock(target, patience)
+
+    def state_trouble(self, target: str) -> str:
+        return "" if self._guard is None else self._guard.trouble(self._database, target)
 
     def close(self) -> None:
         self._database.close()

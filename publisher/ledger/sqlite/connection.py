@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from publisher.ledger import schema
+from publisher.ledger.generation import sync_directory
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
@@ -28,7 +29,7 @@ _HEADER_BYTES: Final = 100
 _APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
-    "`start` decides from when, and receivers keep one copy of what they get twice"
+    "`start` decides from when, and receivers keep one copy of what they get twice. Either way, `--accept-state` goes on"
 )
 # Without a limit the WAL would keep the size of the longest backlog for ever.
 _WAL_BYTES: Final = 16 * 1024 * 1024
@@ -80,6 +81,10 @@ class SqliteDatabase:
 
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)
+
+    def has_generations(self) -> bool:
+        with _translated(self._path):
+            return _version(self._connection) >= schema.GENERATIONS_SINCE
 
     def close(self) -> None:
         self._room.give_back()
@@ -150,6 +155,7 @@ def _open_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
     connection.isolation_level = None
     connection.executescript(schema.TABLES)
+    connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     return connection
 
 
@@ -200,7 +206,7 @@ def _create_private(path: Path) -> bool:
         return False
     # SQLite syncs what is in the file; that there is one is for us to see to.
     for directory in (path.parent, path.parent.parent) if new else (path.parent,):
-        _sync_directory(directory)
+        sync_directory(directory)
     return True
 
 
@@ -220,21 +226,13 @@ def _was_worked_with(path: Path) -> bool:
     return any(path.parent.glob(f"{escape(path.name)}.*.lock"))
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
     # In this order: another publisher that makes the tables meanwhile sets both at once.
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != _APPLICATION_ID:
         raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _version(connection)
     if version > schema.VERSION:
         raise LedgerError(
             f"{path}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
@@ -257,6 +255,19 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
                         connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+    elif version < schema.VERSION:
+        _upgrade(connection, path)
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    with _transaction(connection, path, _WRITE):
+        for version in range(_version(connection), schema.VERSION):  # another publisher may have been quicker
+            connection.execute(schema.UPGRADES[version])
+        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 # By words in the library's message.

@@ -1,0 +1,287 @@
+"""What a host keeps beside the ledger, so that a ledger that went back in time is noticed before anything is sent again.
+
+`<state>.<target>.generation` names the last message that this host knows to be delivered. A restored older ledger, one without
+its WAL, and a PostgreSQL server that lacks the last commits do not have that message. The ledger is written first, so after a
+crash it may be ahead of the file, never behind it. The ledger holds the generation in turn: a ledger that has one, without a
+file beside it, was restored or copied to where it is. `--accept-state` begins a new generation.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.ledger.sql.database import Database
+from publisher.model.errors import LedgerError
+from publisher.model.text import plural
+
+log = logging.getLogger("publisher")
+
+_BYTES: Final = 512  # a sector: overwritten in place, as a whole or not at all
+_GET_VERSION: Final = 0x80087601  # FS_IOC_GETVERSION; Spec: linux/fs.h
+_HOW_ON: Final = (
+    "nothing was sent; put the right ledger in place, or if this is the right one, and no other host sends from a copy of it, "
+    "run `publisher publish --accept-state`"
+)
+
+
+_POSITION = "SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"
+_LAST = "SELECT id, message_id, settled_at FROM message WHERE target = :target AND state = 2 ORDER BY id DESC LIMIT 1"
+_IS_DELIVERED = "SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id AND state = 2)"
+_SET = "UPDATE target SET generation = :generation WHERE name = :name"
+
+
+class LocalRecord(NamedTuple):
+    """What the file says: how far the ledger had come. `number` is 0 before the first message, -1 in a damaged file."""
+
+    generation: int = 0
+    host: str = ""
+    file: str = ""  # which one this is; of another, the directory was restored or copied as a whole
+    number: int = 0
+    message_id: str = ""
+    at: int = 0  # epoch, of settling
+    messages: int = 0  # accepted by then, and their records
+    records: int = 0
+
+
+class LedgerPosition(NamedTuple):
+    """Where the ledger stands with a target: its number there, its generation (0: none yet), accepted messages and records."""
+
+    target: int
+    generation: int
+    messages: int
+    records: int
+
+
+class GenerationFile:
+    """The file of one target. Only who holds the target's lock writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._known = LocalRecord()
+        self.is_another = False  # the file that was read is a copy of what was written
+
+    def read(self) -> LocalRecord | None:
+        """None where there is no file. Raises: LedgerError."""
+        try:
+            with self._path.open("rb") as file:
+                self._known = LocalRecord(**json.loads(file.read()))
+                self.is_another = self._known.file != _identity(file.fileno())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._trouble(error) from error
+        except (ValueError, TypeError):
+            return LocalRecord(number=-1)
+        return self._known
+
+    def write(self, record: LocalRecord) -> None:
+        """Anew, and on the disk when this returns. Raises: LedgerError."""
+        self.close()
+        partial = self._path.with_name(f"{self._path.name}.part")
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            with open(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+                record = record._replace(file=_identity(file.fileno()))
+                file.write(_packed(record))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise self._trouble(error) from error
+        self._known = record
+
+    def delivered(self, number: int, message_id: str, at: int, records: int) -> None:
+        """One message more. Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""
+        known = self._known
+        self._known = known._replace(
+            number=number,
+            message_id=message_id,
+            at=at,
+            messages=known.messages + 1,
+            records=known.records + records,
+        )
+        with suppress(OSError):
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            os.pwrite(self._descriptor, _packed(self._known), 0)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _trouble(self, error: OSError) -> LedgerError:
+        advice = "the state directory must exist and belong to the user who publishes"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = f"make room on the file system of {self._path.parent}, then run again"
+        return LedgerError(f"{self._path}: {error.strerror or error}; {advice}: nothing is lost")
+
+
+def accepts_nothing(_: str) -> bool:
+    return False
+
+
+def accepting_once(*, accept: bool) -> Callable[[str], bool]:
+    """Accepts the ledger of each target as the first round finds it, and never again."""
+    seen: set[str] = set()
+
+    def accepts(target: str) -> bool:
+        first = target not in seen
+        seen.add(target)
+        return accept and first
+
+    return accepts
+
+
+class StateGuard(NamedTuple):
+    """Holds a ledger against the files beside it.
+
+    `shared`: the ledger is on a server, and other hosts work with it too. `host` names this host; '' where that is unknown.
+    `accepts` says whether a target's ledger is taken as it is.
+    """
+
+    state: Path
+    shared: bool
+    host: str = ""
+    accepts: Callable[[str], bool] = accepts_nothing
+
+    def file(self, target: str) -> GenerationFile:
+        return GenerationFile(self.state.with_name(f"{self.state.name}.{target}.generation"))
+
+    def trouble(self, database: Database, target: str) -> str:
+        """Why no round of the target would begin; '' where one would. Only reads. Raises: LedgerError."""
+        file = self.file(target)
+        return self._trouble(database, file, file.read(), _position(database, target))
+
+    def check(self, database: Database, target: str, file: GenerationFile) -> None:
+        """Hold the ledger against the file, and bring both up to date. With the target's lock, outside transactions.
+
+        Raises: LedgerError when the ledger is not the one that this host knows.
+        """
+        local, ledger = file.read(), _position(database, target)
+        accepts = self.accepts(target)
+        trouble = self._trouble(database, file, local, ledger)
+        if trouble and not accepts:
+            raise LedgerError(f"target {target}: the ledger {trouble}; {_HOW_ON}")
+        if trouble:
+            log.warning("target %s: accepted: the ledger %s", target, trouble)
+        elif ledger is None:
+            return
+        generation = max(ledger.generation if ledger else 0, local.generation if local else 0, 1) + bool(trouble)
+        # In this order: a file of a higher generation is lawful, and a ledger that has one needs a file.
+        if trouble or local is None or (local.generation, local.messages) != (generation, ledger and ledger.messages):
+            file.write(self._record(database, ledger, generation))
+        if ledger is not None and ledger.generation != generation:
+            with database.atomic():
+                database.execute(_SET, {"name": target, "generation": generation})
+
+    def _trouble(
+        self, database: Database, file: GenerationFile, local: LocalRecord | None, ledger: LedgerPosition | None
+    ) -> str:
+        if local is None:
+            if ledger is None or not ledger.generation or self.shared:
+                return ""
+            at = _moment(self._record(database, ledger, 0).at)
+            return (
+                f"was restored or copied: it was in use before, and {self.state.parent} has no record of that; what was "
+                f"delivered after {at} would be sent again"
+            )
+        if local.number < 0:
+            return f"cannot be compared with the record of it in {self.state.parent}, which is damaged"
+        if not self.shared and "" not in (local.host, self.host) and local.host != self.host:
+            return "was in use on another host: it was moved or copied"
+        if not self.shared and file.is_another:
+            return (
+                f"was restored or copied, and the record of it in {self.state.parent} with it; what was delivered after "
+                f"{_moment(local.at)} would be sent again"
+            )
+        accepted_elsewhere = ledger is not None and local.generation < ledger.generation
+        if not local.number or accepted_elsewhere or (ledger is not None and _has(database, local)):
+            return ""
+        return _went_back(local, ledger)
+
+    def _record(self, database: Database, ledger: LedgerPosition | None, generation: int) -> LocalRecord:
+        if ledger is None:
+            return LocalRecord(generation=generation, host=self.host)
+        with database.reading():
+            last = database.execute(_LAST, {"target": ledger.target}).fetchone() or (0, "", 0)
+        return LocalRecord(
+            generation=generation,
+            host=self.host,
+            number=last[0],
+            message_id=last[1],
+            at=last[2],
+            messages=ledger.messages,
+            records=ledger.records,
+        )
+
+
+def _position(database: Database, target: str) -> LedgerPosition | None:
+    """None for a target of which the ledger knows nothing, or nothing of generations yet."""
+    if not database.has_generations():
+        return None
+    with database.reading():
+        row = database.execute(_POSITION, {"name": target}).fetchone()
+    return row and LedgerPosition(*row)
+
+
+def _has(database: Database, local: LocalRecord) -> bool:
+    with database.reading():
+        asked = {"number": local.number, "message_id": local.message_id}
+        return bool(database.execute(_IS_DELIVERED, asked).fetchone()[0])
+
+
+def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:
+    messages = local.messages - (ledger.messages if ledger else 0)
+    records = local.records - (ledger.records if ledger else 0)
+    missing = f"{plural(messages, 'message')} with {plural(records, 'record')}" if messages > 0 else "what is missing"
+    return (
+        f"went back in time: it does not have message {local.message_id}, delivered at {_moment(local.at)}; {missing} would "
+        "be sent again"
+    )
+
+
+def host_identity(machine_id: Path) -> str:
+    """This installation, as far as it says; '' where it does not. Spec: machine-id(5), which wants it hashed."""
+    try:
+        text = machine_id.read_text().strip()
+    except (OSError, ValueError):
+        return ""
+    return sha256(f"accounting-publisher {text}".encode()).hexdigest()[:16] if text else ""
+
+
+def _identity(descriptor: int) -> str:
+    """Which file this is, even where another one got its number after it: both are kept in no copy and in no backup."""
+    version = bytearray(8)
+    with suppress(OSError):  # some file systems have no versions
+        fcntl.ioctl(descriptor, _GET_VERSION, version)
+    return f"{os.fstat(descriptor).st_ino}.{int.from_bytes(version, 'little')}"
+
+
+def sync_directory(path: Path) -> None:
+    """Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _packed(record: LocalRecord) -> bytes:
+    return json.dumps(record._asdict()).ljust(_BYTES - 1).encode() + b"\n"
+
+
+def _moment(at: int) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" if at else "the beginning"
