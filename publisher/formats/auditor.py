@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from publisher.formats.base import Frame, OnChange, OwnValues, Receiver, moment, number
+from publisher.formats.base import Frame, OnChange, Receiver, moment, number
 from publisher.formats.rules import fitting, latest_end
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable, run_digest
@@ -71,7 +71,6 @@ class AuditorRecord:
     name: ClassVar[str] = "auditor-record"
     receiver: ClassVar[Receiver] = RECORDS
     needs: ClassVar[frozenset[SideTable]] = frozenset()
-    own_values: ClassVar[OwnValues] = {}
     frame: ClassVar[Frame] = Frame(head=b"[\n", separator=b",\n", tail=b"\n]\n")
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:

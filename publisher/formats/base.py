@@ -89,7 +89,7 @@ class Frame(NamedTuple):
 
 OwnValues = Mapping[str, Callable[[Any], str]]
 """How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host` and `stage_bytes`. '' for a
-value that it leaves out. Empty for a format of which each record is made by itself."""
+value that it leaves out."""
 
 
 class JobFormat(Protocol):
@@ -99,7 +99,6 @@ class JobFormat(Protocol):
     receiver: ClassVar[Receiver]
     needs: ClassVar[frozenset[SideTable]]
     frame: ClassVar[Frame]
-    own_values: ClassVar[OwnValues]
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One record, as it is put into the frame. Raises: Unfit when its receiver would refuse it."""
@@ -111,6 +110,24 @@ class JobFormat(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own schema of the format. Raises: Unfit naming the first fault."""
+        ...
+
+
+def mark(number: int) -> str:
+    """In no text of a record: stands for a text that it has in common with others of its user or its place."""
+    return f"\0{number}\0"
+
+
+@runtime_checkable
+class Templated(JobFormat, Protocol):
+    """A `JobFormat` of which a record can be put together from a template of its kind, and texts of its user and its place."""
+
+    own_values: ClassVar[OwnValues]
+    user_texts: Callable[[PublishedJob], tuple[str, ...]]  # both raise Unfit
+    place_texts: Callable[[PublishedJob], tuple[str, ...]]
+
+    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
+        """As of a `JobFormat`; `marked`: with a mark for each text of the user, then of the place."""
         ...
 
 

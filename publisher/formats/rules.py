@@ -61,29 +61,8 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
 
     `summed`: without what totals do not say of a job.
     """
-    if _has_plain_times(job) and _has_plain_names(job):
-        return ()  # nine of ten jobs, without asking the table
     left_out = _NOT_IN_TOTALS if summed else ()
     return tuple(each.name for each in WARNINGS if each.name not in left_out and each.check(job))
-
-
-def _has_plain_times(job: PublishedJob) -> bool:
-    run = job.job
-    return (
-        bool(run.cpu_count)
-        and run.cpu_user_s + run.cpu_kernel_s <= run.wall_s * (run.cpu_count or 0)
-        and job.started_at > 0
-        and (job.started_at == run.started_at or run.submitted_at <= job.ended_at)
-    )
-
-
-def _has_plain_names(job: PublishedJob) -> bool:
-    queue, user = job.where.queue, job.local_user
-    return (
-        (queue.isalnum() and queue.isascii() and len(queue) <= QUEUE_CHARACTERS)
-        and queue.lower() not in NOT_GIVEN
-        and (len(user) <= LOCAL_USER_CHARACTERS and user.isascii())
-    )
 
 
 def shared_warnings(job: PublishedJob) -> tuple[str, ...]:

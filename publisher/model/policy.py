@@ -249,6 +249,11 @@ class RecordPolicy:
         return self.charging is None and all(rule.host == "*" for rule in self.benchmarks.rules)
 
     @property
+    def user_depends_on_place(self) -> bool:
+        """Whether something else is said of a user's jobs in another queue."""
+        return bool(self.vo_rules)
+
+    @property
     def depends_on_month(self) -> bool:
         """Whether something else is said of users in another month, quarter or year."""
         return self.identity.mode is IdentityMode.PSEUDONYM
@@ -257,7 +262,8 @@ class RecordPolicy:
     def change_times(self) -> frozenset[Epoch]:
         """Ends from which on something else may be said, beside the beginnings of months."""
         windows = [rule.window for rule in self.benchmarks.rules]
-        return frozenset(edge for one in windows for edge in (one.start, one.end) if edge is not None)
+        edges = [self.benchmarks.jura_before, *(edge for one in windows for edge in (one.start, one.end))]
+        return frozenset(edge for edge in edges if edge is not None)
 
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""

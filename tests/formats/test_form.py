@@ -211,15 +211,3 @@ def test_each_value_of_a_job_is_told_as_if_it_were_the_first(fmt: Car | OgfUr) -
             job = make_job(**{field.name: value})
             for policy in alike:
                 assert rendered(fmt, job, policy) == rendered(type(fmt)(), job, policy), (field.name, value)
-
-
-def test_skeletons_are_made_once_for_what_repeats_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    fmt, policy = Car(), make_policy()
-    for number in range(500):
-        job = make_job(job_id=f"job{number}", local_id=f"{number}", wall_s=number, hosts=(f"wn{number}.example.org",))
-        fmt.render(policy.describe(replace(job, exit_code=number % 7)), NOW)
-    assert len(fmt._plan) == 7
-    monkeypatch.setattr("publisher.formats.xml.template._MAX_SKELETONS", 10)
-    for number in range(100):
-        fmt.render(policy.describe(replace(job, exit_code=number)), NOW)
-        assert len(fmt._plan) <= 10

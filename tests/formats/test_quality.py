@@ -16,16 +16,15 @@ from publisher.formats.apel.rules import (
     WHERE_RULES,
     WHO_RULES,
     require_apel,
-    require_run,
     require_text,
 )
-from publisher.formats.rules import WARNINGS, Rule, RunUnderTest, latest_end, require, warnings_about
+from publisher.formats.rules import WARNINGS, Rule, latest_end, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob
 from publisher.model.rates import BenchmarkPolicy
 from tests.support.jobs import ENDED, make_job, make_policy
-from tests.support.strategies import hostile_jobs, jobs
+from tests.support.strategies import hostile_jobs
 
 NOW = datetime.fromtimestamp(ENDED, UTC)
 INT_MAX = 2**31 - 1
@@ -84,7 +83,6 @@ def test_rules_about_a_run(fields: dict[str, Any], rule: str | None) -> None:
     published = make_policy().describe(make_job(**fields))
     fault = apel_fault(published, NOW)
     assert (fault.rule if fault else None) == rule
-    assert _verdict_of_fast_path(published) == rule
 
 
 @pytest.mark.parametrize(
@@ -134,31 +132,6 @@ def test_a_job_without_benchmark_says_what_to_configure() -> None:
     job = make_policy(benchmarks=BenchmarkPolicy()).describe(make_job(benchmark=""))
     with pytest.raises(Unfit, match=r"benchmark-missing: .*records\.benchmark"):
         require_apel(job, NOW)
-
-
-@given(jobs)
-def test_the_fast_path_says_what_the_table_says(job: JobRecord) -> None:
-    try:
-        published = make_policy().describe(job)
-    except Unfit:
-        return
-    assert _verdict_of_table(published) == _verdict_of_fast_path(published)
-
-
-def _verdict_of_table(published: Any) -> str | None:
-    try:
-        require(RUN_RULES, RunUnderTest(published, latest_end(NOW)))
-    except Unfit as fault:
-        return fault.rule
-    return None
-
-
-def _verdict_of_fast_path(published: Any) -> str | None:
-    try:
-        require_run(published, latest_end(NOW))
-    except Unfit as fault:
-        return fault.rule
-    return None
 
 
 @given(hostile_jobs(most=30))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
+from publisher.formats.rules import Rule, latest_end
 from publisher.formats.sgas.rules import (
     OMISSIONS,
     SGAS_RUN_RULES,
     SGAS_WHERE_RULES,
     SGAS_WHO_RULES,
     require_sgas,
-    require_sgas_run,
     sgas_omissions,
 )
 from publisher.formats.sgas.values import public_url, transfers, vo_attributes
@@ -27,7 +25,6 @@ from publisher.model.identity import VoRule
 from publisher.model.job import Epoch, JobId, JobRecord, Transfer
 from publisher.model.policy import PublishedJob
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
-from tests.support.strategies import examples, hostile_jobs, ordinary_jobs
 
 NOW = datetime.fromtimestamp(ENDED + 3_600, UTC)
 INT4 = 2**31 - 1
@@ -100,36 +97,6 @@ def test_a_reason_names_the_value() -> None:
     fault = sgas_fault(described(make_job(wall_s=-7)), NOW)
     assert fault is not None
     assert "wall time -7" in fault.reason
-
-
-@settings(deadline=None, max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
-@given(st.one_of(ordinary_jobs(), hostile_jobs(), hostile_jobs(most=20)))
-def test_the_hot_path_says_what_the_table_says(job: JobRecord) -> None:
-    try:
-        published = described(job)
-    except Unfit:
-        return
-    said = []
-    asks: tuple[Callable[[], None], ...] = (
-        lambda: require_sgas_run(published, LATEST),
-        lambda: require(SGAS_RUN_RULES, RunUnderTest(published, LATEST)),
-    )
-    for ask in asks:
-        try:
-            ask()
-            said.append(("", ""))
-        except Unfit as unfit:
-            said.append((unfit.rule, unfit.reason))
-    assert said[0] == said[1]
-
-
-@pytest.mark.parametrize(("rule", "fit", "unfit"), EDGES)
-def test_the_hot_path_at_each_limit(rule: str, fit: dict[str, Any], unfit: dict[str, Any]) -> None:
-    names = {one.name for one in SGAS_RUN_RULES}
-    require_sgas_run(described(make_job(**fit)), LATEST)
-    if rule in names:
-        with pytest.raises(Unfit, match=rule):
-            require_sgas_run(described(make_job(**unfit)), LATEST)
 
 
 def transfer(url: str) -> Transfer:

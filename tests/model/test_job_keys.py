@@ -7,7 +7,7 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import Epoch, JobId, RunColumns, job_digest, job_key, job_keys, values_fingerprint
+from publisher.model.job import Epoch, JobId, RunColumns, job_digest, job_key, values_fingerprint
 from tests.support.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -55,12 +55,6 @@ def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
     joined = "gpus=2"
     assert replace(run, joined=joined).fingerprint == columns._replace(joined=[joined]).fingerprints()[0] != plain
     assert columns.keys() == [run.key]
-
-
-@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))
-def test_keys_of_many_are_the_keys_of_each(runs: list[tuple[str, str]]) -> None:
-    told = job_keys([job_id for job_id, _ in runs], [local_id for _, local_id in runs])
-    assert told == [job_key(job_id, local_id) for job_id, local_id in runs]
 
 
 def test_keys_and_fingerprints_of_today() -> None:

@@ -124,18 +124,18 @@ def compared(pair: Pair) -> int:
         for page, whole in zip(both.pages(alike=True), both.pages(alike=False), strict=True):
             jobs = {job.row.record_id: job for job in whole.jobs}
             for one in page.alike:
-                assert whole_job(one) == jobs[one[1]]
-            assert {job.row for job in page.jobs} | {row(page, one[1]) for one in page.alike} == {
+                assert whole_job(one) == jobs[one.record_id]
+            assert {job.row for job in page.jobs} | {row(page, one.record_id) for one in page.alike} == {
                 job.row for job in whole.jobs
             }
             assert (page.open, page.skipped, page.cursor) == (whole.open, whole.skipped, whole.cursor)
-            written, unwanted, left = both.renderer._kinds.sort(page.alike)
+            written, unwanted, left = both.renderer._sorted(page.alike)
             together += len(written.jobs)
             assert len(written.jobs) + len(unwanted) + len(left) == len(page.alike)
             for job, content, facts in zip(*written, strict=True):
-                assert (content, facts) == both.alone(jobs[job[1]])
+                assert (content, facts) == both.alone(jobs[job.record_id])
             for job in unwanted:
-                found = jobs[job[1]]
+                found = jobs[job.record_id]
                 assert isinstance(both.decider.decide(found, found.key, None, None), Skip)
     return together
 

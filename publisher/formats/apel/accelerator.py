@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, MOST_RECORDS, gpu_models
-from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run, require_text
-from publisher.formats.base import Frame, OwnValues, Receiver
-from publisher.formats.rules import fitting, latest_end, require
+from publisher.formats.apel.rules import INT_MAX, RUN_RULES, WHERE_RULES, WHO_RULES, require_text
+from publisher.formats.base import Frame, Receiver
+from publisher.formats.rules import RunUnderTest, fitting, latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
@@ -36,7 +36,6 @@ class ApelAccelerator:
     name: ClassVar[str] = "apel-accelerator-0.1"
     receiver: ClassVar[Receiver] = ACCELERATORS
     needs: ClassVar[frozenset[SideTable]] = frozenset()
-    own_values: ClassVar[OwnValues] = {}
     frame: ClassVar[Frame] = Frame(head=_HEAD.encode("ascii"), separator=_SEPARATOR, tail=b"\n]}\n")
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class ApelAccelerator:
         """The objects of one job, an object a line. `made_at` is the clock that end times are held against."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        require_run(job, self._now[1])
+        require(RUN_RULES, RunUnderTest(job, self._now[1]))
         require(_APEL_WHERE_RULES, job.where)
         require(WHO_RULES, job.who)
         made = [json.dumps(values, ensure_ascii=True) for values in _records(job)]

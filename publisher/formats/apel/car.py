@@ -20,22 +20,22 @@ from publisher.formats.apel import check_car
 from publisher.formats.apel.receiver import CAR_JOBS
 from publisher.formats.apel.rules import (
     BENCHMARK_RULES,
+    RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
     apel_local_user,
     apel_queue,
-    require_run,
 )
 from publisher.formats.base import Frame, OwnValues, Receiver
-from publisher.formats.rules import Rule, latest_end
+from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.charge import charge_element, charge_pattern
 from publisher.formats.xml.pattern import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Patterns, RecordPattern
 from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
 from publisher.formats.xml.text import escape_ascii, instant
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.policy import Placement, PublishedJob
 from publisher.model.rates import KINDS, AppliedBenchmark
 from publisher.model.text import ascii_text, is_domain_name, receiver_key
 
@@ -89,17 +89,17 @@ def _submission(moment: int) -> str:
     return instant(moment) if 0 < moment <= YEAR_9999 else ""
 
 
-def _name_form(who: UserIdentity) -> str:
+def _name_form(job: PublishedJob) -> str:
     """The format of a DN: `CN=A,O=B` is RFC 2253; slashes and everything else (token subjects) the other allowed word."""
-    return "rfc2253" if _RFC2253.match(ascii_text(who.user)) else "opensslCompat"
+    return "rfc2253" if _RFC2253.match(ascii_text(job.who.user)) else "opensslCompat"
 
 
-def _role(who: UserIdentity) -> str:
-    return "" if who.apel_fqan() else who.role
+def _role(job: PublishedJob) -> str:
+    return "" if job.who.apel_fqan() else job.who.role
 
 
-def _group(who: UserIdentity) -> str:
-    return "" if who.apel_fqan() else who.group
+def _group(job: PublishedJob) -> str:
+    return "" if job.who.apel_fqan() else job.who.group
 
 
 def _reach(where: Placement) -> str:
@@ -145,33 +145,45 @@ FIELDS: Final[tuple[Field, ...]] = (
     # Part of APEL's key: Site, LocalJobId, EndTime
     Field(row="2.2", inside="JobIdentity", name="LocalJobId", value=lambda job: job.local_id, write=_key,
           mandatory=True, pattern=_GIVEN),
-    Field(row="3.1", inside="UserIdentity", name="GlobalUserName", of=Scope.WHO, value=lambda who: who.user, write=_key,
+    Field(row="3.1", inside="UserIdentity", name="GlobalUserName", of=Scope.USER,
+          value=lambda job: job.who.user, write=_key,
           attributes=(("type", _name_form),)),
-    Field(row="3.2", inside="UserIdentity", name="Group", of=Scope.WHO, value=lambda who: who.vo, write=_key),
+    Field(row="3.2", inside="UserIdentity", name="Group", of=Scope.USER,
+          value=lambda job: job.who.vo, write=_key),
     # APEL reads FQAN (it wins over Group), else group and role; vo-group, vo-role and ProjectName are what ARC wrote
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.apel_fqan(),
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
+          value=lambda job: job.who.apel_fqan(),
           write=_key, attributes=(("type", "FQAN"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_group, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER, value=_group,
+          write=_key,
           attributes=(("type", "group"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=_role, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER, value=_role,
+          write=_key,
           attributes=(("type", "role"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.group, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
+          value=lambda job: job.who.group, write=_key,
           attributes=(("type", "vo-group"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.role, write=_key,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
+          value=lambda job: job.who.role, write=_key,
           attributes=(("type", "vo-role"),)),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.WHO, value=lambda who: who.extra_groups,
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
+          value=lambda job: job.who.extra_groups,
           write=_key, attributes=(("type", "vo-group"),), each=True),
-    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", value=lambda job: job.projects, write=escape_ascii,
-          attributes=(("type", "ProjectName"),), each=True, depends_on=("projects",), varied=True),
-    Field(row="3.4", inside="UserIdentity", name="LocalUserId", value=lambda job: job.local_user,
-          write=_local_user, mandatory=True, depends_on=("local_user",), varied=True),
-    Field(row="3.5", inside="UserIdentity", name="LocalGroup", value=lambda job: job.local_group, write=escape_ascii,
-          depends_on=("local_group",), varied=True),
+    Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
+          value=lambda job: job.projects,
+          write=escape_ascii, attributes=(("type", "ProjectName"),), each=True),
+    Field(row="3.4", inside="UserIdentity", name="LocalUserId", of=Scope.USER,
+          value=lambda job: job.local_user,
+          write=_local_user, mandatory=True),
+    Field(row="3.5", inside="UserIdentity", name="LocalGroup", of=Scope.USER,
+          value=lambda job: job.local_group,
+          write=escape_ascii),
     Field(row="4", name="JobName", value=lambda job: job.job_name, write=escape_ascii),
-    Field(row="5", name="Charge", value=lambda job: job.charge, write=charge_element(PREFIX, _key), whole=True, rare=True,
+    Field(row="5", name="Charge", value=lambda job: job.charge, write=charge_element(PREFIX, _key),
+          whole=True,
           pattern=charge_pattern(PREFIX)),
-    Field(row="6", name="Status", value=lambda job: job.job.status, write=_status, mandatory=True, depends_on=("job.status",)),
-    Field(row="7", name="ExitStatus", value=lambda job: job.job.exit_code, write=_exit_status, depends_on=("job.exit_code",)),
+    Field(row="6", name="Status", value=lambda job: job.job.status, write=_status, mandatory=True),
+    Field(row="7", name="ExitStatus", value=lambda job: job.job.exit_code, write=_exit_status),
     Field(row="8", name="Infrastructure", of=Scope.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
           attributes=(("type", _reach), ("description", _description))),
     Field(row="9", name="Middleware", of=Scope.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
@@ -193,9 +205,9 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("type", "Shared"), ("metric", "max"), ("storageUnit", "KB"))),
     Field(row="15", name="TimeInstant", value=lambda job: job.job.submitted_at, write=_submission,
           attributes=(("type", "Ctime"),)),
-    Field(row="16", name="NodeCount", value=lambda job: job.job.node_count, write=_positive, depends_on=("job.node_count",)),
+    Field(row="16", name="NodeCount", value=lambda job: job.job.node_count, write=_positive),
     Field(row="17", name="Processors", value=lambda job: job.job.cpu_count, write=_positive,
-          attributes=(("metric", "max"),), depends_on=("job.cpu_count",)),
+          attributes=(("metric", "max"),)),
     Field(row="18", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True,
           pattern=f"(?P<end>{TIME})"),
     Field(row="19", name="StartTime", value=lambda job: job.started_at, write=instant, mandatory=True,
@@ -210,17 +222,16 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="23", name="Site", of=Scope.WHERE, value=lambda where: where.site, write=_key,
           attributes=(("type", "gocdb"),), mandatory=True, pattern=_GIVEN),
     Field(row="24", name="Host", value=lambda job: job.job.hosts[:1], write=_domain,
-          attributes=(("primary", "true"),), each=True, depends_on=("job.hosts",), varied=True),
-    Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True, depends_on=("job.hosts",),
-          varied=True),
+          attributes=(("primary", "true"),), each=True),
+    Field(row="24", name="Host", value=lambda job: job.job.hosts[1:], write=_domain, each=True),
     # The only place for what CAR 1.2 has no element of
-    Field(row="25", name="ConsumableResource", value=lambda job: job.job.gpu_count, write=_positive, rare=True,
+    Field(row="25", name="ConsumableResource", value=lambda job: job.job.gpu_count, write=_positive,
           attributes=(("units", "GPU"), ("description", "gres/gpu"))),
 )  # fmt: skip
 
 
 _RULES: Final[Mapping[Scope, tuple[Rule[Any], ...]]] = {
-    Scope.WHO: WHO_RULES,
+    Scope.USER: WHO_RULES,
     Scope.WHERE: WHERE_RULES,
     Scope.BENCHMARK: BENCHMARK_RULES,
 }
@@ -254,17 +265,17 @@ class Car:
 
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=_key, rules=_RULES)
-        self._plan, self._full_plan = planner.plans("UsageRecord", FIELDS)
+        self._plan = planner.plan("UsageRecord", FIELDS)
+        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._form = RecordPattern(planner, "UsageRecord", FIELDS, _PATTERNS)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
-    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
         """One element UsageRecord. `made_at` is the record's creation, and the clock that end times are held against."""
         if made_at is not self._made_at:
             self._begin(made_at)
-        require_run(job, self._latest_end)
-        plan = self._plan if job.charge is None and job.job.gpu_count is None else self._full_plan
-        return plan.fill(job).encode("ascii")
+        require(RUN_RULES, RunUnderTest(job, self._latest_end))
+        return self._plan.fill(job, marked=marked).encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""
@@ -281,9 +292,7 @@ class Car:
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)
-        created = instant(int(made_at.timestamp()))
-        self._plan.begin(created)
-        self._full_plan.begin(created)
+        self._plan.begin(instant(int(made_at.timestamp())))
 
 
 def create(name: str = Car.name) -> Car:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from publisher.formats.apel import text_message
@@ -18,18 +18,17 @@ from publisher.formats.apel.receiver import JOBS, JOBS_WITH_ALL_BENCHMARKS
 from publisher.formats.apel.rules import (
     BENCHMARK_RULES,
     INT_MAX,
+    RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
     apel_local_user,
     apel_queue,
-    require_run,
 )
 from publisher.formats.apel.text_message import TextKind, TextLine, levels, text_user, whole, written
 from publisher.formats.base import Frame, OwnValues, Receiver
-from publisher.formats.rules import QUEUE_CHARACTERS, Rule, latest_end, require
-from publisher.formats.xml.template import Scope
-from publisher.formats.xml.text import RenderedParts
+from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
+from publisher.formats.xml.template import Part, Scope, Template, shared_part
 from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob
 from publisher.model.rates import AppliedBenchmark
@@ -63,13 +62,13 @@ LINES: Final = (
     TextLine("InfrastructureType", lambda where: where.infrastructure, of=Scope.WHERE, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
-    TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), spare=True),
-    TextLine("GlobalUserName", lambda who: text_user(who.user), of=Scope.WHO),
+    TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
+    TextLine("GlobalUserName", lambda job: text_user(job.who.user), of=Scope.USER),
     # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
-    TextLine("FQAN", lambda who: who.apel_fqan(), of=Scope.WHO),
-    TextLine("VO", lambda who: who.vo, of=Scope.WHO),
-    TextLine("VOGroup", lambda who: who.group, of=Scope.WHO),
-    TextLine("VORole", lambda who: who.role, of=Scope.WHO),
+    TextLine("FQAN", lambda job: job.who.apel_fqan(), of=Scope.USER),
+    TextLine("VO", lambda job: job.who.vo, of=Scope.USER),
+    TextLine("VOGroup", lambda job: job.who.group, of=Scope.USER),
+    TextLine("VORole", lambda job: job.who.role, of=Scope.USER),
     whole("WallDuration", lambda job: job.job.wall_s),
     whole("CpuDuration", lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s),
     # Absent is 0 at the server, a group of its own beside 1; said, because summaries must say it
@@ -96,7 +95,7 @@ ALL_BENCHMARKS: Final = (
 
 _RULES: Final[dict[Scope, tuple[Rule[Any], ...]]] = {
     Scope.WHERE: tuple(rule for rule in WHERE_RULES if rule.receiver == "apel"),  # no schema here, so not CAR's
-    Scope.WHO: WHO_RULES,
+    Scope.USER: WHO_RULES,
     Scope.BENCHMARK: BENCHMARK_RULES,
 }
 
@@ -125,15 +124,17 @@ class ApelJob:
     )
 
     def __init__(self) -> None:
-        self._parts = [_part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)]
+        parts = [_part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)]
+        self._plan = Template(parts)
+        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
-    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
         """The lines of one job. `made_at` is the clock that end times are held against."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        require_run(job, self._now[1])
-        return "".join([part(job) for part in self._parts]).encode("ascii")
+        require(RUN_RULES, RunUnderTest(job, self._now[1]))
+        return self._plan.fill(job, marked=marked).encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""
@@ -167,18 +168,10 @@ def create(name: str) -> ApelJob:
     return {kind.name: kind for kind in (ApelJob02, ApelJob03, ApelJob04)}[name]()
 
 
-def _part(of: Scope, lines: tuple[TextLine, ...]) -> Callable[[PublishedJob], str]:
-    """Renders consecutive lines of the same object; of one that jobs share only once, after its rules."""
-    if of is Scope.RUN:
-        return lambda job: written(lines, job)
-
-    def render(subject: object) -> str:
-        require(_RULES[of], subject)
-        return written(lines, subject)
-
-    take = attrgetter(of.value)
-    known = RenderedParts(render)
-    return lambda job: known(take(job))
+def _part(of: Scope, lines: tuple[TextLine, ...]) -> Part:
+    """Consecutive lines of the same object; what jobs share only once, after its rules."""
+    write = partial(written, lines)
+    return Part(of, write) if of is Scope.RUN else shared_part(of, _RULES[of], write)
 
 
 def _fault_between(values: Mapping[str, str]) -> str:

@@ -24,10 +24,9 @@ from publisher.formats.rules import (
     rule,
 )
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
-from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, is_domain_name
+from publisher.model.text import FORBIDDEN_IN_TEXT, ascii_text, is_domain_name
 
 INT_MAX: Final = 2_147_483_647
 YEAR_9999: Final = 253_402_300_799  # its last second
@@ -50,27 +49,6 @@ def require_apel(job: PublishedJob, now: datetime) -> None:
     require(RUN_RULES, RunUnderTest(job, latest_end(now)))
     require(WHO_RULES, job.who)
     require(BENCHMARK_RULES, job.benchmark)
-
-
-def require_run(job: PublishedJob, latest_end: int) -> None:
-    """`RUN_RULES` in one expression for the hot path. Raises: Unfit as the table does."""
-    run = job.job
-    local_id = ascii_text(job.local_id)
-    is_named = len(local_id) <= 255 and local_id.lower() not in NOT_GIVEN
-    is_timed = 0 <= job.started_at <= job.ended_at <= latest_end and 0 < job.ended_at <= YEAR_9999
-    if not (is_named and is_timed and has_sound_usage(run)):
-        require(RUN_RULES, RunUnderTest(job, latest_end))
-
-
-def has_sound_usage(run: JobRecord) -> bool:
-    return (
-        0 <= run.wall_s <= INT_MAX
-        and run.cpu_user_s >= 0
-        and run.cpu_kernel_s >= 0
-        and run.cpu_user_s + run.cpu_kernel_s <= INT_MAX
-        and 0 <= (run.cpu_count or 0) <= INT_MAX
-        and 0 <= (run.node_count or 0) <= INT_MAX
-    )
 
 
 def _range(name: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:

@@ -20,7 +20,6 @@ from publisher.formats.apel.rules import (
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
-    has_sound_usage,
 )
 from publisher.formats.apel.text_message import (
     BIGINT_MAX,
@@ -120,9 +119,7 @@ class ApelSummary:
         """Whether a summary can count the job. Raises: Unfit when the server would refuse what it makes of it."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        latest = self._now[1]
-        if not _fits(job, latest):
-            require(_RUN_RULES, RunUnderTest(job, latest))
+        require(_RUN_RULES, RunUnderTest(job, self._now[1]))
         self._where(job.where)
         self._who(job.who)
         self._benchmark(job.benchmark)
@@ -213,11 +210,6 @@ def _admit_user(who: UserIdentity) -> str:
     ):
         require_value(key, ascii_key(text), 255)
     return ""
-
-
-def _fits(job: PublishedJob, latest: int) -> bool:
-    """`_RUN_RULES` in one expression for the hot path."""
-    return 0 < job.ended_at <= latest and job.ended_at <= YEAR_9999 and has_sound_usage(job.job)
 
 
 def _admit_place(where: Placement) -> str:

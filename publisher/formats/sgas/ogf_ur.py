@@ -14,16 +14,16 @@ from typing import ClassVar, Final
 
 from publisher import __version__
 from publisher.formats.base import Frame, OwnValues, Receiver
-from publisher.formats.rules import latest_end, require
+from publisher.formats.rules import RunUnderTest, latest_end, require
 from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
-from publisher.formats.sgas.rules import SGAS_WHERE_RULES, SGAS_WHO_RULES, require_sgas_run
+from publisher.formats.sgas.rules import SGAS_RUN_RULES, SGAS_WHERE_RULES, SGAS_WHO_RULES
 from publisher.formats.xml.charge import charge_element, charge_pattern
 from publisher.formats.xml.pattern import DOMAIN, NUMBER, POSITIVE, TIME, Patterns, RecordPattern, at_most
-from publisher.formats.xml.template import MADE_AT, Field, TemplateCompiler
-from publisher.formats.xml.text import RenderedParts, escape_unicode, instant
+from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
+from publisher.formats.xml.text import escape_unicode, instant
 from publisher.model.job import SideTable, Transfer
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.policy import PublishedJob, UserIdentity
 
 _UPLOAD: Final = "upload"
 _CACHED: Final = "cached"
@@ -68,16 +68,13 @@ def _global_identity(who: UserIdentity) -> str:
     return _element("GlobalUserName", escape_unicode(who.user)) + (vo if name else "")
 
 
-# By identity, for all records of this process: policy shares the users, and drops them as often.
-_global_identities: Final = RenderedParts(_global_identity)
-
-
 def user_identity(job: PublishedJob) -> str:
     """What is in UserIdentity, in the schema's order. Raises: Unfit.
 
     jura-ng sends `user:group` as the local user where it knows a group; here it is the user alone.
     """
-    return _element("LocalUserId", escape_unicode(values.local_user(job.local_user))) + _global_identities(job.who)
+    local_user = escape_unicode(values.local_user(job.local_user))
+    return _element("LocalUserId", local_user) + _global_identity(job.who)
 
 
 def allocated_gpus(count: int | None) -> str:
@@ -157,12 +154,13 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=values.local_id, write=escape_unicode,
           pattern=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
-    Field(row="head 3", name="UserIdentity", value=lambda job: job, write=user_identity),
+    Field(row="head 3", name="UserIdentity", of=Scope.USER, value=lambda job: job,
+          write=user_identity),
     Field(row="head 4", name="JobName", value=lambda job: values.job_name(job.job_name), write=escape_unicode),
-    Field(row="head 5", name="Charge", value=lambda job: values.charge(job.charge), rare=True, whole=True,
+    Field(row="head 5", name="Charge", value=lambda job: values.charge(job.charge), whole=True,
           write=charge_element(PREFIX, escape_unicode), pattern=charge_pattern(PREFIX)),
-    Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode, mandatory=True,
-          depends_on=("job.status",), pattern=at_most(100)),
+    Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode,
+          mandatory=True, pattern=at_most(100)),
     # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
     Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.virtual_memory_kib), write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
@@ -173,8 +171,8 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
     Field(row="group 1", name="Network", value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
           write=_number, attributes=(("storageUnit", "B"), ("metric", "total"))),
-    Field(row="group 1", name="ServiceLevel", value=lambda job: job.job.wn_instance, write=escape_unicode,
-          depends_on=("job.wn_instance",)),
+    Field(row="group 1", name="ServiceLevel", value=lambda job: job.job.wn_instance,
+          write=escape_unicode),
     Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS",
           mandatory=True),
     # SGAS sums all it finds, whatever their type: these two and no total
@@ -183,38 +181,41 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="CpuDuration", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
           attributes=(("usageType", "system"),), mandatory=True),
     # NodeCount alone would be taken for Processors
-    Field(row="group 2", name="NodeCount", value=lambda job: values.node_count(job.job.node_count), write=_number,
-          depends_on=("job.node_count",), pattern=_SMALL),
+    Field(row="group 2", name="NodeCount", value=lambda job: values.node_count(job.job.node_count),
+          write=_number, pattern=_SMALL),
     Field(row="group 2", name="Processors", value=lambda job: values.processors(job.job.cpu_count), write=str,
-          mandatory=True, depends_on=("job.cpu_count",), pattern=_COUNT),
+          mandatory=True, pattern=_COUNT),
     Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True),
     Field(row="group 2", name="StartTime", value=values.start_time, write=_time),
-    Field(row="group 2", name="MachineName", value=lambda job: job.where.machine_name, write=escape_unicode,
-          mandatory=True, depends_on=("where.machine_name",), pattern=DOMAIN),
+    Field(row="group 2", name="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name,
+          write=escape_unicode, mandatory=True, pattern=DOMAIN),
     Field(row="group 2", name="SubmitHost", value=lambda job: values.submit_host(job.client_host),
           write=escape_unicode, pattern=f"{DOMAIN}|{_ADDRESS}"),
-    Field(row="group 2", name="Queue", value=lambda job: values.queue(job.where.queue), write=escape_unicode,
-          depends_on=("where.queue",), pattern=at_most(200)),
-    Field(row="group 2", name="ProjectName", value=lambda job: values.projects(job.projects), write=escape_unicode,
-          each=True, depends_on=("projects",), varied=True, pattern=at_most(200)),
+    Field(row="group 2", name="Queue", of=Scope.WHERE,
+          value=lambda where: values.queue(where.queue),
+          write=escape_unicode, pattern=at_most(200)),
+    Field(row="group 2", name="ProjectName", of=Scope.USER,
+          value=lambda job: values.projects(job.projects),
+          write=escape_unicode, each=True, pattern=at_most(200)),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=values.host,
-          attributes=(("primary", "true"),), each=True, depends_on=("job.hosts",), varied=True),
+          attributes=(("primary", "true"),), each=True),
     Field(row="deisa", name="deisa:SubmitTime", value=lambda job: values.known_time(job.job.submitted_at), write=_time),
     Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
           mandatory=True),
     Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
           mandatory=True),
-    Field(row="sgas", name="sgas:ExitCode", value=lambda job: values.exit_code(job.job.exit_code), write=_number,
-          depends_on=("job.exit_code",), pattern=_BYTE),
+    Field(row="sgas", name="sgas:ExitCode", value=lambda job: values.exit_code(job.job.exit_code),
+          write=_number, pattern=_BYTE),
     # As SGAS's own logger writes it. The server ignores it; forks may read it
-    Field(row="sgas", name="sgas:AllocResource", value=lambda job: job.job.gpu_count, write=allocated_gpus, rare=True,
+    Field(row="sgas", name="sgas:AllocResource", value=lambda job: job.job.gpu_count,
+          write=allocated_gpus,
           whole=True),
     Field(row="logger", name="logger:LoggerName", value=lambda job: f"publisher {__version__}", write=escape_unicode,
-          mandatory=True, depends_on=("job.runtime_environments",)),
+          mandatory=True),
     Field(row="arc", name="arc:RuntimeEnvironment",
-          value=lambda job: values.runtime_environments(job.job.runtime_environments), write=escape_unicode, each=True,
-          depends_on=("job.runtime_environments",), pattern=at_most(512)),
+          value=lambda job: values.runtime_environments(job.job.runtime_environments),
+          write=escape_unicode, each=True, pattern=at_most(512)),
     # The last, and without attributes: what `shed` takes away
     Field(row="tr", name="tr:FileTransfers", value=lambda job: job.transfers, write=file_transfers),
 )  # fmt: skip
@@ -258,19 +259,18 @@ class OgfUr:
 
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=escape_unicode, rules={})
-        self._plan, self._full_plan = planner.plans("JobUsageRecord", FIELDS)
+        self._plan = planner.plan("JobUsageRecord", FIELDS)
+        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._form = RecordPattern(planner, "JobUsageRecord", FIELDS, _PATTERNS)
-        self._approve = RenderedParts(_approve)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
-    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
         """One element JobUsageRecord. `made_at` is its creation, and the clock that end times are held against."""
         if made_at is not self._made_at:
             self._begin(made_at)
-        self._approve(job.where)
-        require_sgas_run(job, self._latest_end)
-        plan = self._plan if job.charge is None and job.job.gpu_count is None else self._full_plan
-        return plan.fill(job).encode("utf-8")
+        require(SGAS_WHERE_RULES, job.where)
+        require(SGAS_RUN_RULES, RunUnderTest(job, self._latest_end))
+        return self._plan.fill(job, marked=marked).encode("utf-8")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """recordId, the only key that SGAS has: the second record of a batch with the same would be discarded."""
@@ -296,15 +296,7 @@ class OgfUr:
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)
-        created = instant(int(made_at.timestamp()))
-        self._plan.begin(created)
-        self._full_plan.begin(created)
-
-
-def _approve(where: Placement) -> str:
-    """Nothing to write: the rules about a place, asked once for all its jobs. Raises: Unfit."""
-    require(SGAS_WHERE_RULES, where)
-    return ""
+        self._plan.begin(instant(int(made_at.timestamp())))
 
 
 def create(name: str = OgfUr.name) -> OgfUr:

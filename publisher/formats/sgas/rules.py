@@ -39,32 +39,6 @@ def require_sgas(job: PublishedJob, now: datetime) -> None:
     require(SGAS_WHO_RULES, job.who)
 
 
-def require_sgas_run(job: PublishedJob, latest_end: int) -> None:
-    """`SGAS_RUN_RULES` in two expressions for the hot path. Raises: Unfit as the table does."""
-    run = job.job
-    numbers = (
-        0 < job.ended_at <= latest_end
-        and job.ended_at <= values.YEAR_9999
-        and 0 <= run.wall_s <= values.INT4_MAX
-        and 0 <= run.cpu_user_s <= values.INT4_MAX
-        and 0 <= run.cpu_kernel_s <= values.INT4_MAX
-        and 0 <= (run.cpu_count or 0) <= values.INT4_MAX
-    )
-    if not numbers or not _texts_fit(job):
-        require(SGAS_RUN_RULES, RunUnderTest(job, latest_end))
-
-
-def _texts_fit(job: PublishedJob) -> bool:
-    run = job.job
-    return (
-        (run.job_id.isalnum() and run.job_id.isascii())
-        and len(run.job_id) + len(run.endpoint) + len(job.record_id) < RECORD_ID_CHARACTERS
-        and (run.endpoint.isascii() and run.endpoint.isprintable())
-        and (run.status.isalpha() and run.status.isascii())
-        and len(run.status) <= STATUS_CHARACTERS
-    )
-
-
 def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
     """Name and details of each value that a record omits or changes; for `explain`."""
     return tuple((omission.name, escaped) for omission in OMISSIONS if (escaped := omission.check(job)))

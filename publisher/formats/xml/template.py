@@ -1,8 +1,7 @@
 """From a table of fields to a renderer: constant texts and steps between them, prepared when a
 format is loaded.
 
-What jobs share (user, place, benchmark) is rendered once per shared object, and checked against its
-rules then. Values that repeat from job to job are rendered once per distinct set.
+What jobs share (user, place, benchmark) is rendered once, and checked against its rules then.
 """
 
 from __future__ import annotations
@@ -14,21 +13,24 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from publisher.formats.base import mark
 from publisher.formats.rules import Rule, require
 from publisher.formats.xml.text import RenderedParts
 from publisher.model.policy import PublishedJob
 
 MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
 _VALUE: Final = "\0value\0"  # is in an element until it is taken apart there
-_FEW: Final = 4096
-_MAX_SKELETONS: Final = 500  # of some 2 kB
+_MOST_USERS: Final = 4096
 
 
 class Scope(Enum):
-    """What a field is taken from; consecutive fields of one shared object are rendered together, once."""
+    """What a field is taken from; consecutive fields of one shared object are rendered together, once.
+
+    What is of a user is taken from the whole `PublishedJob`: who it is, the local account and the projects.
+    """
 
     RUN = "run"
-    WHO = "who"
+    USER = "user"
     WHERE = "where"
     BENCHMARK = "benchmark"
 
@@ -37,8 +39,7 @@ class Scope(Enum):
 class Field:
     """One element: where its value comes from, how it is written, and the row of the specification.
 
-    `value` gets the object that `of` names. An optional element whose text comes out empty is left out. `hangs_on` names the
-    values of a published job by which it is known, for one that has few different ones.
+    `value` gets the object that `of` names. An optional element whose text comes out empty is left out.
     """
 
     row: str
@@ -52,87 +53,60 @@ class Field:
     value_in: str = ""  # the attribute that holds the value; the element is then empty
     mandatory: bool = False
     each: bool = False  # the value is a tuple: one element for each
-    depends_on: tuple[str, ...] = ()  # such as `job.status`
-    varied: bool = (
-        False  # what it depends on has too many values to be part of a cached skeleton: users, projects, hosts
-    )
     whole: bool = False  # `write` yields the element itself, attributes and all
-    rare: bool = False  # few jobs have it: `TemplateCompiler.plans` makes a plan without it
     pattern: str = (
         ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
     )
 
 
-Getter = Callable[[PublishedJob], Any]
-Writer = Callable[[Any], str]
+class Part(NamedTuple):
+    """A part of a record that differs from job to job."""
 
-# Where a shared object is found.
-_SHARED: Final[dict[Scope, Getter]] = {
-    Scope.WHO: lambda job: job.who,
-    Scope.WHERE: lambda job: job.where,
-    Scope.BENCHMARK: lambda job: job.benchmark,
-}
-
-
-_IN_SKELETON: Final = frozenset({Scope.WHERE.value, Scope.BENCHMARK.value})
-
-
-class Placeholder(NamedTuple):
-    """The place of a value that is the job's own."""
-
-    take: Getter
-    write: Writer
-
-
-Part = str | Placeholder | Getter  # constant text, a job's own value, or text that many jobs share
+    of: Scope
+    write: Callable[[PublishedJob], str]
 
 
 class Template:
-    """How records are written: what a job has for itself, put into its skeleton.
+    """How records are written: constant texts, and parts between them.
 
-    A skeleton is what all jobs of one place, outcome and so on have in common, made once: a site has some hundred of them in
-    a month. So a record takes a third fewer steps (hot path). Much of them is waiting for memory: therefore texts are
-    beside each other in it, constant ones for all skeletons, and are joined with the job's own.
+    The parts of user and place can be asked for by themselves, and marks be put in their stead: jobs of one kind differ there.
     """
 
-    def __init__(self, parts: Sequence[Part], depends_on: Iterable[str]) -> None:
-        """`depends_on`: the values of a job by which its skeleton is known, beside its place and benchmark."""
-        self._parts = self._filled = list(_joined(parts))
-        self._steps = [
-            (at, part.take, part.write) for at, part in enumerate(self._parts) if isinstance(part, Placeholder)
-        ]
-        self._values = attrgetter(*dict.fromkeys(depends_on))
-        # The shared objects are held, so that their ids cannot come to mean others.
-        self._skeletons: dict[tuple[Any, ...], tuple[list[str], tuple[object, ...]]] = {}
+    def __init__(self, parts: Sequence[str | Part]) -> None:
+        self._parts = list(parts)
+        self._texts = [part if isinstance(part, str) else "" for part in parts]
+        self._steps = [(at, part.write) for at, part in enumerate(parts) if isinstance(part, Part)]
+        self._of_user = self._places_of(Scope.USER)
+        self._of_place = self._places_of(Scope.WHERE, Scope.BENCHMARK)
 
-    def __len__(self) -> int:
-        return len(self._skeletons)
+    def _places_of(self, *scopes: Scope) -> list[int]:
+        return [at for at, part in enumerate(self._parts) if isinstance(part, Part) and part.of in scopes]
 
     def begin(self, created: str) -> None:
         """From now on records are made at that time."""
-        self._filled = [part.replace(MADE_AT, created) if isinstance(part, str) else part for part in self._parts]
-        self._skeletons.clear()
+        self._texts = [part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts]
 
-    def fill(self, job: PublishedJob) -> str:
-        """One record. Raises: Unfit when a rule about what it shares with others, or a writer, says so."""
-        shared = where, benchmark = job.where, job.benchmark
-        known_by = id(where), id(benchmark), self._values(job)
-        known = self._skeletons.get(known_by)
-        if known is None:
-            if len(self._skeletons) >= _MAX_SKELETONS:
-                self._skeletons.clear()
-            known = self._skeletons[known_by] = self._skeleton(job), shared
-        texts = known[0].copy()
-        for at, take, write in self._steps:
-            texts[at] = write(take(job))
+    def fill(self, job: PublishedJob, *, marked: bool = False) -> str:
+        """One record; `marked`: with marks for user and place. Raises: Unfit when a rule about what it shares with others,
+        or a writer, says so."""
+        texts = self._texts.copy()
+        for at, write in self._steps:
+            texts[at] = write(job)
+        if marked:
+            for number, at in enumerate(self._of_user + self._of_place):
+                texts[at] = mark(number)
         return "".join(texts)
 
-    def _skeleton(self, job: PublishedJob) -> list[str]:
-        """All texts in their order, with room for the job's own."""
-        return [
-            part if isinstance(part, str) else "" if isinstance(part, Placeholder) else part(job)
-            for part in self._filled
-        ]
+    def user_texts(self, job: PublishedJob) -> tuple[str, ...]:
+        """What is in the place of the first marks. Raises: Unfit."""
+        return self._shared(self._of_user, job)
+
+    def place_texts(self, job: PublishedJob) -> tuple[str, ...]:
+        """What is in the place of the marks behind those of the user. Raises: Unfit."""
+        return self._shared(self._of_place, job)
+
+    def _shared(self, places: Sequence[int], job: PublishedJob) -> tuple[str, ...]:
+        return tuple(part.write(job) for at in places if isinstance(part := self._parts[at], Part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,69 +120,34 @@ class TemplateCompiler:
     attribute: Callable[[str], str]
     rules: Mapping[Scope, tuple[Rule[Any], ...]]
 
-    def plans(self, record: str, fields: Sequence[Field]) -> tuple[Template, Template]:
-        """The plan of most jobs, and that of those which have something rare: each step costs every job 100 ns."""
-        return self.plan(record, [field for field in fields if not field.rare]), self.plan(record, fields)
-
     def plan(self, record: str, fields: Sequence[Field]) -> Template:
-        parts: list[Part] = [f"<{record}>"]
+        parts: list[str | Part] = [f"<{record}>"]
         container = ""
-        for (of, inside, repeats, varied), group in groupby(fields, key=_rendered_with):
+        for (of, inside), group in groupby(fields, key=lambda field: (field.of, field.inside)):
             if inside != container:
                 parts += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
                 container = inside
-            if of is Scope.RUN and not repeats:
+            if of is Scope.RUN:
                 parts += [part for field in group for part in self._step(field)]
             else:
-                parts.append(self._repeated(of, tuple(group), varied=bool(varied)))
+                parts.append(shared_part(of, self.rules.get(of, ()), self._group(tuple(group))))
         parts.append(f"</{container}></{record}>" if container else f"</{record}>")
-        depends_on = [path for field in fields if not field.varied for path in field.depends_on]
-        return Template(parts, [path for path in depends_on if path.partition(".")[0] not in _IN_SKELETON])
+        return Template(list(_joined(parts)))
 
-    def _repeated(self, of: Scope, fields: tuple[Field, ...], *, varied: bool) -> Placeholder | Getter:
-        """Consecutive elements that many jobs share, each text rendered once."""
-        if of is Scope.RUN:
-            remembered = self._remembered(fields)
-            return Placeholder(take=remembered, write=str) if varied else remembered
-        shared = self._shared(of, fields)
-        # There are too many users to go into a skeleton with the rest.
-        return Placeholder(take=shared, write=str) if of is Scope.WHO else shared
-
-    def _step(self, field: Field) -> tuple[str, Placeholder, str]:
+    def _step(self, field: Field) -> tuple[str, Part, str]:
         """What is before a value, the value, and what is after it: of an optional element nothing but the value."""
         shell = _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
         before, _, after = shell.partition(_VALUE)
+        value, write = field.value, field.write
         if field.mandatory and not field.each:
-            return before, Placeholder(take=field.value, write=field.write), after
-        return "", Placeholder(take=field.value, write=_optional(field, before, after)), ""
+            return before, Part(Scope.RUN, lambda job: write(value(job))), after
+        optional = _optional(field, before, after)
+        return "", Part(Scope.RUN, lambda job: optional(value(job))), ""
 
-    def _remembered(self, fields: tuple[Field, ...]) -> Callable[[PublishedJob], str]:
-        """Consecutive elements by the values that they hang on: one look-up instead of as many steps."""
-        steps = [self._step(field) for field in fields]
-        take = attrgetter(*dict.fromkeys(path for field in fields for path in field.depends_on))
-        known: dict[Any, str] = {}
+    def _group(self, fields: tuple[Field, ...]) -> Callable[[Any], str]:
+        """Consecutive elements of one object."""
 
-        def fill(job: PublishedJob) -> str:
-            values = take(job)
-            text = known.get(values)
-            if text is None:
-                if len(known) >= _FEW:
-                    known.clear()
-                text = "".join([f"{before}{slot.write(slot.take(job))}{after}" for before, slot, after in steps])
-                known[values] = text
-            return text
-
-        return fill
-
-    def _shared(self, of: Scope, fields: tuple[Field, ...]) -> Callable[[PublishedJob], str]:
-        """Consecutive elements of a shared object."""
-        take, rules = _SHARED[of], self.rules.get(of, ())
-        fragments = RenderedParts(self._group(fields, rules))
-        return lambda job: fragments(take(job))
-
-    def _group(self, fields: tuple[Field, ...], rules: tuple[Any, ...]) -> Callable[[Any], str]:
         def render(subject: object) -> str:
-            require(rules, subject)
             elements = []
             for field in fields:
                 attributes = self._attributes(field, subject)
@@ -235,12 +174,37 @@ class TemplateCompiler:
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
 
 
-def _rendered_with(field: Field) -> tuple[Scope, str, bool, tuple[str, ...]]:
-    """What consecutive fields that are rendered together have in common."""
-    return field.of, field.inside, bool(field.depends_on), field.depends_on if field.varied else ()
+def shared_part(of: Scope, rules: tuple[Rule[Any], ...], render: Callable[[Any], str]) -> Part:
+    """A part that jobs of one user, place or benchmark share: its rules are asked, and it is rendered, once."""
+    if of is Scope.USER:
+        return Part(of, _of_user(rules, render))
+
+    def checked(subject: object) -> str:
+        require(rules, subject)
+        return render(subject)
+
+    take, fragments = attrgetter(of.value), RenderedParts(checked)
+    return Part(of, lambda job: fragments(take(job)))
 
 
-def _joined(parts: Iterable[Part]) -> Iterator[Part]:
+def _of_user(rules: tuple[Rule[Any], ...], render: Callable[[PublishedJob], str]) -> Callable[[PublishedJob], str]:
+    # Who it is is held, so that its id cannot come to mean another.
+    known: dict[tuple[object, ...], tuple[str, object]] = {}
+
+    def write(job: PublishedJob) -> str:
+        at = id(job.who), job.local_user, job.local_group, job.projects
+        found = known.get(at)
+        if found is None:
+            require(rules, job.who)
+            if len(known) >= _MOST_USERS:
+                known.clear()
+            found = known[at] = render(job), job.who
+        return found[0]
+
+    return write
+
+
+def _joined(parts: Iterable[str | Part]) -> Iterator[str | Part]:
     """The parts with consecutive texts in one."""
     for constant, group in groupby(parts, key=lambda part: isinstance(part, str)):
         if constant:
@@ -249,7 +213,7 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
             yield from group
 
 
-def _optional(field: Field, before: str, after: str) -> Writer:
+def _optional(field: Field, before: str, after: str) -> Callable[[Any], str]:
     write = field.write
     if field.each:
         return lambda several: "".join([f"{before}{text}{after}" for text in map(write, several) if text])

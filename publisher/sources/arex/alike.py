@@ -1,37 +1,44 @@
 """Jobs of a kind, of which one is read whole and the others give only what is their own (hot path).
 
-A row's kind is what it points to, what stands beside it, and which of its values are known. After some rows of a kind one is
-the example of those that follow (`model.job.AlikeJob`). A row with any value that is not as A-REX writes it is read whole.
+A row's kind is what it points to, what stands beside it, and which of its values are known; but for user and place, which are
+shared by jobs of many kinds. After some rows of a kind one is the example of those that follow (`model.job.AlikeJob`). A row
+with any value that is not as A-REX writes it is read whole.
 
-    rows 7, 8 and 9 of AAR, of which 8 has text for a number   ->   (example, 7, values), (example, 9, values); 8 as ever
+    rows 7, 8 and 9 of AAR, of which 8 has text for a number
+        ->   AlikeJob(example, user 1, place, 7, values), AlikeJob(example, user 2, place, 9, values); 8 as ever
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter, not_
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord
+from publisher.model.job import AlikeJob, JobPlace, JobRecord, JobUser
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows
 from publisher.sources.arex.values import hosts_of, unsigned
 
-_AFTER: Final = 16  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
-_EXAMPLES: Final = 800  # 5 kB each, with what is made of them
-_REMEMBERED: Final = 10_000  # kinds that were met
-_IN_VAIN: Final = 50_000  # rows without an example while there is no room: then other kinds are usual
+_AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
+_KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
+_MET: Final = 10_000  # kinds that were met, users
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
-_POINTERS: Final = itemgetter(3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 24)  # with exit code, nodes, cores and GPUs
+_OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
+_OF_USER: Final = itemgetter(5, 6, 7)
+_OF_PLACE: Final = itemgetter(3, 4, 10)
 _SIZES: Final = itemgetter(15, 16, 20, 21, 22)
 _WHOLE: Final = frozenset({int})
 _OR_NULL: Final = frozenset({int, type(None)})
-_OWN_KEYS: Final = frozenset({"jobname", "clienthost", "nodenames", "nodename"})  # of extra information
+# Of extra information, what is no part of the kind.
+_OWN_KEYS: Final = frozenset({"jobname", "clienthost", "nodenames", "nodename", "localuser", "lrms", "benchmark"})
 _NO_VALUES: Final[dict[Any, Any]] = {}
-Kind = tuple[Any, ...]
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+Key = tuple[Any, ...]
 
 
 class AlikeReader(RowReader):
@@ -39,10 +46,11 @@ class AlikeReader(RowReader):
 
     def __init__(self, *database: Any, **options: Any) -> None:
         super().__init__(*database, **options)
-        self._examples: dict[Kind, JobRecord | None] = {}  # None: the kind has none
-        self._shared: dict[Any, Any] = {}  # what is in many kinds
+        # None: rows of this kind, user or place are read whole.
+        self._examples: dict[Key, JobRecord | None] = {}
+        self._users: dict[Key, JobUser | None] = {}
+        self._places: dict[Key, JobPlace | None] = {}
         self._met: dict[int, int] = {}  # how many rows of a kind, by its hash
-        self._in_vain = 0
 
     def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
         if asked.alike and not self.doubtful:
@@ -58,13 +66,15 @@ class AlikeReader(RowReader):
             if len(rows) == 1:
                 yield rows[0]
             return
-        known = self._examples
-        for row, (kind, values) in zip(rows, self._read(rows, columns, sides), strict=True):
-            example = known.get(kind) or self._new_example(kind, row, sides)
-            if example is None:
+        examples, users, places = self._examples, self._users, self._places
+        for row, kind, whose, where, values in zip(rows, *self._read(rows, columns, sides), strict=True):
+            example = examples[kind] if kind in examples else self._new_example(kind, row, sides)
+            user = users[whose] if whose in users else self._new_user(whose, row, sides)
+            place = places[where] if where in places else self._new_place(where, row, sides)
+            if example is None or user is None or place is None:
                 yield row
             else:
-                verdicts.alike.append((example, row[0], values))
+                verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
 
     def _are_plain(self, columns: Sequence[tuple[Any, ...]], sides: SideRows) -> bool:
         """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one kind."""
@@ -77,14 +87,16 @@ class AlikeReader(RowReader):
 
     def _read(
         self, rows: Sequence[Row], columns: Sequence[tuple[Any, ...]], sides: SideRows
-    ) -> Iterator[tuple[Kind, tuple[Any, ...]]]:
-        """Kind and own values of rows that are plain."""
+    ) -> tuple[Iterator[Key], Iterator[Key], Iterator[Key], Iterator[Key]]:
+        """Kind, user, place and own values of rows that are plain."""
         numbers, job_ids, local_ids, ended, wall = columns[0], columns[1], columns[2], columns[12], columns[17]
-        gets = [sides.extra.get(number, _NO_VALUES).get for number in numbers]
+        extra = [sides.extra.get(number, _NO_VALUES) for number in numbers]
         started = list(map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall))
         sizes = _all_sizes(columns)
-        hosts = [_plain_hosts(get("nodenames") or get("nodename") or "") for get in gets]
-        names, clients = ([get(key, "") for get in gets] for key in ("jobname", "clienthost"))
+        hosts = [_plain_hosts(each.get("nodenames") or each.get("nodename") or "") for each in extra]
+        names, clients, accounts, lrms, benchmarks = (
+            [each.get(key, "") for each in extra] for key in ("jobname", "clienthost", "localuser", "lrms", "benchmark")
+        )
         transfers = [self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)]
         own = zip(
             *(job_ids, local_ids, ended, wall, columns[18], columns[19], columns[11], started),
@@ -93,47 +105,63 @@ class AlikeReader(RowReader):
         )
         maybe = (local_ids, started, *sizes, names, clients, transfers)
         kinds = zip(
-            map(_POINTERS, rows),
-            zip(*_beside(numbers, sides), strict=True),
+            map(_OF_KIND, rows),
+            _beside(numbers, sides.environments),
+            [tuple([pair for pair in each.items() if pair[0] not in _OWN_KEYS]) for each in extra],
             map(_shared_hosts, hosts),
             map(_are_texts, names, clients),
             zip(*(map(not_, column) for column in maybe), strict=True),
             strict=True,
         )
-        return zip(kinds, own, strict=True)
+        tokens, projects = _beside(numbers, sides.tokens), _beside(numbers, sides.projects)
+        users = zip(map(_OF_USER, rows), tokens, projects, accounts, strict=True)
+        return kinds, users, zip(map(_OF_PLACE, rows), lrms, benchmarks, strict=True), own
 
-    def _new_example(self, kind: Kind, row: Row, sides: SideRows) -> JobRecord | None:
-        """The row for the first time that it is worth it."""
-        met = self._met[hash(kind)] = self._met.get(hash(kind), 0) + 1
-        if len(self._met) > _REMEMBERED:
-            self._met.clear()
-        if met <= _AFTER or kind in self._examples:
+    def _new_example(self, kind: Key, row: Row, sides: SideRows) -> JobRecord | None:
+        """The row for the first time that it is worth it; None for a kind that makes no jobs."""
+        met = _keep(self._met, hash(kind), self._met.get(hash(kind), 0) + 1, _MET)
+        if met <= _AFTER:
             return None
-        if len(self._examples) >= _EXAMPLES:
-            self._in_vain += 1
-            if self._in_vain < _IN_VAIN:
-                return None
-            self._in_vain = 0
-            self._examples.clear()
-            self._shared.clear()
-        pointers, beside, *rest = kind
-        shared = self._shared.setdefault
-        made = self._made(kind, row, sides)
-        self._examples[(pointers, tuple(shared(one, one) for one in beside), *rest)] = made
-        return made
+        _, environments, extra, hosts, are_texts, _ = kind
+        example = None
+        if hosts is not None and are_texts and _are_all_texts(*environments, *chain(*extra)):
+            example = self._made(row, sides)
+        return _keep(self._examples, kind, example, _KINDS)
 
-    def _made(self, kind: Kind, row: Row, sides: SideRows) -> JobRecord | None:
-        """None for a kind that makes no jobs, or with a number for a text: it may equal another that reads otherwise."""
-        _, (tokens, projects, environments, extra), hosts, are_texts, _ = kind
-        beside = chain(*tokens, *extra, projects, environments)
-        if hosts is None or not are_texts or any(text.__class__ is not str for text in beside):
-            return None
+    def _made(self, row: Row, sides: SideRows) -> JobRecord | None:
         if self.names.statuses.get(row[8], "") in ("", "in-progress"):
             return None
         try:
             return self.job(row, sides)
         except Unfit:
             return None
+
+    def _new_user(self, key: Key, row: Row, sides: SideRows) -> JobUser | None:
+        _, tokens, projects, account = key
+        user = None
+        if _are_all_texts(*chain(*tokens), *projects, account):
+            with suppress(KeyError, Unfit):
+                user = self.user(row, sides)
+        return _keep(self._users, key, user, _MET)
+
+    def _new_place(self, key: Key, row: Row, sides: SideRows) -> JobPlace | None:
+        place = None
+        if _are_all_texts(*key[1:]):
+            with suppress(KeyError):
+                place = self.place(row, sides)
+        return _keep(self._places, key, place, _MET)
+
+
+def _keep(known: dict[_K, _T], key: _K, value: _T, most: int) -> _T:
+    if len(known) >= most:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def _are_all_texts(*stored: object) -> bool:
+    """A number for a text may equal another that reads otherwise."""
+    return all(isinstance(one, str) for one in stored)
 
 
 _ONE_HOST: Final = ("",)
@@ -154,13 +182,9 @@ def _are_in_range(
     )
 
 
-def _beside(numbers: Sequence[int], sides: SideRows) -> Iterator[Iterable[Any]]:
-    """What stands beside each row and is nothing of its own, in columns."""
-    tables: tuple[Mapping[int, Sequence[Any]], ...] = sides.tokens, sides.projects, sides.environments
-    for table in tables:
-        yield [tuple(table.get(number, ())) for number in numbers]
-    extra = [sides.extra.get(number, _NO_VALUES).items() for number in numbers]
-    yield [tuple([pair for pair in pairs if pair[0] not in _OWN_KEYS]) for pairs in extra]
+def _beside(numbers: Sequence[int], table: Mapping[int, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """What stands beside each row in a table."""
+    return [tuple(table.get(number, ())) for number in numbers]
 
 
 def _are_texts(*texts: object) -> bool:

@@ -18,7 +18,9 @@ from publisher.model.job import (
     AlikeJob,
     Epoch,
     JobId,
+    JobPlace,
     JobRecord,
+    JobUser,
     KnownRuns,
     RowRef,
     RunColumns,
@@ -337,70 +339,72 @@ class RowReader:
     def job(self, row: Row, sides: SideRows) -> JobRecord:
         """The record of a finished job. Raises: Unfit."""
         # fmt: off
-        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
+        (record_id, job_id, local_id, _, _, _, _, _, status_id, status_code, _,
          _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began, gpus) = row
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
-        text, names = self.text, self.names
+        text, extra = self.text, sides.extra.get(record_id, _NOTHING)
         try:
-            interface, endpoint = names.endpoints[endpoint_id]
-            main_fqan, benchmark = names.fqans[fqan_id], names.benchmarks[benchmark_id]
-            queue, user, vo = names.queues[queue_id], names.users[user_id], names.vos[vo_id]
+            place, user = self.place(row, sides), self.user(row, sides)
         except KeyError:
-            raise names.dangling(row) from None
-        fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
-        extra = sides.extra.get(record_id, _NOTHING).get
-        local_user, _, local_group = text(extra("localuser", "")).partition(":")
-        side_benchmark = text(extra("benchmark", ""))
-        job = JobRecord(  # in the order of its fields, see there
-            JobId(text(job_id)),
-            text(local_id),
-            names.statuses[status_id],
-            ended_at,
-            wall_s,
-            cpu_user_s,
-            cpu_kernel_s,
-            positive(nodes),
-            positive(cpus),
-            RowRef(database=self._database, record_id=record_id),
-            exit_code(status_code),
-            submitted_at,
-            self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
-            unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
-            unsigned(virtual) or None,
-            unsigned(scratch),
-            unsigned(stage_in),
-            unsigned(stage_out),
-            interface,
-            endpoint,
-            queue,
-            user,
-            vo,
-            fqans,
-            attributes,
-            benchmark or side_benchmark,
-            text(extra("jobname", "")),
-            text(extra("lrms", "")),
-            text(extra("clienthost", "")),
-            self._distinct(projects) if (projects := sides.projects.get(record_id)) else (),
-            hosts_of(text(extra("nodenames") or extra("nodename"))),
-            local_user,
-            local_group,
-            text(extra("wninstance", "")),
-            self._distinct(environments) if (environments := sides.environments.get(record_id)) else (),
-            self.transfers(transfers) if (transfers := sides.transfers.get(record_id)) else (),
-            self._unescape,
-            positive(gpus),
-            _quantities(sides.extra.get(record_id, _NOTHING)) if self.layout == sql.IMPORTED else (),
-            side_fqan,
-            bool(side_benchmark),
-            gpu_models_of(text(extra(GPU_MODELS, ""))),
-            self.layout == sql.IMPORTED and extra(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
+            raise self.names.dangling(row) from None
+        job = JobRecord(
+            job_id=JobId(text(job_id)),
+            local_id=text(local_id),
+            status=self.names.statuses[status_id],
+            ended_at=ended_at,
+            wall_s=wall_s,
+            cpu_user_s=cpu_user_s,
+            cpu_kernel_s=cpu_kernel_s,
+            node_count=positive(nodes),
+            cpu_count=positive(cpus),
+            row=RowRef(database=self._database, record_id=record_id),
+            exit_code=exit_code(status_code),
+            submitted_at=submitted_at,
+            started_at=self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
+            memory_kib=unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
+            virtual_memory_kib=unsigned(virtual) or None,
+            scratch_bytes=unsigned(scratch),
+            stage_in_bytes=unsigned(stage_in),
+            stage_out_bytes=unsigned(stage_out),
+            job_name=text(extra.get("jobname", "")),
+            client_host=text(extra.get("clienthost", "")),
+            hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
+            wn_instance=text(extra.get("wninstance", "")),
+            runtime_environments=self._distinct(sides.environments.get(record_id, ())),
+            transfers=self.transfers(sides.transfers.get(record_id, ())),
+            escaped=self._unescape,
+            gpu_count=positive(gpus),
+            quantities=_quantities(extra) if self.layout == sql.IMPORTED else (),
+            gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
+            cpu_unknown=self.layout == sql.IMPORTED and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
+            **user._asdict(),
+            **place._asdict(),
         )
         # What is stored as bytes raises no doubt while it is read.
-        if self.doubtful or names.undecodable or job_id.__class__ is bytes or local_id.__class__ is bytes:
+        if self.doubtful or self.names.undecodable or isinstance(job_id, bytes) or isinstance(local_id, bytes):
             _check_identity(job)
         return job
+
+    def user(self, row: Row, sides: SideRows) -> JobUser:
+        """Whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
+        names, record_id = self.names, row[0]
+        user, vo, main_fqan = names.users[row[5]], names.vos[row[6]], names.fqans[row[7]]
+        fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
+        account = self.text(sides.extra.get(record_id, _NOTHING).get("localuser", ""))
+        local_user, _, local_group = account.partition(":")
+        projects = self._distinct(sides.projects.get(record_id, ()))
+        return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+
+    def place(self, row: Row, sides: SideRows) -> JobPlace:
+        """Where a job ran. Raises: KeyError for a reference that points nowhere."""
+        names, extra = self.names, sides.extra.get(row[0], _NOTHING)
+        interface, endpoint = names.endpoints[row[3]]
+        benchmark, side_benchmark = names.benchmarks[row[10]], self.text(extra.get("benchmark", ""))
+        lrms = self.text(extra.get("lrms", ""))
+        return JobPlace(
+            interface, endpoint, names.queues[row[4]], lrms, benchmark or side_benchmark, bool(side_benchmark)
+        )
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
@@ -411,8 +415,6 @@ class RowReader:
 
     def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
         """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
-        if len(stored) == 1:  # nearly always: a third of the time
-            return (text,) if (text := self.text(stored[0])) else ()
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
     def transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:

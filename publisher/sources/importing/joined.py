@@ -316,14 +316,14 @@ class JoinedSource:
 
     def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
-        if not page.alike or page.alike[0][0].row.database in self._batch_databases:
+        if not page.alike or page.alike[0].example.row.database in self._batch_databases:
             return page
-        found = self._runs.look_up([values[_LOCAL_ID] for _, _, values in page.alike])
-        owned = [_may_be_own(found, values[_LOCAL_ID]) for _, _, values in page.alike]
+        found = self._runs.look_up([job.values[_LOCAL_ID] for job in page.alike])
+        owned = [_may_be_own(found, job.values[_LOCAL_ID]) for job in page.alike]
         if not any(owned):
             return page
-        database = page.alike[0][0].row.database
-        rows = [RowRef(database=database, record_id=record) for _, record, _ in compress(page.alike, owned)]
+        database = page.alike[0].example.row.database
+        rows = [RowRef(database=database, record_id=job.record_id) for job in compress(page.alike, owned)]
         alike = tuple(compress(page.alike, [not each for each in owned]))
         return self._with_rows(replace(page, alike=alike), rows, needs, now)
 

@@ -1,8 +1,10 @@
 """Templates of kinds of jobs: of each kind one job is rendered with placeholders, and the text is cut there (hot path).
 
 What is said of a job, its rules and its record come from the same code as ever, which is asked for the largest and for the
-smallest values that jobs of the kind may have; the text of the second is what the template must make. So no rule is known
-here, and no format. A kind holds for a period in which whoever decides makes the same of jobs (`grouped.Periods`).
+smallest values that jobs of the kind may have; the text of the second is what the template must make. What it says of a user
+and of a place is kept by itself, and put into the templates of all kinds; the first job of a user or a place is rendered
+alone. So no rule is known here, and no format. Kind, user and place hold for a period in which whoever decides makes the same
+of jobs (`grouped.Periods`).
 
     an example that ended in May, and a format   ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
 """
@@ -13,21 +15,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from operator import add, itemgetter
+from itertools import compress
+from operator import add, itemgetter, not_
 from typing import Any, Final, NamedTuple
 
-from publisher.formats.base import Formed, JobFormat
+from publisher.formats.base import Formed, Templated, mark
 from publisher.formats.rules import warnings_about
 from publisher.model.errors import Unfit
-from publisher.model.job import OWN_VALUES, AlikeJob, JobRecord, Transfer, whole_job
-from publisher.model.message import Rendered
+from publisher.model.job import OWN_VALUES, AlikeJob, JobPlace, JobRecord, JobUser, Transfer, whole_job
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import SummaryKey, ascii_key, month_number
 from publisher.pipeline.round.batches import RecordMaker
-from publisher.pipeline.round.decision import Decider, Publish, Skip
+from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.grouped import Periods
 
 _REMEMBERED: Final = 1_000  # templates
+_SHARED: Final = 5_000  # texts of users, and of places
+_FACTS: Final = 4_000
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
@@ -100,7 +104,15 @@ class JobKind:
     parts: list[str] = field(
         default_factory=list
     )  # the record, a text and a value in turn; [] for jobs that are not wanted
-    pick: Callable[[Sequence[str]], tuple[str, ...]] = tuple  # the values, of those of a job
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple  # the values, of those of a job, its user and its place
+
+
+class SharedTexts(NamedTuple):
+    """What records say of a user, or of a place. None: each of its jobs needs a look of its own."""
+
+    of: JobUser | JobPlace  # held as an example is
+    texts: tuple[str, ...] | None
+    wanted: bool = True
 
 
 class Written(NamedTuple):
@@ -114,42 +126,40 @@ class Written(NamedTuple):
 class KindTemplates:
     """The templates of a format under a policy, and records made of them."""
 
-    def __init__(self, job_format: JobFormat, decider: Decider, now: datetime, maker: RecordMaker) -> None:
-        self._format = job_format
+    def __init__(self, form: Templated, decider: Decider, now: datetime, maker: RecordMaker) -> None:
+        self._form = form
         self._decider = decider
         self._now = now
+        self._until = int(now.timestamp()) - 1  # not now, when the record is made
         self._maker = maker
         self._periods = Periods(decider, months=decider.policy.depends_on_month)
+        self._by_place = decider.policy.user_depends_on_place
         self._kinds: dict[tuple[int, int], JobKind] = {}
+        self._shared: dict[
+            tuple[int, int, int], SharedTexts
+        ] = {}  # by user and place, as far as they matter, and period
         self._texts_of_kinds: dict[str, str] = {}  # most of them are in many
-        self._known: dict[tuple[int, int, bool], KindFacts] = {}  # by kind, month, and whether CPU time is too long
+        self._known: dict[tuple[int, ...], tuple[KindFacts, object]] = {}
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
-        fit: list[AlikeJob] = []
-        kinds: list[JobKind] = []
-        unwanted: list[AlikeJob] = []
-        left: list[AlikeJob] = []
-        known, periods = self._kinds, self._periods.of([values[_END] for _, _, values in jobs]) if jobs else ()
-        for job, period in zip(jobs, periods, strict=True):
-            example, _, values = job
-            kind = known.get((id(example), period)) or self._new(example, period)
-            if values[_END] > kind.until or not _is_plain(values):
+        written, unwanted = Written([], [], []), list[AlikeJob]()
+        are_plain = [_is_plain(job.values, self._until) for job in jobs]
+        plain = list(compress(jobs, are_plain))
+        left = list(compress(jobs, map(not_, are_plain)))
+        rows = [job.values for job in plain]
+        periods = self._periods.of([row[_END] for row in rows]) if rows else ()
+        for job, period, own in zip(plain, periods, self._texts(rows) if rows else (), strict=True):
+            found = self._found(job, period)
+            if found is None:
                 left.append(job)
-            elif kind.parts:
-                fit.append(job)
-                kinds.append(kind)
-            else:
+                continue
+            kind, user, place = found
+            if not (kind.parts and user.wanted):
                 unwanted.append(job)
-        written, not_written = self._written(fit, kinds)
-        return written, unwanted, left + not_written
-
-    def _written(self, jobs: Sequence[AlikeJob], kinds: Sequence[JobKind]) -> tuple[Written, list[AlikeJob]]:
-        """The jobs with their records, and those with a value that the format cannot write."""
-        written, left = Written([], [], []), []
-        for job, kind, row in zip(jobs, kinds, self._texts(jobs) if jobs else (), strict=True):
-            texts = kind.pick(row)
-            if "" in texts:
+                continue
+            texts = kind.pick((*own, *(user.texts or ()), *(place.texts or ())))
+            if None in texts:
                 left.append(job)
                 continue
             parts = kind.parts.copy()
@@ -157,85 +167,132 @@ class KindTemplates:
             written.contents.append("".join(parts).encode())
             written.jobs.append(job)
             written.facts.append(self._facts(kind, job))
-        return written, left
+        return written, unwanted, left
 
-    def _texts(self, jobs: Sequence[AlikeJob]) -> Iterator[tuple[str, ...]]:
-        """The own values of each job as its record has them, in the order of the format's table; '' for what is not there."""
-        columns = _columns([values for _, _, values in jobs])
+    def _found(self, job: AlikeJob, period: int) -> tuple[JobKind, SharedTexts, SharedTexts] | None:
+        """None for a job that needs a look of its own."""
+        place_at = 0, id(job.place), period
+        user_at = id(job.user), id(job.place) if self._by_place else 0, period
+        user, place = self._shared.get(user_at), self._shared.get(place_at)
+        if user is None or place is None:
+            self._learn(job, user_at, place_at)
+            return None
+        if user.texts is None or place.texts is None:
+            return None
+        kind = self._kinds.get((id(job.example), period)) or self._new(job, period, user.texts + place.texts)
+        return (kind, user, place) if job.values[_END] <= kind.until else None
+
+    def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
+        """What is said of user and place, by a job that is the first of one of them."""
+        form = self._form
+        try:
+            published = self._decider.policy.describe(whole_job(job))
+            user, place = _texts_or_none(form.user_texts, published), _texts_or_none(form.place_texts, published)
+            if user is not None and place is not None and not self._are_sound([form.render(published, self._now)]):
+                user = place = None
+        except Unfit:  # for a reason that may be the job's own
+            return
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        wanted = self._decider.selection.wants_vo(published.who.vo)
+        self._shared.setdefault(user_at, SharedTexts(job.user, user, wanted))
+        self._shared.setdefault(place_at, SharedTexts(job.place, place))
+
+    def _are_sound(self, contents: list[bytes]) -> bool:
+        """Whether these records are beyond doubt."""
+        if isinstance(self._form, Formed) and all(map(self._form.matches, contents)):
+            return True
+        try:
+            self._form.check(self._form.frame.join(contents))
+        except Unfit:
+            return False
+        return True
+
+    def _texts(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str | None, ...]]:
+        """The own values of each job as its record has them, in the order of the format's table.
+
+        None for a value that the format leaves out, '' for one that is not there.
+        """
+        columns = _columns(rows)
         return zip(
             *(
-                map(str, columns[name]) if write is str else [write(value) if value else "" for value in columns[name]]
-                for name, write in self._format.own_values.items()
+                map(str, columns[name])
+                if write is str
+                else [(write(value) or None) if value else "" for value in columns[name]]
+                for name, write in self._form.own_values.items()
             ),
             strict=True,
         )
 
     def _facts(self, kind: JobKind, job: AlikeJob) -> KindFacts:
-        _, _, (_, _, end, wall, user, kernel, *_) = job
+        _, _, end, wall, user, kernel, *_ = job.values
         cores = kind.example.cpu_count or 0
-        at = id(kind), month_number(end), bool(cores) and user + kernel > wall * cores
+        over = bool(cores) and user + kernel > wall * cores
+        at = id(kind), id(job.user), id(job.place), month_number(end), over
         known = self._known.get(at)
         if known is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _FACTS:
                 self._known.clear()
             published = self._decider.policy.describe(whole_job(job))
-            known = self._known[at] = facts_of(published, self._maker.summary_key(published))
-        return known
+            facts = facts_of(published, self._maker.summary_key(published))
+            known = self._known[at] = facts, (kind, job.user, job.place)
+        return known[0]
 
-    def _new(self, example: JobRecord, period: int) -> JobKind:
+    def _new(self, job: AlikeJob, period: int, shared: tuple[str, ...]) -> JobKind:
         if len(self._kinds) >= _REMEMBERED:
             self._kinds.clear()
-            self._known.clear()
             self._texts_of_kinds.clear()
         try:
-            kind = self._made(example, self._periods.seconds(period))
+            kind = self._made(job, self._periods.seconds(period), shared)
         except Unfit:
-            kind = JobKind(example=example)
-        self._kinds[id(example), period] = kind
+            kind = JobKind(example=job.example)
+        self._kinds[id(job.example), period] = kind
         return kind
 
-    def _made(self, example: JobRecord, seconds: range) -> JobKind:
+    def _made(self, alike: AlikeJob, seconds: range, shared: tuple[str, ...]) -> JobKind:
         """Raises: Unfit for a kind whose jobs may break a rule."""
-        until = min(int(self._now.timestamp()) - 1, seconds.stop - 1)  # not now, when the record is made
+        own_look = JobKind(example=alike.example)
+        until = min(self._until, seconds.stop - 1)
         first = max(1, seconds.start)
         if until - 2 < first:
-            return JobKind(example=example)
+            return own_look
         highest = _HIGHEST | {"submitted_at": until - 2, "started_at": until - 1, "ended_at": until}
         lowest = _LOWEST | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
-        above, below = (_with_values(example, values) for values in (highest, lowest))
-        most, least = (self._decider.decide(job, job.key, None, None) for job in (above, below))
-        if isinstance(most, Skip) and isinstance(least, Skip):
-            return JobKind(example=example, until=until)
-        if not isinstance(most, Publish) or not isinstance(least, Publish):
-            return JobKind(example=example)
-        return self._template(example, until, (most, least))
-
-    def _template(self, example: JobRecord, until: int, ends: tuple[Publish, Publish]) -> JobKind:
-        most, least = (self._maker.rendered(fit, self._now) for fit in ends)
-        published = ends[1].published
-        parts, pick = self._cut(most)
-        (texts,) = self._texts([_alike(published.job)])
+        example = whole_job(alike)
+        ends = [_with_values(example, values) for values in (highest, lowest)]
+        wanted = set(map(self._decider.selection.wants, ends))
+        if wanted == {False}:
+            return replace(own_look, until=until)
+        most, least = map(self._decider.policy.describe, ends)
+        form = self._form
+        if len(wanted) > 1 or any(form.user_texts(one) + form.place_texts(one) != shared for one in (most, least)):
+            return own_look
+        parts, pick = self._cut(most, len(shared))
+        contents = [form.render(one, self._now) for one in (most, least)]
+        (texts,) = self._texts([_own_values(least.job)])
         written = parts.copy()
-        written[1::2] = pick(texts)
-        if "".join(written) != least.content.decode():
-            return JobKind(example=example)
-        contents = [most.content, least.content]
-        if not (isinstance(self._format, Formed) and all(map(self._format.matches, contents))):
-            self._format.check(self._format.frame.join(contents))
-        return JobKind(example=example, until=until, parts=parts, pick=pick)
+        written[1::2] = pick((*texts, *shared))
+        if "".join(written).encode() != contents[1] or not self._are_sound(contents):
+            return own_look
+        return JobKind(example=alike.example, until=until, parts=parts, pick=pick)
 
-    def _cut(self, most: Rendered) -> tuple[list[str], Callable[[Sequence[str]], tuple[str, ...]]]:
+    def _cut(self, most: PublishedJob, shared: int) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
         """The record, a text and a value in turn, and the places of its values among those of a job."""
-        job = most.job
-        if not isinstance(job, JobRecord):
-            raise TypeError(job)
-        (texts,) = self._texts([_alike(job)])
-        places = {text: place for place, text in enumerate(texts) if text not in _NOT_THERE}
+        (texts,) = self._texts([_own_values(most.job)])
+        places = {text: place for place, text in enumerate(texts) if text is not None and text not in _NOT_THERE}
+        places |= {mark(number): len(texts) + number for number in range(shared)}
         values = re.compile("|".join(map(re.escape, sorted(places, key=len, reverse=True))))
-        content = most.content.decode()
+        content = self._form.render(most, self._now, marked=True).decode()
         parts = [""] * (2 * len(values.findall(content)) + 1)
         parts[::2] = [self._texts_of_kinds.setdefault(text, text) for text in values.split(content)]
         return parts, itemgetter(*(places[found] for found in values.findall(content)))
+
+
+def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: PublishedJob) -> tuple[str, ...] | None:
+    try:
+        return texts(published)
+    except Unfit:
+        return None
 
 
 def _with_values(example: JobRecord, values: Mapping[str, Any]) -> JobRecord:
@@ -248,8 +305,8 @@ def _has(example: JobRecord, name: str) -> bool:
     return len(value) == 1 if name == "hosts" else bool(value)
 
 
-def _alike(job: JobRecord) -> AlikeJob:
-    return (job, job.row.record_id, tuple(getattr(job, name) for name in OWN_VALUES))
+def _own_values(job: JobRecord) -> tuple[Any, ...]:
+    return tuple(getattr(job, name) for name in OWN_VALUES)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Sequence[Any]]:
@@ -262,11 +319,11 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Sequence[Any]]:
     return columns
 
 
-def _is_plain(values: tuple[Any, ...]) -> bool:
+def _is_plain(values: tuple[Any, ...], until: int) -> bool:
     """Whether the values are within those for which templates were made."""
     job_id, local_id, end, wall, user, kernel, submitted, started = values[:8]
     return (
-        submitted <= end
+        submitted <= end <= until
         and (started is None or started <= end)
         and (wall <= _MOST_S and user <= _MOST_S and kernel <= _MOST_S)
         and _has_plain_sizes(*values[8:13])

@@ -11,15 +11,15 @@ rows, to be read again. A page of three rows, of which one is still in progress,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from publisher.formats.base import Formed, JobFormat, SummaryFormat
+from publisher.formats.base import Formed, JobFormat, SummaryFormat, Templated
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, RowRun, RunColumns, job_key, whole_job
+from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RowRun, RunColumns, job_key, whole_job
 from publisher.model.message import Progress, Rendered, RunKeyValues
 from publisher.model.totals import SummaryKey
 from publisher.pipeline.guards.keys import NoCollisions
@@ -68,7 +68,7 @@ class RenderedPage(Page):
 
 def has_kinds(form: JobFormat | SummaryFormat, decider: Decider) -> bool:
     """Whether records of a format can be made of kinds of jobs."""
-    return not isinstance(form, SummaryFormat) and bool(form.own_values) and decider.is_alike
+    return isinstance(form, Templated) and decider.is_alike
 
 
 class PageRenderer:
@@ -79,11 +79,13 @@ class PageRenderer:
         self._formed = job_format if isinstance(job_format, Formed) else None
         self._decider = decider
         self._now = now
-        self._kinds = KindTemplates(job_format, decider, now, self._maker)
+        self._kinds = (
+            KindTemplates(job_format, decider, now, self._maker) if isinstance(job_format, Templated) else None
+        )
 
     def of_kinds(self, page: Page, database: str) -> RenderedPage:
         """The jobs of a page that are of a kind; the others stay as they are."""
-        written, not_wanted, others = self._kinds.sort(page.alike)
+        written, not_wanted, others = self._sorted(page.alike)
         return RenderedPage(
             jobs=(*page.jobs, *map(whole_job, others)),
             skipped=page.skipped,
@@ -93,8 +95,13 @@ class PageRenderer:
             restarted=page.restarted,
             database=database,
             records=_records_of(written, database),
-            unwanted=Unwanted([one[1] for one in not_wanted], [job_key(*one[2][:2]) for one in not_wanted]),
+            unwanted=Unwanted([one.record_id for one in not_wanted], [job_key(*one.values[:2]) for one in not_wanted]),
         )
+
+    def _sorted(self, jobs: Sequence[AlikeJob]) -> tuple[Written, Sequence[AlikeJob], Sequence[AlikeJob]]:
+        if self._kinds is None or not jobs:
+            return Written([], [], []), (), jobs
+        return self._kinds.sort(jobs)
 
     def rendered(self, page: Page, database: str) -> RenderedPage:
         """All jobs of a page."""
@@ -130,7 +137,7 @@ class PageRenderer:
 def _records_of(written: Written, database: str) -> Records:
     if not written.jobs:
         return Records([], [], [], [], [], [], [], [], [], [], [], [])
-    examples, record_ids, values = zip(*written.jobs, strict=True)
+    examples, _, _, record_ids, values = zip(*written.jobs, strict=True)
     job_ids, local_ids, ends, wall, user, kernel, *_ = zip(*values, strict=True)
     runs = RunColumns(database, record_ids, job_ids, local_ids, ends, wall, user, kernel, examples)
     places: dict[int, int] = {}
@@ -173,13 +180,14 @@ class RenderedRecords:
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
         if page.alike:
-            page = self._renderer.of_kinds(page, page.alike[0][0].row.database)
+            page = self._renderer.of_kinds(page, page.alike[0].example.row.database)
         if not isinstance(page, RenderedPage):
             return page, progress, 0
         jobs, left = self._take(page)
         rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
         page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
-        return page, progress, jobs
+        # Of two that share a key of the receiver, the first row goes first.
+        return replace(page, jobs=tuple(sorted(page.jobs, key=lambda job: job.row.record_id))), progress, jobs
 
     def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
         """How many were taken, and the rows of others that are to be read whole."""
