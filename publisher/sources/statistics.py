@@ -145,7 +145,7 @@ class CountedJob(NamedTuple):
     unreadable: bool
     gpu_count: int | None = None  # A-REX does not tell it
     cpu_unknown: bool = False  # nobody measured it: its numbers are 0
-    local_name: str = ""  # one of `LOCAL_NAMES`, where jobs are told apart by it
+    local_name: str = ""  # one of `LOCAL_NAMES`, or the main FQAN, where jobs are told apart by it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +164,7 @@ class Totals:
     gpu_jobs: int = 0
     gpu_s: int = 0  # wall time x GPUs
     first_submitted_at: Epoch | None = None
+    first_ended_at: Epoch | None = None
     last_ended_at: Epoch | None = None
 
     @property
@@ -183,8 +184,10 @@ class Totals:
         self.gpu_jobs += other.gpu_jobs
         self.gpu_s += other.gpu_s
         submitted = [at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None]
+        first_ended = [at for at in (self.first_ended_at, other.first_ended_at) if at is not None]
         ended = [at for at in (self.last_ended_at, other.last_ended_at) if at is not None]
         self.first_submitted_at = min(submitted, default=None)
+        self.first_ended_at = min(first_ended, default=None)
         self.last_ended_at = max(ended, default=None)
 
 
@@ -202,6 +205,7 @@ def totals_of(job: CountedJob) -> Totals:
         gpu_jobs=int(bool(job.gpu_count)),
         gpu_s=(job.gpu_count or 0) * (job.wall_s or 0),
         first_submitted_at=job.submitted_at,
+        first_ended_at=job.ended_at,
         last_ended_at=job.ended_at,
     )
 
@@ -256,7 +260,7 @@ GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
     "queue": lambda job: job.queue,
     "endpoint": lambda job: job.interface,
     "month": end_month,
-    **dict.fromkeys(LOCAL_NAMES, attrgetter("local_name")),
+    **dict.fromkeys((*LOCAL_NAMES, "fqan"), attrgetter("local_name")),
 }
 
 

@@ -173,6 +173,10 @@ def test_every_output_tells_the_sums_of_the_jobs(full_site: ConfiguredSite) -> N
         "stageout": expected["stage_out_bytes"],
         "rangestart": min(job.submit_time for job in JOBS + RUNNING),
         "rangeend": max(job.end_time for job in JOBS),
+        "minstarttime": min(job.submit_time for job in JOBS + RUNNING),
+        "minendtime": min(job.end_time for job in JOBS),
+        "maxendtime": max(job.end_time for job in JOBS),
+        "fqans": sorted({job.fqans[0] for job in JOBS + RUNNING if job.fqans}),
         "users": sorted(users),
         "wlcgvos": sorted(vos),
     }
@@ -208,6 +212,7 @@ GROUPS: dict[str, Callable[[SampleJob], str]] = {
     "state": lambda job: job.status,
     "queue": lambda job: job.queue,
     "endpoint": lambda job: job.interface,
+    "fqan": lambda job: next(iter(job.fqans), ""),
     "month": lambda job: "" if job.status == "in-progress" else at(job.end_time)[:7],
 }
 
@@ -248,7 +253,7 @@ def test_no_match_is_0_and_no_error(site: ConfiguredSite, schema: Schema) -> Non
     write(site, JOBS[:20], schema=schema)
     for output in ("jobcount", "walltime", "cputime", "data-staged-in", "data-staged-out"):
         assert stats(site, "-o", output, "--filter-vo", "atlas", "--end-from", "2027-01").out == "0\n"
-    for output in ("wlcgvos", "users", "jobids"):
+    for output in ("wlcgvos", "fqans", "users", "jobids"):
         assert stats(site, "-o", output, "-b", "2027-01").out == ""
     assert told(stats(site, "--json", "-b", "2027-01")) == totals([])
     assert stats(site, "-o", "json", "-b", "2027-01").json["rangeend"] is None
@@ -284,6 +289,11 @@ FILTERS: dict[str, tuple[tuple[str, ...], Keep]] = {
         ("--filter-extra", "vomsfqan", "/atlas/no/Role=NULL/Capability=NULL"),
         lambda job: "/atlas/no/Role=NULL/Capability=NULL" in job.fqans,
     ),
+    "the main fqan": (
+        ("--filter-fqan", "/atlas/Role=pilot/Capability=NULL"),
+        lambda job: job.fqans[:1] == ("/atlas/Role=pilot/Capability=NULL",),
+    ),
+    "active": (("--filter-state", "failed", "-a"), lambda job: job.status in ("failed", "in-progress")),
     "token": (
         ("--filter-extra", "issuer", "https://atlas-auth.cern.ch/"),
         lambda job: ("issuer", "https://atlas-auth.cern.ch/") in job.token_attributes,
@@ -437,6 +447,28 @@ def test_a_wrong_command_line_is_told(site: ConfiguredSite, words: tuple[str, ..
     assert said in run.err
 
 
+def test_one_database_of_several(site: ConfiguredSite, tmp_path: Path) -> None:
+    write(site, JOBS[:30])
+    write(site, JOBS[30:70], schema=1)
+    elsewhere = tmp_path / "rotated [2025].db"
+    shutil.move(site.database(1), elsewhere)
+    write(site, JOBS[70:80], schema=1)
+    for name, jobs in (
+        ("accounting_v2.db", JOBS[:30]),
+        ("accounting.db", JOBS[70:80]),
+        (str(elsewhere), JOBS[30:70]),
+    ):
+        assert told(stats(site, "--json", "--database-file", name)) == totals(jobs)
+    assert told(stats(site, "--json")) == totals([*JOBS[:30], *JOBS[70:80]])
+    assert site.run("job", "info", JOBS[40].job_id).status == 64
+    assert site.run("job", "info", "--database-file", str(elsewhere), JOBS[40].job_id).status == 0
+    assert site.run("stats", "--database-file", "none.db").status == 66
+    site.config["source"] = {"type": "arex", "databases": [str(site.database(2))], "time_zone": "Europe/Oslo"}
+    site.save()
+    run = site.run("stats", "--database-file", "accounting.db")
+    assert (run.status, "no control_dir" in run.err) == (64, True)
+
+
 # Several databases
 
 
@@ -531,7 +563,7 @@ def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(mixed_site: ConfiguredSi
     try:
         jobs = [(job, totals_of(job)) for counted in accounts.counted(wanted) for job in counted.jobs]
         grouped = 0
-        for by in (None, *GROUPS):
+        for by in (None, *(by for by in GROUPS if by != "fqan")):  # jobs by themselves do not name it
             one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
             one_by_one.add(jobs)
             for page in accounts.summed(wanted, by):

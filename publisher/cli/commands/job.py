@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from publisher.cli.commands import Context
+from publisher.cli.commands.stats import add_database_file, chosen_database
 from publisher.cli.output import Json, Part, TextTable, attributes, duration, moment, moment_text, print_result, size
 from publisher.cli.parser import add_action, add_actions, add_job, add_json
 from publisher.cli.sources import incomplete
@@ -32,17 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     transfers = add_action(actions, "transfers", "the files that were staged in and out")
     transfers.add_argument("--full-urls", action="store_true", help="show passwords and signatures in URLs")
     for action in (info, events, transfers):
+        add_database_file(action)
         add_job(action)
         add_json(action)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    site = context.load()
+    site = chosen_database(arguments, context.load())
     sheet, zone = statistics.job(site, JobId(arguments.job))
     as_json, as_text = _answers(arguments, zone)
     in_json = arguments.json or (arguments.action == "info" and arguments.output == "json")
     print_result(sheet, as_json, as_text, in_json=in_json)
-    incomplete(site)  # a later run of the job may be there; what was found is shown in full
+    if not arguments.database_file:
+        incomplete(site)  # a later run of the job may be there; what was found is shown in full
     return 0
 
 

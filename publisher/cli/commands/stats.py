@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from publisher.cli import progress
@@ -24,6 +25,7 @@ from publisher.cli.output import (
     size,
 )
 from publisher.cli.parser import FROM_HELP, TO_HELP, add_json
+from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
@@ -31,6 +33,7 @@ from publisher.model.time import Window
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
+from publisher.sources import offered
 from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
@@ -50,7 +53,8 @@ _SINGLE: Final = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
-    outputs = ("brief", *_SINGLE, "wlcgvos", "users", "jobids", "json")
+    add_database_file(parser)
+    outputs = ("brief", *_SINGLE, "wlcgvos", "fqans", "users", "jobids", "json")
     parser.add_argument(
         "-o",
         "--output",
@@ -67,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    site = context.load()
+    site = chosen_database(arguments, context.load())
     if arguments.by and arguments.output != "brief":
         raise UsageError("--by prints a table of totals and cannot be combined with --output")
     if arguments.csv and arguments.output == "json":
@@ -76,9 +80,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     refuse_pruned(site, wanted.ended)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
-        return incomplete(site)
+        return _status(arguments, site)
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
-        tally = statistics.stats(site, wanted, by=arguments.by, rows_read=counting.seen)
+        by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
+        tally = statistics.stats(site, wanted, by=by, rows_read=counting.seen)
     if arguments.csv:
         _print_csv(arguments, tally)
     else:
@@ -88,7 +93,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             lambda each: _as_text(arguments, each),
             in_json=arguments.json or arguments.output == "json",
         )
-    return incomplete(site)
+    return _status(arguments, site)
+
+
+def _status(arguments: argparse.Namespace, site: LiveSite) -> int:
+    """One database was asked for, or all of them must be there."""
+    return 0 if arguments.database_file else incomplete(site)
 
 
 def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
@@ -114,7 +124,7 @@ def _totals_json(totals: Totals) -> Json:
 
 
 def _arc_json(tally: JobStatistics) -> Json:
-    """The object of `arcctl accounting stats -o json`: seconds, bytes, and times in seconds since 1970."""
+    """The objects of `arcctl accounting stats -o json` of ARC 6 and of ARC 7: seconds, bytes, seconds since 1970."""
     totals = tally.totals
     return {
         "count": totals.jobs,
@@ -126,9 +136,17 @@ def _arc_json(tally: JobStatistics) -> Json:
         "stageout": totals.stage_out_bytes,
         "rangestart": totals.first_submitted_at,
         "rangeend": totals.last_ended_at,
+        "minstarttime": totals.first_submitted_at,
+        "minendtime": totals.first_ended_at,
+        "maxendtime": totals.last_ended_at,
         "users": sorted(tally.users),
         "wlcgvos": sorted(tally.vos),
+        "fqans": _fqans(tally),
     }
+
+
+def _fqans(tally: JobStatistics) -> list[str]:
+    return sorted(name for name in tally.groups if name)
 
 
 def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter) -> None:
@@ -170,7 +188,7 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
     """What an output of one column is called, and its values; None for the totals."""
     if name := _SINGLE.get(output):
         return name, [str(getattr(tally.totals, name))]
-    lists = {"wlcgvos": ("vo", tally.vos), "users": ("user", tally.users)}
+    lists = {"wlcgvos": ("vo", tally.vos), "fqans": ("fqan", _fqans(tally)), "users": ("user", tally.users)}
     if output not in lists:
         return None
     name, values = lists[output]
@@ -233,6 +251,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(*words, metavar="WHEN", help=what)
     for name, what in (
         ("vo", "only jobs of this VO"),
+        ("fqan", "only jobs with this main FQAN"),
         ("user", "only jobs of this user (DN, or issuer/subject)"),
         ("state", "only jobs in this state: completed, failed, in-progress"),
         ("queue", "only jobs in this queue"),
@@ -241,6 +260,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--filter-{name}", action="append", default=[], metavar="NAME", help=f"{what}; may be repeated"
         )
+    parser.add_argument(
+        "-a", "--show-active", action="store_true", help="with --filter-state: also jobs that are in progress"
+    )
     parser.add_argument("--filter-gpus", action="store_true", help="only jobs that had GPUs")
     parser.add_argument(
         "--filter-extra",
@@ -250,6 +272,24 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         metavar=("KEY", "VALUE"),
         help="only jobs with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
     )
+
+
+def add_database_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--database-file",
+        metavar="FILE",
+        help="read only this accounting database, a path or a name below accounting/ of control_dir",
+    )
+
+
+def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
+    """The site, with `--database-file` in place of its databases. Raises: UsageError, ConfigError."""
+    if not arguments.database_file:
+        return site
+    source = site.settings.source
+    only = offered(source.type, "only_database", "--database-file")
+    alone = replace(source, options=only(source.options, arguments.database_file))
+    return replace(site, settings=replace(site.settings, source=alone, batch_entries=(), written=()))
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
@@ -269,6 +309,9 @@ def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
     extras: dict[str, set[str]] = {}
     for attribute, value in arguments.filter_extra:
         extras.setdefault(attribute, set()).add(value)
+    if arguments.filter_fqan:
+        extras.setdefault("mainfqan", set()).update(arguments.filter_fqan)
+    active = {"in-progress"} if arguments.show_active and arguments.filter_state else set()
     return JobFilter(
         ended=when.window(
             None if start is None else when.parse_from(start, now), None if end is None else when.parse_to(end, now)
@@ -276,7 +319,7 @@ def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
         submitted=Window(start=None if submitted is None else when.epoch(when.parse_from(submitted, now))),
         vos=frozenset(arguments.filter_vo),
         users=frozenset(arguments.filter_user),
-        states=frozenset(arguments.filter_state),
+        states=frozenset({*arguments.filter_state, *active}),
         queues=frozenset(arguments.filter_queue),
         interfaces=frozenset(arguments.filter_endpoint),
         gpus=arguments.filter_gpus,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError
+from publisher.model.errors import SourceError, UsageError
 from publisher.sources.arex.database import DatabaseOptions
 from publisher.sources.arex.values import check_zone, clock_of, local_zone
 from publisher.sources.base import Absent
 from publisher.sources.sqlite_reader import check_readable
 
-_BELOW_CONTROL_DIR: Final = ("accounting/accounting_v2.db", "accounting/accounting.db")
+_ACCOUNTING: Final = "accounting"
+_BELOW_CONTROL_DIR: Final = (f"{_ACCOUNTING}/accounting_v2.db", f"{_ACCOUNTING}/accounting.db")
 # What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 
@@ -71,6 +72,16 @@ class Options:
     def __post_init__(self) -> None:
         if self.control_dir is None and not self.databases and not self.imported:
             raise ValueError("give control_dir, or name the files as databases")
+
+
+def only_database(options: Options, name: str) -> Options:
+    """The options with one database: a path, or a name below `accounting/` of the control directory. Raises: UsageError."""
+    path = Path(name)
+    if "/" not in name:
+        if options.control_dir is None:
+            raise UsageError(f"--database-file {name}: source has no control_dir; give the path of the file")
+        path = options.control_dir / _ACCOUNTING / name
+    return replace(options, control_dir=None, databases=(glob.escape(str(path)),), imported=(), further=())
 
 
 def readings_of(

@@ -26,13 +26,13 @@ from typing import Any, Final
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
-from publisher.sources.arex.counting.local_names import NOTED, local_name, with_local_names
+from publisher.sources.arex.counting.local_names import NOTED, local_name, noted_as, with_local_names
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
 from publisher.sources.base import CPU_UNKNOWN
-from publisher.sources.statistics import LOCAL_NAMES, CountedJob, JobFilter, Totals
+from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
@@ -120,7 +120,7 @@ BY: Final = {
 
 
 def sums(page: str, by: str, alone: bool) -> str:
-    """Groups of a page of rows: plain or not, the keys, number of jobs, sums, first submission and last end.
+    """Groups of a page of rows: plain or not, the keys, number of jobs, sums, first submission, first and last end.
 
     `alone`: some rows are asked for by number. The sums of times are there to tell fractions.
     """
@@ -129,7 +129,7 @@ def sums(page: str, by: str, alone: bool) -> str:
     # Sorting by few keys is a fifth of all. The packed one tells plain rows apart; where it cannot, rows are odd.
     packed = f"UserID, VOID * {2**18} + StatusID * 4 + ({has_end}) * 2 + plain, {BY[by]}"
     return f"""
-        SELECT {_plain(alone)} AS {keys}, {", ".join(_SUMS)}, min(SubmitTime), max(EndTime) FROM ({page}) AS page
+        SELECT {_plain(alone)} AS {keys}, {", ".join(_SUMS)}, min(SubmitTime), min(EndTime), max(EndTime) FROM ({page}) AS page
         WHERE NOT plain OR (SubmitTime BETWEEN :submitted_first AND :submitted_last
                             AND ifnull(EndTime, 0) BETWEEN :ended_first AND :ended_last)
         GROUP BY {packed}
@@ -251,7 +251,7 @@ class CountingDatabase(AccountingDatabase):
     ) -> tuple[PageSums, Place | None]:
         """A page, and where it ends if it is full. Raises: sqlite3.Error."""
         rows_of, alone = page[reader.layout], asked["alone"] != "[]"
-        groups = _added_up(connection, sums(rows_of, by, alone), asked)
+        groups = _added_up(connection, sums(rows_of, noted_as(by, reader.layout), alone), asked)
         rows: list[Row] = []
         if groups is None:
             rows, groups = connection.execute(rows_of, asked).fetchall(), []
@@ -369,7 +369,7 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
 
 def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
-    _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, last_ended = group
+    _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, first_ended, last_ended = group
     sums_of = (number or 0 for number in figures)
     wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = sums_of
     status = names.statuses.get(status_id, "")
@@ -391,7 +391,7 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
         stage_in_bytes=stage_in,
         stage_out_bytes=stage_out,
         unreadable=False,
-        local_name=local_name(reader.text(place_id), by) if by in LOCAL_NAMES else "",
+        local_name=local_name(reader.text(place_id), by) if by in NOTED else "",
     )
     totals = Totals(
         jobs=jobs,
@@ -405,6 +405,7 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
         gpu_jobs=gpu_jobs,
         gpu_s=gpu_s,
         first_submitted_at=Epoch(first_submitted),
+        first_ended_at=Epoch(first_ended) if has_end else None,
         last_ended_at=ended_at,
     )
     return job, totals
@@ -464,7 +465,7 @@ def _having(
 ) -> set[int]:
     """RecordIDs of the rows of which an attribute has one of the values."""
     # Schema 2 keeps these in AAR too.
-    in_row = {"vomsfqan": (names.fqans, 7), "benchmark": (names.benchmarks, 10)}
+    in_row = {"vomsfqan": (names.fqans, 7), "mainfqan": (names.fqans, 7), "benchmark": (names.benchmarks, 10)}
     known, place = in_row.get(attribute, ({}, 0))
     found = {row[0] for row in rows if known.get(row[place]) in values - {""}}
     listed = json.dumps([row[0] for row in rows])
