@@ -1,0 +1,115 @@
+"""A day-old backup is all that is left: afterwards every job is at every receiver once, and what went again was told."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.receiver import Receiver
+from tests.fake_ams.service import PROJECT
+from tests.fake_ams.tables import Tables
+from tests.support.sites import Run, SiteUnderTest, truth
+from tests.support.strict_apel import read_car
+from tests.support.strict_apel_text import read_text
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+JOBS = list(generate(1, 45, START, END))
+FORMATS = {"egi": "car", "jobs": "apel-job-0.4", "sums": "apel-summary-0.4"}
+
+
+@pytest.fixture
+def drilled(site: SiteUnderTest) -> SiteUnderTest:
+    """A site whose jobs go to three receivers, and whose counts are reported."""
+    egi = site.config["targets"]["egi"]
+    for name, form in FORMATS.items():
+        site.config["targets"][name] = egi | {"format": form, "topic": name, "batch_records": 7}
+        site.fake.allow(site.user, name)
+    site.config["targets"]["jobs"]["sync"] = True
+    site.config["targets"]["sums"].pop("batch_records")
+    return site
+
+
+def yesterday(site: SiteUnderTest) -> None:
+    site.fill(*JOBS[:20])
+    assert site.publish().status == 0
+    assert site.run("state", "backup", str(site.folder / "backup.db")).status == 0
+
+
+def today(site: SiteUnderTest) -> None:
+    """After the backup: new jobs, a correction of an old one, and jobs that are sent again."""
+    site.fill(*JOBS[20:])
+    assert site.publish().status == 0
+    again = site.run("republish", "--from", "2026-10-10", "--to", "2026-10-12", "--exact", "--yes", "--target", "egi")
+    assert again.status == 0, again.err
+
+
+def machine_lost(site: SiteUnderTest) -> None:
+    """Only the backup is left; the accounting database is A-REX's, on its own disk."""
+    shutil.rmtree(site.state.parent)
+    site.state.parent.mkdir(mode=0o700)
+    shutil.copy(site.folder / "backup.db", site.state)
+
+
+def ledger_lost(site: SiteUnderTest) -> None:
+    """The rest of the directory is still there."""
+    for suffix in ("", "-wal", "-shm"):
+        site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
+    shutil.copy(site.folder / "backup.db", site.state)
+
+
+def everything_lost(site: SiteUnderTest) -> None:
+    """There is not even a backup."""
+    for suffix in ("", "-wal", "-shm"):
+        site.state.with_name(site.state.name + suffix).unlink(missing_ok=True)
+
+
+LOSSES = {"machine": machine_lost, "ledger": ledger_lost, "backup too": everything_lost}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_after_a_loss_every_job_is_at_every_receiver_once(drilled: SiteUnderTest, loss: str) -> None:
+    yesterday(drilled)
+    today(drilled)
+    LOSSES[loss](drilled)
+    stopped = drilled.publish()
+    assert stopped.status == 74
+    assert {one["outcome"] for one in stopped.json["targets"].values()} == {"error"}
+    accepted = drilled.publish("--accept-state")
+    assert accepted.status == 0, accepted.err
+    assert_told(accepted)
+    assert_at_receivers(drilled)
+    assert {one["outcome"] for one in drilled.publish().json["targets"].values()} == {"nothing"}
+    assert drilled.run("sync", "--check").status == 0
+    assert drilled.run("state", "check").status == 0
+
+
+def assert_told(accepted: Run) -> None:
+    """For each target: that the ledger was accepted, and what goes again."""
+    for target in FORMATS:
+        (line,) = (line for line in accepted.err.splitlines() if f"target {target}: accepted" in line)
+        assert "would be sent again" in line
+
+
+def assert_at_receivers(site: SiteUnderTest) -> None:
+    """Each job once, by the keys that each receiver has."""
+    for target in ("egi", "jobs"):
+        rows = at_receiver(site, target).rows("JobRecords")
+        assert Counter(str(row["LocalJobId"]) for row in rows) == Counter(str(truth(job)[0]) for job in JOBS), target
+    assert at_receiver(site, "sums").total("Summaries", "NumberOfJobs") == len(JOBS)
+
+
+def at_receiver(site: SiteUnderTest, topic: str) -> Tables:
+    receiver = Receiver.create(site.pki.ca_directory, allowed=[site.host.subject], with_openssl=False)
+    tables, now = Tables(), datetime.now(UTC)
+    for message in site.fake.messages(PROJECT, topic):
+        text = receiver.take(message).text
+        if text.startswith("APEL-sync-message"):
+            continue
+        rows = read_text(text.encode(), now)[1] if text.startswith("APEL-") else read_car(text.encode(), now)
+        for row in rows:
+            tables.replace("Summaries" if "NumberOfJobs" in row else "JobRecords", row)
+    return tables
