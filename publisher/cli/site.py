@@ -207,7 +207,7 @@ class LiveSite:
         """The same site, which takes each target's ledger as the first round finds it."""
         return replace(self, accepts=accepting_once(accept=accept))
 
-    def other_ledgers(self) -> Iterator[tuple[str, Ledger]]:
+    def other_instances(self) -> Iterator[LiveSite]:
         server = self.settings.server
         if server is None:
             raise UsageError(
@@ -217,7 +217,7 @@ class LiveSite:
 
         for name in instances(server.address):
             if name != server.instance:
-                yield name, SqlLedger(open_at(server._replace(instance=name), to_read=True))
+                yield replace(self, settings=replace(self.settings, server=server._replace(instance=name)))
 
     def charge_book(self) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""

@@ -72,10 +72,11 @@ def _read_listen(node: Node, _reading: ReadContext) -> Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """A text file for the node exporter, and where the daemon answers Prometheus itself."""
+    """A text file for the node exporter, and where the daemon answers Prometheus itself; of this instance or of all."""
 
     textfile: Path | None = field(default=None, metadata={"read": _read_textfile})
     listen: Listen | None = field(default=None, metadata={"read": _read_listen})
+    all_instances: bool = False
 
     def __post_init__(self) -> None:
         if self.textfile is None and self.listen is None:
@@ -283,10 +284,7 @@ def one_off_target(
     host_name: str,
     registered: Registered = REGISTERED,
 ) -> ConfiguredTarget:
-    """A target that is on the command line only, under the rules of the file. `keys` are those of a target.
-
-    Raises: ConfigError.
-    """
+    """A target of the command line only; `keys` are those of a target in the file. Raises: ConfigError."""
     problems = Problems("command line")
     reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
     place = Place(line=0, path="")
@@ -362,6 +360,8 @@ def _ledger(tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext) -> 
     """Where the ledger is. `instance` and `state_directory` go with a server."""
     state = known.get("state", DEFAULT_STATE)
     if isinstance(state, Path):
+        if (metrics := known.get("metrics")) and metrics.all_instances:
+            reading.wrong(tree.keys["metrics"].place, "all_instances is for a ledger in PostgreSQL only; take it out")
         for key in ("instance", "state_directory"):
             if key in tree.keys and ("state" in known or "state" not in tree.keys):
                 reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; take it out")
@@ -369,8 +369,8 @@ def _ledger(tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext) -> 
     if "instance" not in tree.keys:
         missing = tree.place.under("instance", tree.keys["state"].place.line)
         reading.wrong(missing, "missing; name this CE's instance; the two hosts of a pair name the same one")
-    directory = known.get("state_directory") or DEFAULT_STATE.parent
-    return directory / DEFAULT_STATE.name, LedgerServer(address=state, instance=known.get("instance", ""))
+    local = (known.get("state_directory") or DEFAULT_STATE.parent) / DEFAULT_STATE.name
+    return local, LedgerServer(address=state, instance=known.get("instance", ""))
 
 
 def _source_blocks(node: Node) -> Sequence[YamlBlock]:

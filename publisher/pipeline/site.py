@@ -80,6 +80,8 @@ class MetricsOutput(Protocol):
     def textfile(self) -> Path | None: ...
     @property
     def listen(self) -> ListenAddress | None: ...
+    @property
+    def all_instances(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +257,8 @@ class Site(Protocol):
 
     def ledger_to_read(self) -> Ledger: ...
     def history(self) -> History: ...
-    def other_ledgers(self) -> Iterator[tuple[str, Ledger]]:
-        """The other instances that share the database, and their ledgers, to read; the caller closes each.
+    def other_instances(self) -> Iterator[Site]:
+        """The other instances that share the database: of these only what is in their ledgers is to be asked for.
 
         Raises: UsageError where there is no such database, LedgerError.
         """

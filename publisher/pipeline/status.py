@@ -250,11 +250,15 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
     """
     own, trouble = status(site, targets=())
     found = [one._replace(target=f"{site.instance}/{one.target}") for one in own]
-    for instance, ledger in site.other_ledgers():
-        with closing(ledger):
-            states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
-            found += [_recorded(instance, state) for state in states]
+    found += [one for other in site.other_instances() for one in recorded_status(other)]
     return sorted(found, key=lambda one: one.target), trouble
+
+
+def recorded_status(other: Site) -> list[TargetStatus]:
+    """What the ledger of another instance has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
+    with closing(other.ledger_to_read()) as ledger:
+        states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
+    return [_recorded(other.instance, state) for state in states]
 
 
 def _recorded(instance: str, state: TargetState) -> TargetStatus:
@@ -312,10 +316,10 @@ def _of_instances(
 ) -> tuple[list[Delivery], list[Quarantined]]:
     sent = [one._replace(target=f"{site.instance}/{one.target}") for one in deliveries]
     kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
-    for instance, ledger in site.other_ledgers():
-        with closing(ledger):
-            sent += [one._replace(target=f"{instance}/{one.target}") for one in ledger.trace(job_id)]
-            kept += [one._replace(target=f"{instance}/{one.target}") for one in ledger.quarantined(job_id)]
+    for other in site.other_instances():
+        with closing(other.ledger_to_read()) as ledger:
+            sent += [one._replace(target=f"{other.instance}/{one.target}") for one in ledger.trace(job_id)]
+            kept += [one._replace(target=f"{other.instance}/{one.target}") for one in ledger.quarantined(job_id)]
     return sent, kept
 
 

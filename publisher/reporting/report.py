@@ -285,8 +285,13 @@ class Report:
     partial: Sequence[str]
 
 
-def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRead) -> Report:
-    """Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError."""
+def collect(
+    site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRead, all_instances: bool = False
+) -> Report:
+    """With `all_instances`, what the ledgers of the others say of their targets is in it too, as INSTANCE/TARGET.
+
+    Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError.
+    """
     now, policy = site.clock(), site.policy
     _refuse_to_name_users(by, policy)
     with closing(site.ledger_to_read()) as ledger:
@@ -310,7 +315,10 @@ def collect(site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRea
         usage=tally.usage,
         charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
         allocations=used_allocations(site, overlapping(site.allocations, window)),
-        targets=_targets(site, states, set_aside, window),
+        targets=[
+            *_targets(site, states, set_aside, window),
+            *([one for other in site.other_instances() for one in _recorded(other, window)] if all_instances else ()),
+        ],
         sources=source_status(site),
         drift=[
             row
@@ -375,6 +383,24 @@ def _targets(
         )
         for target in site.targets
     ]
+
+
+def _recorded(other: Site, window: Window) -> list[TargetReport]:
+    """The targets of another instance, by its ledger. What waits there, and in which format, only it knows."""
+    status = {one.target.partition("/")[2]: one for one in target_status.recorded_status(other)}
+    with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
+        past = history.targets(list(status), window)
+        return [
+            TargetReport(
+                target=one.target,
+                format="",
+                shadow=False,
+                status=one,
+                history=past.get(name),
+                set_aside=_set_aside(ledger, name),
+            )
+            for name, one in status.items()
+        ]
 
 
 def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:

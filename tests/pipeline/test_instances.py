@@ -53,8 +53,44 @@ def test_every_target_of_every_instance_is_shown(
     assert found["target"] == "ce1/egi"
     assert ce2.run("trace", jobs[0].job_id).status == 64
     assert ce2.run("status", "--all-instances", "--target", "egi").status == 64
+    checked = ce2.run("sync", "--check", "--json", "--all-instances")
+    assert checked.status == 0, checked.err
+    assert {one["target"] for one in checked.json["rows"]} == {"egi"}
+    others = checked.json["others"]
+    assert {one["target"] for one in others} == {"ce1/egi"}
+    assert (sum(one["delivered"] for one in others), {one["differs"] for one in others}) == (9, {False})
+    assert all(one["recorded"] for one in others)
+    shown = ce2.run("sync", "--check", "--all-instances").out
+    assert "ce1/egi" in shown
+    report = ce2.run("report", "--from", "2026-10", "--to", "2026-11", "--format", "terminal", "--all-instances")
+    assert report.status == 0, report.err
+    assert "9 delivered, unknown pending" in report.out
+    assert ce2.run("sync", "--all-instances").status == 64
+
+
+def test_one_endpoint_has_the_metrics_of_all_instances(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+) -> None:
+    ce3 = SiteUnderTest(tmp_path / "ce3", pki, fake_ams)
+    ce4 = ConfiguredSite(tmp_path / "ce4", pki, ce3.host, ce3.config["targets"])
+    for site in (ce3, ce4):
+        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+        site.config["metrics"] = {"textfile": str(site.folder / "publisher.prom")}
+    ce4.config["metrics"]["all_instances"] = True
+    ce3.fill(*generate(1, 9, START, END))
+    ce4.fill(*generate(2, 4, START, END))
+    assert [one.publish().status for one in (ce3, ce4)] == [0, 0]
+    alone, all_of_them = ((tmp_path / name / "publisher.prom").read_text() for name in ("ce3", "ce4"))
+    assert 'publisher_delivered_jobs{target="egi"} 9.0' in alone
+    assert 'publisher_delivered_jobs{instance="ce3",target="egi"} 9.0' in all_of_them
+    assert 'publisher_delivered_jobs{instance="ce4",target="egi"} 4.0' in all_of_them
+    assert all_of_them.count("# TYPE publisher_delivered_jobs gauge") == 1
 
 
 def test_a_file_has_no_other_instances(site: SiteUnderTest) -> None:
     refused = site.run("status", "--all-instances")
     assert (refused.status, "`state` in publisher.yaml(5) tells" in refused.err) == (64, True)
+    site.config["metrics"] = {"textfile": str(site.folder / "publisher.prom"), "all_instances": True}
+    site.save()
+    refused = site.run("status")
+    assert (refused.status, "all_instances is for a ledger in PostgreSQL only" in refused.err) == (78, True)

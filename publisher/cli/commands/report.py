@@ -11,7 +11,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
-from publisher.cli.parser import TO_HELP, add_window, window_of
+from publisher.cli.parser import TO_HELP, add_all_instances, add_window, window_of
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.pipeline.guards.prune import refuse_pruned
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help=f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated",
     )
+    add_all_instances(parser)
     parser.add_argument(
         "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
     )
@@ -58,7 +59,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     page = load_part("reporting.html.page").page if on_page else None  # its libraries may be missing: not after minutes
     notice(f"report of jobs that ended in {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
-        found = reporting.collect(site, window, by=arguments.by or ["project"], rows_read=counting.seen)
+        found = reporting.collect(
+            site,
+            window,
+            by=arguments.by or ["project"],
+            rows_read=counting.seen,
+            all_instances=arguments.all_instances,
+        )
     if arguments.csv is not None:
         _write_files(arguments.csv, found)
     if page is not None:

@@ -11,7 +11,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_dry_run, add_json, add_targets
+from publisher.cli.parser import add_all_instances, add_dry_run, add_json, add_targets
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
@@ -23,7 +23,7 @@ from publisher.pipeline import publish
 from publisher.pipeline.guards.prune import earliest, refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
-from publisher.pipeline.sync.check import Compared
+from publisher.pipeline.sync.check import Compared, RecordedCount
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.adopt import ComparedMonth
@@ -33,6 +33,8 @@ _COLUMNS = (
     *("reported", "portal", "difference"),
 )
 
+_OTHERS = ("other instance", "month", "submit host", "delivered", "before us", "reported", "as of", "difference")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--portal", type=Path, metavar="FILE", help="with --check: counts saved from the portal, CSV or JSON"
     )
+    add_all_instances(parser)
     add_dry_run(parser)
     add_json(parser)
 
@@ -50,6 +53,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     months = None if arguments.months == "all" else _months(arguments.months)
     if arguments.portal and not arguments.check:
         raise UsageError("--portal is for --check")
+    if arguments.all_instances and (arguments.target or not arguments.check):
+        raise UsageError("--all-instances is for --check, of all targets")
     targets = _targets(arguments, site)
     if arguments.check:
         return _check(arguments, site, targets, months)
@@ -91,10 +96,15 @@ class _Check:
     accepted: Sequence[tuple[str, AcceptedChange]]
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
+    others: Sequence[RecordedCount]  # of other instances
 
     @property
     def different(self) -> bool:
-        return any(row.repairs for row in self.compared) or any(month.different for month in self.shadows)
+        return (
+            any(row.repairs for row in self.compared)
+            or any(month.different for month in self.shadows)
+            or any(one.differs for one in self.others)
+        )
 
     @property
     def exit_status(self) -> int:
@@ -113,6 +123,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         accepted=check.accepted(site, targets, months=months),
         shadows=adopt.compare(site, targets, months=months),
         incomplete=incomplete(site),
+        others=check.recorded(site, months=months) if arguments.all_instances else (),
     )
     print_result(found, _as_json, _as_text, in_json=arguments.json)
     return found.exit_status
@@ -166,12 +177,25 @@ def _as_json(found: _Check) -> Json:
             }
             for one in found.shadows
         ],
+        "others": [
+            {
+                "target": one.target,
+                "month": month_name(one.month),
+                **attributes(one, "submit_host", "delivered", "before"),
+                "told": one.reported,
+                "recorded": moment_text(one.recorded),
+                "differs": one.differs,
+            }
+            for one in found.others
+        ],
         "exit": found.exit_status,
     }
 
 
 def _as_text(found: _Check) -> Iterator[Part]:
     yield TextTable(_COLUMNS, _rows(found))
+    if found.others:
+        yield TextTable(_OTHERS, list(map(_other_row, found.others)))
     if found.different or not found.incomplete:
         yield "differences: see the last column" if found.different else "no difference"
     yield from _shadow_lines(found.shadows)
@@ -193,6 +217,19 @@ def _rows(found: _Check) -> list[tuple[str, ...]]:
         )
         for row in found.compared
     ]
+
+
+def _other_row(one: RecordedCount) -> tuple[str, ...]:
+    return (
+        one.target,
+        month_name(one.month),
+        one.submit_host or "(none)",
+        f"{one.delivered:,}",
+        f"{one.before:,}",
+        "-" if one.reported is None else f"{one.reported:,}",
+        moment_text(one.recorded) or "never",
+        "what was reported is not what was delivered: look there" if one.differs else "none",
+    )
 
 
 def _differences(row: Compared, gone: str) -> list[str]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.ledger.contract import DeliveredRun, Hold, HostCounts, Ledger, Quarantined, TargetState
 from publisher.model.errors import Unfit
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobRecord, KnownRuns, RowRef, RunColumns, SkippedJob
 from publisher.model.message import REMOVED, OpenRow
@@ -84,6 +84,26 @@ class Compared:
         return "unknown" if self.month == UNKNOWN_MONTH else month_name(self.month)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCount:
+    """A month and submit host of another instance, as its ledger had it at its last success.
+
+    `reported` is None where its target reports no counts.
+    """
+
+    target: str  # INSTANCE/TARGET
+    month: int
+    submit_host: str
+    delivered: int
+    before: int
+    reported: int | None
+    recorded: datetime | None
+
+    @property
+    def differs(self) -> bool:
+        return self.reported is not None and self.reported != self.delivered + self.before
+
+
 @dataclass(slots=True)
 class _Seen:
     database: int = 0
@@ -128,6 +148,32 @@ def check(
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
         checks = [_TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen) for target in targets]
         return [row for each in checks for row in each.rows(portal)]
+
+
+def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
+    """What the ledgers of the other instances have, by target, month and submit host. Raises: UsageError, LedgerError."""
+    first = _first_month(site.clock(), months)
+    found: list[RecordedCount] = []
+    for other in site.other_instances():
+        with closing(other.ledger_to_read()) as ledger:
+            for name in ledger.targets():
+                found += _recorded(f"{other.instance}/{name}", ledger.target(name), ledger.counts(name), first)
+    return found
+
+
+def _recorded(target: str, state: TargetState | None, counts: HostCounts, first: int) -> Iterator[RecordedCount]:
+    for at in sorted({*counts.delivered, *counts.before, *counts.reported}):
+        month, submit_host = at
+        if month >= first:
+            yield RecordedCount(
+                target=target,
+                month=month,
+                submit_host=submit_host,
+                delivered=counts.delivered.get(at, 0),
+                before=counts.before.get(at, 0),
+                reported=counts.reported.get(at, 0) if counts.reported else None,
+                recorded=state.last_success if state else None,
+            )
 
 
 def accepted(site: Site, targets: Sequence[Target], *, months: int | None) -> list[tuple[str, AcceptedChange]]:

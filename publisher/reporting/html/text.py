@@ -106,7 +106,8 @@ def _of_target(one: TargetReport) -> Highlight:
         "months held back": status.held,
         "messages rejected": one.history.rejected if one.history else 0,
     }
-    notes = [f"{status.delivered:,} delivered", f"{status.pending or 0:,} pending"]
+    pending = "unknown" if status.pending is None else f"{status.pending:,}"
+    notes = [f"{status.delivered:,} delivered", f"{pending} pending"]
     notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
     return Highlight(about, ", ".join(notes), bad=any(trouble.values()))
 

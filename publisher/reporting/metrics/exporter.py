@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Lock, Thread
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
@@ -147,6 +147,23 @@ def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[Stored
     return measures
 
 
+class _Kept(NamedTuple):
+    """What is stored of an instance; `labels` say which where there are several. `targets` and `sources` are those that it has
+    by its configuration, None where that is not known.
+    """
+
+    labels: list[str]
+    measures: Sequence[StoredMetric]
+    targets: set[str] | None = None
+    sources: set[str] | None = None
+
+    def of(self, metric: Metric) -> list[StoredMetric]:
+        # A target or source that was removed from the configuration concerns nobody any more.
+        if metric.label == "source":
+            return [one for one in self.measures if self.sources is None or one.label in self.sources]
+        return [one for one in self.measures if metric.site or self.targets is None or one.target in self.targets]
+
+
 class _StoredFamilies(Collector):
     """What is kept, as families in the order of `METRICS`; those without a value are left out."""
 
@@ -156,11 +173,30 @@ class _StoredFamilies(Collector):
 
     def collect(self) -> Iterable[Family]:
         site = self._site()
-        measures = [*self._measures(site), *_of_configuration(site)]
+        is_of_all = site.metrics is not None and site.metrics.all_instances
+        own = _Kept(
+            labels=[site.instance] if is_of_all else [],
+            measures=[*self._measures(site), *_of_configuration(site)],
+            targets={target.name for target in site.targets},
+            sources=_source_names(site),
+        )
+        kept = [own, *(_of_others(site) if is_of_all else ())]
         for metric in METRICS:
-            family = _family(metric, measures, {target.name for target in site.targets}, _source_names(site))
+            family = _family(metric, kept)
             if family.samples:
                 yield family
+
+
+def _of_others(site: Site) -> list[_Kept]:
+    """What the other instances measured after their last rounds."""
+    found = []
+    try:
+        for other in site.other_instances():
+            with closing(other.measure_book_to_read()) as book:
+                found.append(_Kept(labels=[other.instance], measures=book.measures()))
+    except LedgerError as error:
+        log.error("metrics of other instances: %s", error)
+    return found
 
 
 def registry(site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> CollectorRegistry:
@@ -187,33 +223,34 @@ def _source_names(site: Site) -> set[str]:
     return {*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)}
 
 
-def _family(metric: Metric, measures: Sequence[StoredMetric], targets: set[str], sources: set[str]) -> Family:
+def _family(metric: Metric, kept: Sequence[_Kept]) -> Family:
     further = metric.label.split(", ") if metric.label else []
     labels = further if metric.site else ["target", *further]
-    # A target or source that was removed from the configuration concerns nobody any more.
-    if metric.label == "source":
-        mine = [one for one in measures if one.label in sources]
-    else:
-        mine = [one for one in measures if metric.site or one.target in targets]
+    if kept[0].labels:
+        labels = ["instance", *labels]
     if metric.kind is MetricKind.SUMMARY:
-        return _summary(metric, mine, labels)
+        return _summary(metric, kept, labels)
     family: CounterMetricFamily | GaugeMetricFamily
     if metric.kind is MetricKind.COUNTER:
         family = CounterMetricFamily(metric.name.removesuffix(_TOTAL), metric.help, labels=labels)
     else:
         family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
-    for one in mine:
-        if one.name == metric.name:
-            family.add_metric(_label_values(metric, one), one.value)
+    for instance in kept:
+        for one in instance.of(metric):
+            if one.name == metric.name:
+                family.add_metric([*instance.labels, *_label_values(metric, one)], one.value)
     return family
 
 
-def _summary(metric: Metric, measures: Sequence[StoredMetric], labels: Sequence[str]) -> SummaryMetricFamily:
+def _summary(metric: Metric, kept: Sequence[_Kept], labels: Sequence[str]) -> SummaryMetricFamily:
     family = SummaryMetricFamily(metric.name, metric.help, labels=labels)
-    counts = {one.target: one.value for one in measures if one.name == f"{metric.name}_count"}
-    for one in measures:
-        if one.name == f"{metric.name}_sum":
-            family.add_metric([one.target], count_value=int(counts[one.target]), sum_value=one.value)
+    for instance in kept:
+        measures = instance.of(metric)
+        counts = {one.target: one.value for one in measures if one.name == f"{metric.name}_count"}
+        for one in measures:
+            if one.name == f"{metric.name}_sum":
+                labelled = [*instance.labels, one.target]
+                family.add_metric(labelled, count_value=int(counts[one.target]), sum_value=one.value)
     return family
 
 
