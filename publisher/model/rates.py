@@ -186,14 +186,15 @@ class Charge:
 
 
 class JobEnergy(NamedTuple):
-    """What a job took, with what cooling and the like take on top; None is not known. `measured`, else estimated.
+    """What a job took, with what cooling and the like take on top; None is not known.
 
-    `meter_rejected`: there is a measured value, but it is absurd.
+    `measured_wh` is the part that was measured, the rest is estimated. `meter_rejected`: there is a measured value, but it is
+    absurd.
     """
 
     wh: Decimal | None
+    measured_wh: Decimal
     grams: Decimal | None  # of CO2 equivalent
-    measured: bool
     meter_rejected: bool
 
 

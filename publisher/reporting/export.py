@@ -130,9 +130,16 @@ def _energy(one: ExportedJob) -> Decimal | None:
 
 
 def _energy_origin(one: ExportedJob) -> str | None:
-    if one.energy.wh is None:
+    energy = one.energy
+    if energy.wh is None:
         return None
-    return "measured" if one.energy.measured else "estimated"
+    if not energy.measured_wh:
+        return "estimated"
+    return "measured" if energy.measured_wh == energy.wh else "mixed"
+
+
+def _measured(one: ExportedJob) -> Decimal | None:
+    return None if one.energy.wh is None else one.energy.measured_wh
 
 
 _WALL_CORE: Final = "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
@@ -205,7 +212,8 @@ COLUMNS: Final = (
     _published("charge_unit", "unit of the charge", lambda job: None if job.charge is None else job.charge.tariff.unit),
     Column("meter_j", "integer", "J", "energy as measured, whatever it is worth", _meter),
     Column("energy_wh", "decimal", "Wh", "energy with records.power's pue: measured, else estimated", _energy),
-    Column("energy_origin", "text", "", "measured or estimated", _energy_origin),
+    Column("measured_wh", "decimal", "Wh", "the part of energy_wh that was measured", _measured),
+    Column("energy_origin", "text", "", "measured, estimated, or mixed: GPUs alone were measured", _energy_origin),
     Column("carbon_g", "decimal", "g", "CO2 equivalent of energy_wh", lambda one: one.energy.grams),
     Column(
         "unfit",

@@ -345,10 +345,8 @@ class Used:
             self._add_energy(energy)
 
     def _add_energy(self, energy: JobEnergy) -> None:
-        if energy.measured:
-            self.measured_wh += energy.wh or 0
-        else:
-            self.estimated_wh += energy.wh or 0
+        self.measured_wh += energy.measured_wh
+        self.estimated_wh += (energy.wh or 0) - energy.measured_wh
         self.carbon_g += energy.grams or 0
         self.energy_unknown += energy.wh is None
         self.carbon_unknown += energy.grams is None

@@ -83,6 +83,7 @@ def test_a_report_has_those_of_its_period(site: SiteUnderTest) -> None:
         ("bio", "GPUh", "4.5"),
     ]
     assert (rows[1]["used"], rows[1]["share"]) == ("20", "1.000000")
+    assert rows[1]["period"] == "2026-01-01 to 2026-12-31"
     page = (site.folder / "page.html").read_text()
     assert "Allocations" in page
     shown = site.run("report", *SEPTEMBER, "--format", "terminal").out

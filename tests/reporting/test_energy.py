@@ -30,6 +30,13 @@ HOUR = 3600
 RULE = PowerRule(watts_per_core=Decimal(5), watts_per_gpu=Decimal(300), pue=Decimal("1.2"))
 
 
+UNKNOWN = JobEnergy(wh=None, measured_wh=Decimal(0), grams=None, meter_rejected=False)
+
+
+def measured(wh: int) -> JobEnergy:
+    return UNKNOWN._replace(wh=Decimal(wh), measured_wh=Decimal(wh))
+
+
 def hours(count: int, **values: Any) -> JobRecord:
     return make_job(wall_s=count * HOUR, started_at=Epoch(ENDED - count * HOUR), **values)
 
@@ -53,13 +60,13 @@ def energy(of: JobRecord, *rules: PowerRule) -> JobEnergy:
 def test_a_meter_comes_before_watts_and_both_before_cooling(values: dict[str, Any], wh: int | None) -> None:
     found = energy(hours(2, **values), RULE)
     assert found.wh == (None if wh is None else wh * Decimal("1.2"))
-    assert found.measured == ("quantities" in values)
+    assert bool(found.measured_wh) == ("quantities" in values)
 
 
 def test_without_a_rule_what_was_measured_remains() -> None:
-    assert energy(hours(1)) == JobEnergy(wh=None, grams=None, measured=False, meter_rejected=False)
+    assert energy(hours(1)) == UNKNOWN
     found = energy(hours(1, quantities=(("energy", 7200),)))
-    assert found == JobEnergy(wh=Decimal(2), grams=None, measured=True, meter_rejected=False)
+    assert found == measured(2)
     only_carbon = PowerRule(grams_per_kwh=Decimal(28))
     assert energy(hours(1), only_carbon).wh is None
     assert energy(hours(1, quantities=(("energy", 7200),)), only_carbon).grams == Decimal("0.056")
@@ -70,13 +77,21 @@ def test_a_meter_that_cannot_be_gives_way_to_the_estimate(
     quantities: tuple[tuple[str, int], ...],
 ) -> None:
     found = energy(hours(2, cpu_count=4, quantities=quantities), RULE)
-    assert found == JobEnergy(wh=Decimal(48), grams=None, measured=False, meter_rejected=True)
+    assert found == UNKNOWN._replace(wh=Decimal(48), meter_rejected=True)
     assert energy(hours(2, quantities=quantities)).wh is None
 
 
 def test_a_large_meter_of_many_nodes_is_believed() -> None:
     found = energy(hours(2, node_count=2, quantities=(("energy", 20_000 * 2 * (2 * HOUR)),)))
-    assert found == JobEnergy(wh=Decimal(80_000), grams=None, measured=True, meter_rejected=False)
+    assert found == measured(80_000)
+
+
+def test_cores_are_estimated_where_gpus_alone_were_metered() -> None:
+    found = energy(hours(2, cpu_count=4, gpu_count=2, quantities=(("gpu_energy", 720_000),)), RULE)
+    assert found == UNKNOWN._replace(wh=Decimal(288), measured_wh=Decimal(240))
+    assert energy(hours(2, gpu_count=2, quantities=(("gpu_energy", 720_000),))) == measured(200)
+    both = (("energy", 3_600_000), ("gpu_energy", 720_000))
+    assert energy(hours(2, quantities=both)) == measured(1000)
 
 
 def test_the_rule_is_that_of_queue_host_and_start() -> None:
@@ -126,7 +141,7 @@ def test_no_record_says_anything_of_it(name: str) -> None:
         for one in (
             make_job(gpu_count=1),
             make_job(gpu_count=1, quantities=(("energy", 7_777_777),)),
-            make_job(gpu_count=1, quantities=(("energy_rejected", 1),)),
+            make_job(gpu_count=1, quantities=(("gpu_energy", 7_777_777), ("energy_rejected", 1))),
         )
     }
     assert len(rendered) == 1
@@ -221,7 +236,7 @@ def test_jobs_of_which_nothing_is_known_are_counted(site: SiteUnderTest) -> None
     site.save()
     shown = site.run("report", *PERIOD, "--format", "terminal").out
     assert "! Energy: 22 jobs have neither a meter value nor watts in records.power, and are in no sum" in shown
-    assert "! CO2e: 18 jobs have energy without grams a kWh in records.power" in shown
+    assert "! CO₂e: 18 jobs have energy without grams a kWh in records.power" in shown
 
 
 def test_metrics_have_the_last_day(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

@@ -508,7 +508,10 @@ def test_wall_time_is_slurms_own_or_by_the_clock(tmp_path: Path) -> None:
         ),
         ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1", Resources(1, None, 3, None, None, (("a100", 2), ("h100", 1)))),
         ("gres/gpu=4", Resources(None, None, 4)),
-        ("billing=128,cpu=128,energy=52238802,mem=472.50G,node=1", Resources(128, 1, None, 495_452_160, 128)),
+        (
+            "billing=128,cpu=128,energy=52238802,mem=472.50G,node=1",
+            Resources(128, 1, None, 495_452_160, 128, (), 52_238_802),
+        ),
         ("cpu=2K,node=1.0,license/x=3", Resources(2048, 1, None)),
         ("cpu=0,mem=0", Resources()),
         ("mem=1000,billing=0", Resources(billing=0)),
@@ -782,6 +785,50 @@ def test_gpu_time_is_that_of_all_samples(tmp_path: Path) -> None:
     assert gpu_time(tmp_path / "d", *idle) == ("0", "0")
 
 
+def gpu_energy(folder: Path, *told: bytes) -> dict[str, str]:
+    """What formulas may ask for of the energy of a job's GPUs."""
+    extra = dict(imported(folder, *told, envelope([record()]))["extra"])
+    pairs = (pair.split("=") for pair in extra["quantities"].split())
+    return {name: value for name, value in pairs if "energy" in name}
+
+
+def powered(at: float, *watts: object, users: int = 1) -> bytes:
+    """A sample of GPUs by number that take so much, all used by each of some jobs."""
+    gpus = [{"index": number, "uuid": f"GPU-{number}", "power": each} for number, each in enumerate(watts)]
+    used: list[Json] = [{"uuid": f"GPU-{number}", "gpu_util": 50} for number in range(len(watts))]
+    process = {"pid": 7, "gpus": used}
+    jobs = [{"job": 4711 + number, "processes": [process]} for number in range(users)]
+    return other("sample", after(at), node="gpu-1", system={"gpus": gpus}, jobs=jobs)
+
+
+def test_the_energy_of_gpus_is_that_of_all_samples(tmp_path: Path) -> None:
+    joules = 20 * 300  # for each watt
+    assert gpu_energy(tmp_path / "a", *(powered(at, 200, 50.5) for at in COVERED)) == {
+        "gpu_energy": str(joules * 501 // 2)
+    }
+    shared = [powered(at, 200, users=4) for at in COVERED]
+    assert gpu_energy(tmp_path / "b", *shared, *shared) == {"gpu_energy": str(joules * 50)}
+    assert gpu_energy(tmp_path / "c", *(powered(at, 200) for at in COVERED[::2])) == {}
+    assert gpu_energy(tmp_path / "d", *(powered(at, 200, None) for at in COVERED)) == {}
+    assert gpu_energy(tmp_path / "e", *map(sample, COVERED)) == {}
+
+
+@pytest.mark.parametrize("absurd", [5001, -3, 1e300])
+def test_power_that_cannot_be_is_counted_and_not_added(tmp_path: Path, absurd: float) -> None:
+    told = [powered(at, 200, absurd if at == COVERED[3] else 10) for at in COVERED]
+    assert gpu_energy(tmp_path, *told) == {"energy_rejected": "1"}
+
+
+@pytest.mark.parametrize(
+    ("told", "energy"),
+    [("cpu=6,node=2,energy=52238802", {"energy": "52238802"}), ("cpu=6,node=2,energy=0", {}), ("cpu=6,node=2", {})],
+)
+def test_energy_that_slurm_has_is_kept(tmp_path: Path, told: str, energy: dict[str, str]) -> None:
+    extra = dict(imported(tmp_path, envelope([record(allocated_resources=told)]))["extra"])
+    found = dict(pair.split("=") for pair in extra.get("quantities", "").split())
+    assert {name: value for name, value in found.items() if "energy" in name} == energy
+
+
 def test_gpu_time_is_unknown_where_samples_are_missing(tmp_path: Path) -> None:
     assert gpu_time(tmp_path / "a", *map(sample, COVERED[::2])) == ("unknown", "1000")
     assert gpu_time(tmp_path / "b", *map(sample, COVERED[::2]), sample_interval_s=600) == ("3000", "1000")
@@ -806,7 +853,7 @@ def test_real_samples_tell_batch_jobs_from_others(tmp_path: Path) -> None:
     assert found
     batch = {job["job"] for job in told["data"]["attributes"]["jobs"] if not job.get("epoch")}
     assert {each.job for each in found} == batch
-    assert next(each for each in found if each.job == 928613)[3:] == (16, 432128)
+    assert next(each for each in found if each.job == 928613)[3:] == (16, 432128, None)
 
 
 # Troubles

@@ -224,7 +224,7 @@ def content(database: Path) -> tuple[Any, ...]:
     questions = (
         "SELECT * FROM SonarRecord ORDER BY Job, Step, Start",
         "SELECT * FROM SonarJob ORDER BY Job",
-        "SELECT * FROM SonarSample ORDER BY Job, Node, Taken",
+        "SELECT * FROM SonarGpuSample ORDER BY Job, Node, Taken",
         "SELECT * FROM SonarNode ORDER BY Node",
         "SELECT * FROM SonarPartition ORDER BY Name",
         "SELECT Digest, Reason, Line FROM ImportBadLine ORDER BY Digest",

@@ -15,6 +15,7 @@ from publisher.model.rates import JobEnergy
 from publisher.reporting.charges.rules import JobRule, Rules, start_of
 
 METER: Final = "energy"  # joules, of the quantities that a source reports
+GPU_METER: Final = "gpu_energy"  # joules of a job's GPUs alone
 METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
 # No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have those of its neighbours.
 _MOST_WATTS_OF_NODE: Final = 20_000
@@ -22,6 +23,7 @@ _READ_EVERY_S: Final = 60
 _HOUR_S: Final = 3600
 _STEP: Final = Decimal("0.000001")
 _ONE: Final = Decimal(1)
+_NONE: Final = Decimal(0)
 
 
 class CarbonPeriod(NamedTuple):
@@ -65,15 +67,17 @@ class PowerRule(JobRule):
     carbon_file: Path | None = None
     carbon: CarbonTable | None = field(default=None, repr=False, compare=False)
 
-    def watts(self, job: JobRecord) -> Decimal | None:
-        """None where the rule has none, or where the job's cores are not known. GPUs that are not known are none."""
+    def watts(self, job: JobRecord, gpus: int) -> Decimal | None:
+        """None where the rule has none, or where the job's cores are not known."""
         if self.watts_per_core is None and self.watts_per_gpu is None:
             return None
         if self.watts_per_core and job.cpu_count is None:
             return None
-        return (self.watts_per_core or 0) * Decimal(job.cpu_count or 0) + (self.watts_per_gpu or 0) * Decimal(
-            job.gpu_count or 0
-        )
+        return (self.watts_per_core or 0) * Decimal(job.cpu_count or 0) + (self.watts_per_gpu or 0) * gpus
+
+    def wh(self, joules: Decimal) -> Decimal:
+        """With what cooling and the like take on top."""
+        return (joules / _HOUR_S * self.pue).quantize(_STEP, ROUND_HALF_UP)
 
     def grams(self, wh: Decimal, job: JobRecord) -> Decimal | None:
         per_kwh = self.grams_per_kwh
@@ -90,17 +94,20 @@ class Power(Rules[PowerRule]):
     """All rules of a site."""
 
     def energy(self, job: JobRecord) -> JobEnergy:
+        """Where GPUs alone were metered, cores are estimated. GPUs that are not known are none."""
         rule = self.rule_for(job) or _NO_RULE
         joules, rejected = _metered(job)
-        watts = rule.watts(job)
+        gpu_joules = None if rejected else dict(job.quantities).get(GPU_METER)
+        watts = rule.watts(job, 0 if gpu_joules is not None else job.gpu_count or 0)
         if joules is not None:
-            wh = Decimal(joules) / _HOUR_S
-        elif watts is not None:
-            wh = watts * job.wall_s / _HOUR_S
+            measured, estimated = joules, Decimal(0)
+        elif gpu_joules is not None or watts is not None:
+            measured, estimated = gpu_joules or 0, (watts or 0) * Decimal(job.wall_s)
         else:
-            return JobEnergy(wh=None, grams=None, measured=False, meter_rejected=rejected)
-        wh = (wh * rule.pue).quantize(_STEP, ROUND_HALF_UP)
-        return JobEnergy(wh=wh, grams=rule.grams(wh, job), measured=joules is not None, meter_rejected=rejected)
+            return JobEnergy(wh=None, measured_wh=_NONE, grams=None, meter_rejected=rejected)
+        measured_wh = rule.wh(Decimal(measured))
+        wh = measured_wh + rule.wh(estimated)
+        return JobEnergy(wh=wh, measured_wh=measured_wh, grams=rule.grams(wh, job), meter_rejected=rejected)
 
 
 def _metered(job: JobRecord) -> tuple[int | None, bool]:

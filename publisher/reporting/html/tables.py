@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from publisher.model.time import iso, iso_epoch
+from publisher.model.time import Window, iso, iso_epoch
 from publisher.reporting.html.columns import (
     KINDS,
     LAG_EDGES_MIN,
@@ -21,7 +21,8 @@ from publisher.reporting.html.columns import (
     spread,
     text,
 )
-from publisher.reporting.report import CountDrift, Report
+from publisher.reporting.html.values import day_text
+from publisher.reporting.report import DAY_S, CountDrift, Report
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
 _ON_PAGE: Final = "in seconds (on the page: hours)"
@@ -75,7 +76,7 @@ _ENERGY: Final = (
         CellKind.ENERGY,
         "Energy by records.power of the jobs without a meter value, with pue, in Wh (on the page: kWh).",
     ),
-    TableColumn("carbon_g", "CO2e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."),
+    TableColumn("carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."),
 )
 _IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
@@ -271,9 +272,17 @@ def _allocations(report: Report) -> Table:
         TableColumn("used", "Used", CellKind.AMOUNT, "What its jobs that ended in that time have used until now."),
         TableColumn("share", "Share", CellKind.SHARE, "Used over granted."),
     ]
-    rows = [(one.project, str(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations]
+    rows = [(one.project, _days(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations]
     note = "The whole of every allocation of which the period has a part."
     return Table("allocations", "Allocations", columns, rows, notes=[note])
+
+
+def _days(window: Window) -> str:
+    """The first and the last, where it has whole days."""
+    start, end = window.start or 0, window.end or 0
+    if start % DAY_S or end % DAY_S:
+        return str(window)
+    return f"{day_text(start // DAY_S)} to {day_text(end // DAY_S - 1)}"
 
 
 def _sources(report: Report) -> Table:

@@ -78,7 +78,7 @@ def _energy_figures(total: Used) -> list[Figure]:
     share = (
         f"{share_text(float(total.measured_wh / whole))} measured, the rest estimated" if whole else "nothing is known"
     )
-    carbon = f"{thousands_text(total.carbon_g)} kg CO2e"
+    carbon = f"{thousands_text(total.carbon_g)} kg CO₂e"
     return [Figure("Energy", f"{thousands_text(whole)} kWh", f"{share}; {carbon}")]
 
 
@@ -150,7 +150,7 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
         ("Energy", usage.total.meters_rejected, "a meter value that cannot be, which is in no sum"),
         ("Energy", usage.total.energy_unknown, "neither a meter value nor watts in records.power, and are in no sum"),
         (
-            "CO2e",
+            "CO₂e",
             usage.total.carbon_unknown - usage.total.energy_unknown,
             "energy without grams a kWh in records.power",
         ),

@@ -93,6 +93,7 @@ class Resources(NamedTuple):
     memory_kib: int | None = None
     billing: int | None = None
     gpu_models: tuple[tuple[str, int], ...] = ()
+    energy_j: int | None = None
 
 
 def read_tres(text: str) -> Resources:
@@ -107,6 +108,7 @@ def read_tres(text: str) -> Resources:
         memory_kib=found.get("mem") or None,
         billing=found.get("billing"),
         gpu_models=tuple(models.items()),
+        energy_j=found.get("energy") or None,
     )
 
 
@@ -125,6 +127,8 @@ def _tres_values(text: str) -> tuple[dict[str, int], dict[str, int]]:
             found[key] = count
         elif key.startswith("gres/gpu:"):
             models[clean(key.removeprefix("gres/gpu:"))] = _tres_count(value) or 0
+        elif key == "energy":
+            found[key] = int(value) if value.isascii() and value.isdecimal() and len(value) < 16 else 0
         elif key == "mem":
             found[key] = _kib(value)
     return found, models

@@ -20,26 +20,30 @@ from publisher.sources.sonar.envelopes import BadEnvelope, Envelope
 
 SAMPLE_TABLES: Final = """
     -- Use of GPUs by batch jobs, on nodes that have some: one row for each sample.
-    CREATE TABLE IF NOT EXISTS SonarSample (
+    CREATE TABLE IF NOT EXISTS SonarGpuSample (
         Job INTEGER NOT NULL,
         Node TEXT NOT NULL,
         Taken INTEGER NOT NULL,   -- epoch seconds
         Use INTEGER NOT NULL,     -- of all GPUs, in hundredths of a GPU
         Memory INTEGER NOT NULL,  -- of GPUs, KiB
+        Power INTEGER,            -- of all GPUs, mW; negative where a meter told what cannot be
         PRIMARY KEY (Job, Node, Taken)
     ) WITHOUT ROWID;
 """
 _PUT: Final = """
-    INSERT INTO SonarSample (Job, Node, Taken, Use, Memory) VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory)
-    WHERE excluded.Use > Use OR excluded.Memory > Memory
+    INSERT INTO SonarGpuSample (Job, Node, Taken, Use, Memory, Power) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory),
+                              Power = max(coalesce(Power, excluded.Power), coalesce(excluded.Power, Power))
+    WHERE excluded.Use > Use OR excluded.Memory > Memory OR excluded.Power > ifnull(Power, -2)
 """
 _OF_RUN: Final = """
-    SELECT Node, count(*), sum(Use), max(Memory) FROM SonarSample
+    SELECT Node, count(*), sum(Use), max(Memory), count(Power), sum(Power), min(Power) < 0 FROM SonarGpuSample
     WHERE Job = ? AND Taken > ? AND Taken <= ? GROUP BY Node ORDER BY Node
 """
 _MOST_OF_A_SAMPLE: Final = 2**53
 _MOST_USE: Final = 100.0  # percent of one GPU
+_MOST_WATTS: Final = 5000  # of one GPU
+_REJECTED: Final = -1
 _MOST_GPUS: Final = 4096  # of one job on one node
 
 
@@ -51,14 +55,20 @@ class Sample(NamedTuple):
     at: int
     use: int  # hundredths of a GPU
     memory_kib: int
+    power_mw: int | None  # its part of the power of its GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """GPU time of a run, or None where samples are missing; and the most memory of GPUs that was seen."""
+    """GPU time of a run, and the energy of its GPUs, or None where samples are missing; the most memory of GPUs that was seen.
+
+    `energy_rejected`: a meter told what cannot be.
+    """
 
     gpu_s: int | None
     memory_kib: int
+    energy_j: int | None
+    energy_rejected: bool
 
 
 def read_samples(envelope: Envelope) -> list[Sample]:
@@ -71,25 +81,74 @@ def read_samples(envelope: Envelope) -> list[Sample]:
         return []
     use: Counter[int] = Counter()
     memory: Counter[int] = Counter()
+    power: dict[int, list[int | None]] = {}
+    power_of = _power_of_users(envelope.attributes, jobs)
     for entry in jobs:
         if not isinstance(entry, dict):
             raise BadEnvelope("a job is not an object")
-        job = entry.get("job")
-        if entry.get("epoch") or job.__class__ is not int or not 0 < job < _MOST_OF_A_SAMPLE:
+        job = _batch_job(entry)
+        if not job:
             continue
-        by_gpu: dict[object, float] = {}
+        by_gpu: dict[str, float] = {}
         for gpu in _gpus(entry):
-            # `index` is omitted when it is 0.
-            name = str(gpu.get("uuid") or gpu.get("index") or 0)
+            name = _name(gpu)
             by_gpu[name] = by_gpu.get(name, 0.0) + _number(gpu.get("gpu_util"))
             memory[job] += int(min(_number(gpu.get("gpu_memory")), _MOST_OF_A_SAMPLE))
             if len(by_gpu) > _MOST_GPUS:
                 raise BadEnvelope("a job has thousands of GPUs")
         use[job] += round(sum(min(percent, _MOST_USE) for percent in by_gpu.values()))
+        power.setdefault(job, []).extend(map(power_of.get, by_gpu))
     return [
-        Sample(job, envelope.node, envelope.at, min(hundredths, _MOST_OF_A_SAMPLE), min(memory[job], _MOST_OF_A_SAMPLE))
+        Sample(
+            job,
+            envelope.node,
+            envelope.at,
+            min(hundredths, _MOST_OF_A_SAMPLE),
+            min(memory[job], _MOST_OF_A_SAMPLE),
+            _whole_power(power[job]),
+        )
         for job, hundredths in use.items()
     ]
+
+
+def _batch_job(entry: Mapping[str, Any]) -> int:
+    """Its number; 0 for what is none."""
+    job = entry.get("job")
+    is_number = isinstance(job, int) and not isinstance(job, bool) and 0 < job < _MOST_OF_A_SAMPLE
+    return int(job) if is_number and job is not None and not entry.get("epoch") else 0
+
+
+def _name(gpu: Mapping[str, Any]) -> str:
+    return str(gpu.get("uuid") or gpu.get("index") or 0)  # `index` is omitted when it is 0
+
+
+def _power_of_users(attributes: Mapping[str, Any], jobs: Sequence[Any]) -> dict[str, int]:
+    """The power of each GPU by its names, in mW, divided by the number of its jobs; not those of which it is unknown."""
+    users: Counter[str] = Counter()
+    for job in jobs:
+        users.update({_name(gpu) for gpu in _gpus(job)} if isinstance(job, dict) else ())
+    found: dict[str, int] = {}
+    for gpu in _system_gpus(attributes):
+        power = _power_mw(gpu)
+        if power is not None:
+            for name in {_name(gpu), str(gpu.get("index") or 0)}:
+                found[name] = power // max(users[name], 1)
+    return found
+
+
+def _power_mw(gpu: Mapping[str, Any]) -> int | None:
+    """Of a GPU; None where it is not known, negative where it cannot be."""
+    watts = gpu.get("power")
+    if isinstance(watts, bool) or not isinstance(watts, int | float):
+        return None
+    return round(1000 * watts) if 0 <= watts <= _MOST_WATTS else _REJECTED
+
+
+def _whole_power(parts: Sequence[int | None]) -> int | None:
+    known = [one for one in parts if one is not None]
+    if min(known, default=0) < 0:
+        return _REJECTED
+    return sum(known) if len(known) == len(parts) else None
 
 
 def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[int]:
@@ -104,25 +163,32 @@ def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[i
 def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
     """Of a run, where any sample of it is there. Each sample covers the time since the one before.
 
-    With fewer samples than nine in ten of those that fit into the run, its GPU time is unknown.
+    With fewer samples than nine in ten of those that fit into the run, its GPU time and energy are unknown.
     """
-    use, most = 0, 0
-    gaps = False
     found = connection.execute(_OF_RUN, (job, started_at, ended_at)).fetchall()
-    for _, count, hundredths, memory in found:
-        gaps = gaps or 10 * (count + 1) * interval_s < 9 * (ended_at - started_at)
-        use += hundredths
-        most += memory
     if not found:
         return None
-    return GpuUse(gpu_s=None if gaps else use * interval_s // 100, memory_kib=min(most, _MOST_OF_A_SAMPLE))
+    _, counts, uses, memories, metered, power_mw, rejected = zip(*found, strict=True)
+    gaps = 10 * (min(counts) + 1) * interval_s < 9 * (ended_at - started_at)
+    unmetered = gaps or any(rejected) or metered != counts
+    return GpuUse(
+        gpu_s=None if gaps else sum(uses) * interval_s // 100,
+        memory_kib=min(sum(memories), _MOST_OF_A_SAMPLE),
+        energy_j=None if unmetered else sum(power_mw) * interval_s // 1000,
+        energy_rejected=any(rejected),
+    )
 
 
 def _has_gpus(attributes: Mapping[str, Any], jobs: object) -> bool:
-    system = attributes.get("system")
-    if isinstance(system, dict) and system.get("gpus"):
+    if _system_gpus(attributes):
         return True
     return isinstance(jobs, list) and any(isinstance(job, dict) and any(True for _ in _gpus(job)) for job in jobs)
+
+
+def _system_gpus(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    system = attributes.get("system")
+    gpus = system.get("gpus") if isinstance(system, dict) else None
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
 def _gpus(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -215,6 +215,7 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
         "limit_s": _limit_s(entry.get("time_limit")),
         "memory": tres.memory_kib,
         "billing": tres.billing,
+        "energy": tres.energy_j,
         "array": _count(entry, "array_job_id"),
         "task": _count(entry, "array_task_id"),
     }

@@ -21,7 +21,7 @@ from publisher.sources.sonar.runs import SlurmRun
 NAME: Final = "sonar"
 _MOST_S: Final = 2**53
 # What formulas of charges may use, and the field of the job that has it.
-_QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing"}
+_QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing", "energy": "energy"}
 
 
 class SonarWall(StrEnum):
@@ -160,7 +160,7 @@ class SonarMapping(SlurmMapping):
             project=project,
             hosts=hosts,
             # Zeros are not written: a job of which nothing is said was never suspended.
-            quantities=[*quantities, ("SecsPreSuspend", get("suspended", 0))],
+            quantities=[*quantities, ("SecsPreSuspend", get("suspended", 0)), *_energy(gpus)],
         )
         if models := get("gpu_models", ""):
             extra.append((GPU_MODELS, models))
@@ -168,6 +168,13 @@ class SonarMapping(SlurmMapping):
             extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
             extra.append(("gpumemory", str(gpus.memory_kib)))
         return tuple(extra)
+
+
+def _energy(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
+    """What samples tell of the power of a job's GPUs."""
+    if gpus is None:
+        return ()
+    return (("gpu_energy", gpus.energy_j or None), ("energy_rejected", 1 if gpus.energy_rejected else None))
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:
