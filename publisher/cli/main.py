@@ -134,8 +134,16 @@ def _what_to_do(command: str | None) -> str:
             return "run it again"
 
 
+def _open_closed_streams() -> None:
+    """Python has None for what whoever started us has closed, and the next file that is opened would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main() -> NoReturn:
     """The console script."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail

@@ -62,6 +62,9 @@ class CredentialError(PublisherError):
     exit_status = 77
 
 
+_MOST_SHOWN = 100
+
+
 class ConfigError(PublisherError):
     """The configuration is wrong; `problems` lists all of them, one line each."""
 
@@ -69,7 +72,9 @@ class ConfigError(PublisherError):
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        super().__init__("\n".join(self.problems))
+        shown = self.problems[:_MOST_SHOWN]
+        more = len(self.problems) - len(shown)
+        super().__init__("\n".join([*shown, *([f"and {more} more problems; mend these first"] if more else [])]))
 
 
 class UsageError(PublisherError):

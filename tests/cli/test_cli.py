@@ -343,6 +343,18 @@ def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, 
         assert site.publish().json["targets"]["egi"]["outcome"] == "nothing", "what was done stays done"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_output_that_is_closed_is_no_bug(site: SiteUnderTest, closed: str) -> None:
+    """As some cron daemons and init scripts start programs."""
+    site.save()
+    command = f'exec "$@" {closed}'
+    words = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), "publish"]
+    done = subprocess.run(["sh", "-c", command, "sh", *words], capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 65, done.stderr  # one job is set aside
+    assert b"bug" not in done.stderr
+    assert len(site.fake.messages()) == 1
+
+
 # ^C
 
 

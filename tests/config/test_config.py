@@ -685,3 +685,13 @@ def test_a_file_is_the_same_with_libyaml_and_without(content: bytes) -> None:
 def test_numbers_are_bounded(read: Write) -> None:
     for number in ("9" * 19, "9" * 5000, "-" + "9" * 19, str(math.inf), ".nan"):
         assert len(target_problems(read, f"attempts: {number}", f"connect_timeout_s: {number}")) == 2
+
+
+def test_a_file_that_is_wrong_throughout_is_told_in_a_hundred_lines(tmp_path: Path) -> None:
+    path = tmp_path / "publisher.yaml"
+    path.write_text("".join(f"key{number}: 1\n" for number in range(3000)))
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, host_name="ce")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 101
+    assert lines[-1] == f"and {len(caught.value.problems) - 100} more problems; mend these first"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -51,6 +53,37 @@ def test_a_state_that_was_cut_short_is_74_and_left_as_it_is(site: SiteUnderTest,
     site.state.write_bytes(whole)
     assert site.publish().status == 0
     site.assert_received(*jobs)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("{folder}", "is no regular file"), ("/dev/null", "is no regular file"), ("{folder}/notes", "another program's")],
+)
+def test_what_is_no_ledger_is_not_called_a_damaged_one(site: SiteUnderTest, place: str, said: str) -> None:
+    """Nobody is to move a directory away, or to look for a broken disk."""
+    site.fill(*generate(1, 3, START, END))
+    notes = site.folder / "notes"
+    notes.write_text("Here nobody may write. " * 100)
+    site.folder.chmod(0o700)
+    site.config["state"] = place.format(folder=site.folder)
+    site.save()
+    for command in (("publish",), ("status",), ("quarantine", "list")):
+        assert_plain(site.run(*command), 74, site.config["state"], said, "`state`")
+    assert notes.read_text() == "Here nobody may write. " * 100
+    assert not site.fake.messages(PROJECT, TOPIC)
+
+
+def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS without its lock service. SQLite would wait for two minutes, and say that the file is locked."""
+    site.fill(*generate(1, 3, START, END))
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert_plain(site.publish(), 74, "cannot lock files", "local disk")
+    monkeypatch.undo()
+    assert site.publish().status == 0
 
 
 READ_ONLY = """

@@ -103,6 +103,23 @@ def test_a_last_line_without_an_end_waits_for_its_rest(tmp_path: Path, database:
         assert (report.imported, report.bad) == (1, 0)
 
 
+def test_megabytes_of_empty_lines_are_not_looked_at_one_by_one(tmp_path: Path, database: Path) -> None:
+    """A log on a disk that broke: 100 MB of them take 100 kB in an archive."""
+    path = tmp_path / "accounting.gz"
+    path.write_bytes(gzip.compress(b"".join([HEADER, *lines(3), b"\n" * 20_000_000, *lines(3, 4)])))
+    with opened(path) as file:
+        assert sum(1 for _ in file.lines(0)) < 3_000_000
+    report = run_import(database, path)
+    assert (report.imported, report.bad) == (6, 0)
+
+
+def test_a_pipe_among_the_files_is_refused_and_not_waited_for(tmp_path: Path, database: Path) -> None:
+    path = tmp_path / "accounting"
+    os.mkfifo(path)
+    (trouble,) = run_import(database, path).troubles
+    assert "is no regular file" in trouble
+
+
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5), cuts=st.lists(st.integers(0, 40_000), max_size=6), rotated=st.integers(0, 5))
 def test_a_file_read_in_pieces_gives_what_the_whole_gives(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -112,7 +115,10 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
     """
     with _translated(path):
         if read_only or not _create_private(path):
+            _refuse_directory(path)
             _refuse_cut(path)
+        if not read_only:
+            _refuse_without_locks(path)
         mode = "ro" if read_only else "rw"
         wait_s = _READER_WAIT_S if read_only else _WAIT_S
         # Not Path.as_uri, with which Python 3.14 loads urllib.request, and with it ssl.
@@ -131,6 +137,7 @@ def is_there(path: Path) -> bool:
     """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
     with _translated(path):
         try:
+            _refuse_directory(path)
             return path.stat().st_size > 0 or _was_worked_with(path)
         except FileNotFoundError:
             return False
@@ -210,6 +217,25 @@ def _create_private(path: Path) -> bool:
     return True
 
 
+def _refuse_directory(path: Path) -> None:
+    """A directory or a device never was a ledger; SQLite's words about it would send people to look for a broken disk."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise LedgerError(f"{path}: is no regular file; name a file in `state`, such as {path / 'publishing.db'}")
+
+
+def _refuse_without_locks(path: Path) -> None:
+    """SQLite takes "no locks available" for "locked", and waits for two minutes as if another program held the file."""
+    with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
+        try:
+            fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.ENOLCK:
+                raise LedgerError(
+                    f"{path}: the file system of {path.parent} cannot lock files, as NFS does without its lock service; "
+                    "name a file on a local disk in `state`"
+                ) from error
+
+
 def _refuse_cut(path: Path) -> None:
     """SQLite takes a file without a whole header for a new database, and everything would be sent again.
 
@@ -278,7 +304,8 @@ _ADVICE: Final = {
         "unable to open",
     ): "{folder} and every file in it must belong to the user who publishes, who must be able to write there",
     ("locked", "busy"): "another program holds it; run again when it is done",
-    ("malformed", "not a database", "corrupt"): _DAMAGED,
+    ("not a database",): f"if the file is another program's, name another one in `state`; otherwise {_DAMAGED}",
+    ("malformed", "corrupt"): _DAMAGED,
     (
         "i/o",
     ): "the disk under {folder} refused: look at the kernel's log, and at quotas and limits of file size, then run "

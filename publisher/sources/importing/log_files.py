@@ -191,6 +191,9 @@ class LogFile:
         self._window = self._stream.read(start - self._window_at)
         rest, at = b"", start
         while chunk := self._read():
+            if not rest and not chunk.strip(b"\n"):  # a damaged disk leaves millions of empty lines
+                at += len(chunk)
+                continue
             lines = (rest + chunk).split(b"\n")
             rest = lines.pop()
             for content in lines:
@@ -262,6 +265,8 @@ class LogFile:
 def opened(path: Path) -> Iterator[LogFile]:
     """The file, open. Raises: SourceError, also out of what is done with it, when it cannot be read or is damaged."""
     try:
+        if path.exists() and not path.is_file():  # to open a FIFO would wait for somebody who writes
+            raise SourceError(f"{path}: is no regular file; name a file with its content")
         with path.open("rb") as raw:
             modified = os.fstat(raw.fileno()).st_mtime
             with decompressed(raw) as (stream, compressed):
