@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from publisher.pipeline.round.outcome import Outcome
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
+    from publisher.sources.importing.joined import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
@@ -154,22 +155,35 @@ class LiveSite:
     def source(self, *, lock_wait_s: float | None = None) -> Source:
         """Raises: SourceError."""
         source = self._databases(lock_wait_s)
-        if not (entries := self._joined_entries()):
+        if (runs := self._batch_runs(lock_wait_s)) is None:
             return source
         from publisher.sources.importing.joined import JoinedSource
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return JoinedSource(
-            source,
-            entries,
-            [str(entry.database) for entry in self.batch_entries],
-            copies_below=copies_directory(self.environment),
-            busy_timeout_s=lock_wait_s,
-        )
+        return JoinedSource(source, runs, [str(entry.database) for entry in self.batch_entries])
 
     def _databases(self, lock_wait_s: float | None = None) -> Source:
         plugin = source_plugin(self.settings.source.type)
         return plugin.create(self.settings.source.options, self.environment, lock_wait_s=lock_wait_s)
+
+    def _batch_runs(self, lock_wait_s: float | None = None) -> BatchRuns | None:
+        """What is known of A-REX's jobs by the batch systems that CEs submit to."""
+        if not (entries := self._joined_entries()):
+            return None
+        from publisher.sources.importing.joined import BatchRuns
+        from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S
+
+        return BatchRuns(entries, self._copies, BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s)
+
+    def _counted(self, how: str, of: str) -> Any:
+        source, runs = self.settings.source, self._batch_runs()
+        joined = {} if runs is None else {"joined": runs}
+        return offered(source.type, how, of)(source.options, self.environment, **joined)
+
+    @property
+    def _copies(self) -> Path:
+        from publisher.sources.sqlite_reader import copies_directory
+
+        return copies_directory(self.environment)
 
     def _joined_entries(self) -> Sequence[JoinedEntry]:
         """The batch systems that CEs submit to."""
@@ -239,15 +253,12 @@ class LiveSite:
 
     def usage(self) -> UsageReader:
         """The source, for who sums up what jobs used. Raises: ConfigError."""
-        source = self.settings.source
-        usage: UsageReader = offered(source.type, "create_usage", "report")(source.options, self.environment)
+        usage: UsageReader = self._counted("create_usage", "report")
         return usage
 
     def accounts(self) -> Accounts:
         """The source, to look single jobs up. Raises: ConfigError."""
-        source = self.settings.source
-        create = offered(source.type, "create_statistics", "stats, job, export and complete")
-        accounts: Accounts = create(source.options, self.environment)
+        accounts: Accounts = self._counted("create_statistics", "stats, job, export and complete")
         return accounts
 
     def writing_order(self, source: Source) -> AbstractContextManager[Sequence[WritingOrder]] | None:
@@ -256,17 +267,14 @@ class LiveSite:
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
         from publisher.sources.importing.database import origin_of
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return origin_of(job.row, job.job_id, copies_below=copies_directory(self.environment))
+        return origin_of(job.row, job.job_id, copies_below=self._copies)
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
-        if not (entries := self._joined_entries()):
+        if (runs := self._batch_runs()) is None:
             return ()
-        from publisher.sources.importing.joined import BatchRuns, rules_of
-        from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, copies_directory
+        from publisher.sources.importing.joined import rules_of
 
-        runs = BatchRuns(entries, copies_directory(self.environment), BUSY_TIMEOUT_S)
         with closing(runs), closing(self._databases()) as source:
             as_it_is = source.find(job.job_id, frozenset(), self.clock()).jobs
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, runs)]
@@ -286,8 +294,7 @@ class LiveSite:
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
         """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""
         options: Any = entry.options
-        written = self.settings.written
-        if reading and entry.in_rounds and written and options.arc_databases is None:
+        if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
             paths = [path for ce in self.database_entries for path in self.database_files(ce)]
             options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
@@ -299,15 +306,13 @@ class LiveSite:
 
     def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
         from publisher.sources.importing.batch_entry import namesakes
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return namesakes(entry, copies_directory(self.environment))
+        return namesakes(entry, self._copies)
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
         from publisher.sources.importing.batch_entry import last_reading
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return last_reading(entry.database, copies_directory(self.environment))
+        return last_reading(entry.database, self._copies)
 
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
         paths: Sequence[str] = offered(entry.type, "database_paths", "status")(entry.options, self.environment)
@@ -349,25 +354,22 @@ class LiveSite:
 
     def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
         from publisher.sources.importing.prune import pruned_months
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return pruned_months(entry.database, copies_directory(self.environment))
+        return pruned_months(entry.database, self._copies)
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
         from publisher.sources.importing.batch_entry import bad_lines
-        from publisher.sources.sqlite_reader import copies_directory
 
-        return bad_lines(entry.database, limit, copies_directory(self.environment))
+        return bad_lines(entry.database, limit, self._copies)
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
-        now = self.process.clock()
         transport = self.transport(target)
         return LiveTarget(
             name=target.name,
             selection=target.selection(Window()),
             start_rule=str(target.start),
-            start=None if (begin := target.start.begin(now)) is None else epoch(begin),
+            start=None if (begin := target.start.begin(self.clock())) is None else epoch(begin),
             policy=target.policy,
             format=summary_format(target.format) if is_summary_format(target.format) else job_format(target.format),
             transport=DryRunTransport(transport) if dry_run or target.shadow else transport,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import compress
 from typing import Any, Final, NamedTuple, NewType
 
 from publisher.model import per_job
@@ -285,6 +286,11 @@ class RunColumns(NamedTuple):
     def rows(self, places: Iterable[int]) -> list[RowRef]:
         """Where the runs at these places of the columns stand."""
         return [RowRef(database=self.database, record_id=self.record_ids[place]) for place in places]
+
+    def only(self, keep: Sequence[bool]) -> RunColumns:
+        """Those of the runs of which that is true."""
+        columns: Sequence[Any] = self[1:]
+        return RunColumns(self.database, *(list(compress(column, keep)) for column in columns))
 
     def keys(self) -> list[JobKey]:
         """The `job_key` of each run."""

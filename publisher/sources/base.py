@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from publisher.model.job import (
     AlikeJob,
@@ -274,6 +274,29 @@ class JoinedEntry(NamedTuple):
         return not lrms or self.lrms in lrms.lower()
 
 
+class RunAt(NamedTuple):
+    """Which run a row of A-REX is: its number in the batch system, submission, end and wall time."""
+
+    local_id: str
+    submitted_at: int
+    ended_at: int
+    wall_s: int
+
+
+# By row, what is known in addition by the fields of a job record; None where the batch system counts the job.
+Additions = Mapping[int, Mapping[str, Any] | None]
+
+
+class JoinedRuns(Protocol):
+    """What batch systems know of A-REX's jobs, for those who read its rows by themselves."""
+
+    def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
+        """Of some rows; `lrms_of` tells what A-REX calls their batch systems. Raises: SourceError."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class NewestJob(NamedTuple):
     """When the job of a database ended that ended last, and how many did in the four weeks before."""
 
@@ -320,7 +343,8 @@ class DatabaseEntry(NamedTuple):
 class SourcePlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live.
 
-    It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py,
+    It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py (as the next
+    one, with `joined`, a `JoinedRuns`, where there are entries that CEs submit to),
     `database_paths(options, environment)`, which names its files, `newest_job(path, environment, now, lock_wait_s)`, which
     tells the `NewestJob` of one of them,
     `create_usage(options, environment)`, which makes a `UsageReader` (of both a name will do, `module:function`), and

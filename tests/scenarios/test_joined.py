@@ -446,6 +446,43 @@ def test_two_systems_with_one_number_are_not_guessed(site: ConfiguredSite) -> No
     assert "joined: nothing: runs of the sources b and hpc have this number and time" in explained
 
 
+def test_statistics_see_what_is_joined(site: ConfiguredSite) -> None:
+    jobs = [*arex_jobs(3, 7200, cpus=0), *arex_jobs(9, 3 * 86_400)[3:]]
+    site.fill(*jobs)
+    show(site, *jobs[:5])
+    site.config["source"][1]["look_back_s"] = "9d"
+    assert total(site.publish()) == 10
+    gpu_s = sum(2 * job.wall_s for job in jobs[:5])
+    found = site.run("stats", "--json").json
+    assert (found["jobs"], found["gpu_jobs"], found["gpu_s"]) == (10, 5, gpu_s)
+    assert site.run("stats", "--filter-gpus", "--json").json["jobs"] == 5
+    by_page = site.run("stats", "--filter-extra", "lrms", "SLURM", "--json").json
+    assert (by_page["jobs"], by_page["gpu_s"]) == (9, gpu_s)
+    shown = site.run("job", "info", jobs[0].job_id, "--json").json
+    assert (shown["gpus"], shown["cores"], shown["memory_kib"]) == (2, 2, 8420)
+    extra = {each["key"]: each["value"] for each in shown["extra"]}
+    assert "energy=9000" in extra["quantities"]
+    assert extra["nodenames"] == "node1"
+    run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--format", "terminal", "--csv", str(site.folder))
+    assert run.status == 0, run.err
+    assert f"of 5 jobs, {100 * 5 / 10:.1f}" in run.out
+
+
+def test_statistics_count_a_job_of_both_once(site: ConfiguredSite) -> None:
+    """A-REX tells of it when it is a job of the batch system already."""
+    *jobs, other = arex_jobs(5, 7200)
+    site.fill(other)
+    show(site, *jobs)
+    assert total(site.publish()) == 6
+    site.fill(*jobs)
+    assert site.publish().status == 65
+    assert site.run("stats", "--json").json["jobs"] == 6
+    assert "counts there" in site.run("job", "info", jobs[0].job_id).out
+    run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--format", "terminal")
+    assert run.status == 0, run.err
+    assert re.match("Jobs +6 ", run.out)
+
+
 # Whatever ends it
 
 

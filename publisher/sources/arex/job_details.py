@@ -7,15 +7,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from publisher.model.job import Epoch, JobId, RowRef, Transfer
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.counting.count import CountingDatabase, duration, stored_text
+from publisher.sources.arex.counting.joined import known_of, lacking
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of, transfer, unsigned, whole
-from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, JoinedRuns
 from publisher.sources.statistics import JobDetails, NameKind, StoredEvent
 
 # EndTime is that of a file; the event is written by another hand, a little before or after.
@@ -61,16 +63,34 @@ def _texts(database: CountingDatabase, question: str, parameters: Mapping[str, o
     )
 
 
-def read_sheet(database: CountingDatabase, job_id: JobId, clock: LocalTime) -> JobDetails | None:
+def read_sheet(
+    database: CountingDatabase, job_id: JobId, clock: LocalTime, joined: JoinedRuns | None = None
+) -> JobDetails | None:
     """The job as it stands there, in whichever spelling its id is stored; None when it does not. Raises: SourceError."""
 
     def read(connection: sqlite3.Connection, reader: RowReader) -> JobDetails | None:
         spellings = {"job": stored_text(job_id), "escaped": stored_text(arex_escape(job_id))}
         rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
         row = next((row for row in rows if reader.text(row[1]) == job_id), None)
-        return None if row is None else _DetailsReader(database.name, connection, reader, clock).sheet(row)
+        if row is None:
+            return None
+        sheet = _DetailsReader(database.name, connection, reader, clock).sheet(row)
+        run = (row[0], row[2], row[11], row[12], row[17])
+        return _with_joined(sheet, known_of(connection, reader, joined, [run]).get(row[0], {}))
 
     return database.look(read)
+
+
+def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:
+    if values is None:
+        return replace(sheet, oddities=(*sheet.oddities, "a batch system has this job as its own, and it counts there"))
+    texts = {"gpu_models": GPU_MODELS, "quantities": QUANTITIES}
+    more = [
+        (texts[name], " ".join(f"{key}={number}" for key, number in values[name])) for name in texts if name in values
+    ]
+    if "hosts" in values and not {"nodename", "nodenames"} & dict(sheet.extra).keys():
+        more.append(("nodenames", ":".join(values["hosts"])))
+    return replace(sheet, extra=(*sheet.extra, *more), **lacking(sheet, values))
 
 
 class _DetailsReader:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import LedgerError, PublisherError
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake
@@ -142,29 +142,44 @@ def retry(
     with alone(entry.database, wait):
         now = clock()
         with closing(ImportDatabase(entry.database, _TABLES)) as accounting:
-            counts: dict[str, int] = dict(accounting.connection.execute(_BAD_FILES).fetchall())
-            cursors = Cursors(accounting, entry.type)
-            files = {path: _files_of(Path(path), cursors) for path in counts}
-            with accounting.transaction():
-                asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
-                tried = asked or [path for path, found in files.items() if found]
-                again = list(dict.fromkeys(each for path in tried for each in files[path]))
-                accounting.connection.execute("DELETE FROM ImportRetried")
-                for each in again:
-                    cursors.read_again(str(each))
-                    importer.forget_file(accounting.connection, each)
-                accounting.connection.executemany(_RETRY, [(path,) for path in tried])
+            found = _to_retry(accounting, entry.type, importer, now)
         report = ImportReport(importer=entry.type, database=entry.database)
-        if tried:
-            report = importer.run(again, entry.database, now)
+        if found.tried:
+            report = importer.run(found.files, entry.database, now)
         with closing(ImportDatabase(entry.database, _TABLES)) as accounting, accounting.transaction():
             if not report.troubles:
                 accounting.connection.execute(_NOT_MET_AGAIN)
             accounting.connection.execute("DELETE FROM ImportRetried")
             (left,) = accounting.connection.execute(_BAD_LINES).fetchone()
+    return Retried(tried=found.tried, still_bad=left - found.others, gone=found.gone, report=report)
+
+
+class _ToRetry(NamedTuple):
+    """The files to read again, none where a program is asked; how many bad lines that may mend, and the others."""
+
+    files: Sequence[Path]
+    tried: int
+    others: int
+    gone: Mapping[str, int]
+
+
+def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: datetime) -> _ToRetry:
+    """Forgets how far they were read, and notes the bad lines that are to be met again."""
+    execute, cursors = accounting.connection.execute, Cursors(accounting, kind)
+    counts: dict[str, int] = dict(execute(_BAD_FILES).fetchall())
+    files = {path: _files_of(Path(path), cursors) for path in counts}
+    with accounting.transaction():
+        asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
+        tried = asked or [path for path, found in files.items() if found]
+        again = list(dict.fromkeys(each for path in tried for each in files[path]))
+        execute("DELETE FROM ImportRetried")
+        for each in again:
+            cursors.read_again(str(each))
+            importer.forget_file(accounting.connection, each)
+        accounting.connection.executemany(_RETRY, [(path,) for path in tried])
     gone = {path: count for path, count in counts.items() if path not in asked and not files[path]}
-    others = sum(count for path, count in counts.items() if path not in tried)
-    return Retried(tried=sum(counts[path] for path in tried), still_bad=left - others, gone=gone, report=report)
+    lines = sum(counts[path] for path in tried)
+    return _ToRetry(files=again, tried=lines, others=sum(counts.values()) - lines, gone=gone)
 
 
 def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from datetime import datetime
@@ -36,6 +36,7 @@ from publisher.model.job import (
 from publisher.model.time import Window
 from publisher.sources.base import (
     Absent,
+    Additions,
     Cursor,
     DoneWith,
     EndedIn,
@@ -44,12 +45,13 @@ from publisher.sources.base import (
     OpenRow,
     Page,
     RowsAhead,
+    RunAt,
     Source,
     SourceFacts,
 )
 from publisher.sources.importers import ImportRule
 from publisher.sources.importing.arc_jobs import APART_S, StoredRun, overlap, runs_of_numbers
-from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
+from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 # The values of a job record in the order in which one is made, and their places there.
 _NAMES: Final = [each.name for each in fields(JobRecord) if not each.kw_only]
@@ -100,6 +102,21 @@ class BatchRuns:
         joins = entry.wait_s is not None
         return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers, joins=joins))
 
+    def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
+        """As `JoinedRuns` has it."""
+        found = self.look_up([run.local_id for run in runs.values()])
+        near = {row: run for row, run in runs.items() if run.local_id in found}
+        lrms = lrms_of(near) if near else {}
+        additions: dict[int, Mapping[str, Any] | None] = {}
+        for row, run in near.items():
+            of_number, name = found[run.local_id], lrms.get(row, "")
+            nearest = _nearest(of_number, run.ended_at, run.wall_s, name)
+            if _own(of_number, (run.submitted_at, run.ended_at), name) is not None:
+                additions[row] = None
+            elif nearest is not None and nearest.run.adds:
+                additions[row] = _values(nearest.run.adds)
+        return additions
+
     def waits(self, lrms: str) -> int:
         """How long after its end a job waits for its run."""
         return max((entry.wait_s or 0 for entry in self.entries if entry.ran(lrms)), default=0)
@@ -124,12 +141,12 @@ def _nearest(runs: Sequence[BatchRun], ended_at: int, wall_s: int, lrms: str) ->
 
 def own_run_of(found: Mapping[str, Sequence[BatchRun]], job: JobRecord) -> BatchRun | None:
     """The job of a batch system that this job of A-REX is."""
-    span = (job.submitted_at, job.ended_at)
-    for one in found.get(job.local_id, ()):
-        run = one.run
-        if run.own and one.entry.ran(job.lrms) and overlap(span, run.started_at, run.ended_at):
-            return one
-    return None
+    return _own(found.get(job.local_id, ()), (job.submitted_at, job.ended_at), job.lrms)
+
+
+def _own(runs: Sequence[BatchRun], span: tuple[int, int], lrms: str) -> BatchRun | None:
+    own = (one for one in runs if one.run.own and one.entry.ran(lrms))
+    return next((one for one in own if overlap(span, one.run.started_at, one.run.ended_at)), None)
 
 
 def _may_be_own(found: Mapping[str, Sequence[BatchRun]], local_id: str) -> bool:
@@ -153,11 +170,14 @@ def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
 
 def additions(adds: str, job: RunValues) -> dict[str, Any]:
     """What of a run's values this job has not."""
+    return {name: value for name, value in _values(adds).items() if not getattr(job, name, True)}
+
+
+def _values(adds: str) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(adds) if adds else {}
-    lacking = {name: value for name, value in values.items() if not getattr(job, name, True)}
-    for name in lacking.keys() & _MADE.keys():
-        lacking[name] = _MADE[name](lacking[name])
-    return lacking
+    for name in values.keys() & _MADE.keys():
+        values[name] = _MADE[name](values[name])
+    return values
 
 
 def _pairs(stored: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
@@ -189,29 +209,15 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
     return []
 
 
-def _left(runs: RunColumns, without: Sequence[bool]) -> RunColumns:
-    keep = [not each for each in without]
-    columns: Sequence[Any] = runs[1:]
-    return RunColumns(runs.database, *(list(compress(column, keep)) for column in columns))
-
-
 class JoinedSource:
     """A `Source`."""
 
-    def __init__(
-        self,
-        source: Source,
-        entries: Sequence[JoinedEntry],
-        batch_databases: Sequence[str],
-        *,
-        copies_below: Path,
-        busy_timeout_s: float | None = None,
-    ) -> None:
+    def __init__(self, source: Source, runs: BatchRuns, batch_databases: Sequence[str]) -> None:
         """`batch_databases` are those of all batch systems, whose jobs have everything themselves."""
         self._source = source
         self._batch_databases = frozenset(batch_databases)
-        self._joins = any(entry.wait_s is not None for entry in entries)
-        self._runs = BatchRuns(entries, copies_below, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
+        self._joins = any(entry.wait_s is not None for entry in runs.entries)
+        self._runs = runs
 
     def since(
         self,
@@ -311,7 +317,7 @@ class JoinedSource:
         runs = runs._replace(joined=texts)
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
-            runs = _left(runs, whole)
+            runs = runs.only([not each for each in whole])
         return replace(page, runs=runs if runs.record_ids else None)
 
     def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:

@@ -26,12 +26,13 @@ from typing import Any, Final
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
+from publisher.sources.arex.counting.joined import counted_with_joined, rows_to_count_alone
 from publisher.sources.arex.counting.local_names import NOTED, local_name, noted_as, with_local_names
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import positive, unsigned, whole
-from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.base import CPU_UNKNOWN, JoinedRuns
 from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
@@ -190,6 +191,7 @@ class _Walk:
 class CountingDatabase(AccountingDatabase):
     """One accounting database, open for statistics."""
 
+    joined: JoinedRuns | None = None
     _names: tuple[sqlite3.Connection, NameTables] | None = None
 
     def pages(self, wanted: JobFilter, limit: int, by: str) -> Iterator[FilteredPage]:
@@ -220,7 +222,8 @@ class CountingDatabase(AccountingDatabase):
             at: Place | None = None
             asked.update(walk.begin)
             while True:
-                asked["alone"] = json.dumps(self._elsewhere(walk.question, asked, others))
+                joined = self._ask(partial(rows_to_count_alone, self.joined, walk.question, asked))
+                asked["alone"] = json.dumps([*self._elsewhere(walk.question, asked, others), *joined])
                 found, at = self._ask(partial(self._sums, page=walk.question, asked=asked, wanted=wanted, by=by))
                 yield found
                 if at is None:
@@ -261,7 +264,8 @@ class CountingDatabase(AccountingDatabase):
         names.fill(connection, rows)
         names.look_up(connection, _named(groups, by))
         plain = [_summed(group, names, reader, by) for group in groups if group[0]]
-        jobs = ((row, _counted(row, names, reader)) for row in rows)
+        counted = ((row, _counted(row, names, reader)) for row in rows)
+        jobs = counted_with_joined(connection, reader, self.joined, counted)
         taken = [(row, job) for row, job in jobs if wanted.takes(job)]
         found = PageSums(
             groups=[one for one in plain if wanted.takes_names(one[0])],
@@ -304,7 +308,8 @@ class CountingDatabase(AccountingDatabase):
             rows = connection.execute(question[reader.layout], parameters).fetchall()
             names = self._names_of(connection, reader)
             names.fill(connection, rows)
-            jobs = ((row, _counted(row, names, reader)) for row in rows)
+            counted = ((row, _counted(row, names, reader)) for row in rows)
+            jobs = counted_with_joined(connection, reader, self.joined, counted)
             taken = [(row, job) for row, job in jobs if wanted.takes(job)]
             for attribute, values in wanted.extras.items():
                 if not taken:

@@ -15,6 +15,7 @@ from publisher.sources.arex.database import stored_job_id
 from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
 from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.rows import Row
+from publisher.sources.base import JoinedRuns
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import (
     CountedJob,
@@ -29,21 +30,29 @@ from publisher.sources.statistics import (
 _SUMMED_PAGES: Final = 100  # at once, where SQLite adds them up: some 0.1 s for 50,000 rows
 
 
-def create(options: object, environment: Mapping[str, str]) -> ArexAccounts:
+def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexAccounts:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    return ArexAccounts(options, environment, copies_below=copies_directory(environment))
+    return ArexAccounts(options, environment, copies_below=copies_directory(environment), joined=joined)
 
 
 class ArexAccounts:
     """An `Accounts`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str], *, copies_below: Path) -> None:
+    def __init__(
+        self,
+        options: Options,
+        environment: Mapping[str, str],
+        *,
+        copies_below: Path,
+        joined: JoinedRuns | None = None,
+    ) -> None:
         """Raises: ConfigError when a time zone cannot be found."""
         self._options = options
         self._copies = CopyDirectory(copies_below)
         self._readings = readings_of(options, environment)
+        self._joined = joined
 
     @property
     def zone(self) -> str:
@@ -88,7 +97,7 @@ class ArexAccounts:
         with self._opened() as opened:
             found = [
                 sheet
-                for sheet in (read_sheet(database, job_id, database.clock) for database in opened)
+                for sheet in (read_sheet(database, job_id, database.clock, self._joined) for database in opened)
                 if sheet is not None
             ]
         if not found:
@@ -109,6 +118,8 @@ class ArexAccounts:
 
     def close(self) -> None:
         self._copies.close()
+        if self._joined is not None:
+            self._joined.close()
 
     @contextmanager
     def _opened(self) -> Iterator[list[CountingDatabase]]:
@@ -117,6 +128,7 @@ class ArexAccounts:
             opened = []
             for path, ce in database_files(self._options):
                 database = CountingDatabase(path, self._copies, self._readings[ce])
+                database.joined = self._joined
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)

@@ -13,13 +13,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.job import Epoch, JobRecord, RunColumns, gpus_by_model
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
+from publisher.sources.arex.counting.joined import known_of, lacking
 from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
@@ -30,29 +31,38 @@ from publisher.sources.arex.database import (
 from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
 from publisher.sources.arex.values import LocalTime, positive, text_of
-from publisher.sources.base import GPU_MODELS
+from publisher.sources.base import GPU_MODELS, Additions, JoinedRuns
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
 _NONE: Final = (0, "")  # GPUs
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def create(options: object, environment: Mapping[str, str]) -> ArexUsage:
+def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexUsage:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    return ArexUsage(options, environment, copies_below=copies_directory(environment))
+    return ArexUsage(options, environment, copies_below=copies_directory(environment), joined=joined)
 
 
 class ArexUsage:
     """A `UsageReader`. Each call reopens the files, because `rotate` and `migrate` replace them."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str], *, copies_below: Path) -> None:
+    def __init__(
+        self,
+        options: Options,
+        environment: Mapping[str, str],
+        *,
+        copies_below: Path,
+        joined: JoinedRuns | None = None,
+    ) -> None:
         """Raises: ConfigError when a time zone cannot be found."""
         self._options = options
         self._copies = CopyDirectory(copies_below)
         self._readings = readings_of(options, environment)
+        self._joined = joined
 
     def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
         # Nothing is waited for.
@@ -62,6 +72,7 @@ class ArexUsage:
             opened: list[_UsageDatabase] = []
             for path, ce in database_files(self._options):
                 opened.append(_UsageDatabase(path, self._copies, self._readings[ce]._replace(hold_off_s=0)))
+                opened[-1].joined = self._joined
                 stack.callback(opened[-1].close)
             opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
             for place, database in enumerate(opened):
@@ -81,6 +92,8 @@ class ArexUsage:
 
     def close(self) -> None:
         self._copies.close()
+        if self._joined is not None:
+            self._joined.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +110,8 @@ class _Beside:
 class _UsageDatabase(AccountingDatabase):
     """One accounting database, open for a report."""
 
+    joined: JoinedRuns | None = None
+
     def page(
         self, after: tuple[int, int], last: int, asked: ReadOptions, above: Sequence[AccountingDatabase]
     ) -> tuple[RowPage, _Beside]:
@@ -111,15 +126,59 @@ class _UsageDatabase(AccountingDatabase):
             rows = {"rows": json.dumps(() if runs is None else runs.record_ids)}
             times = connection.execute(sql.times_of_row(reader.layout), rows)
             extra = {key: connection.execute(sql.extra_of_row(key), rows).fetchall() for key in sql.EXTRA_TO_COUNT}
-            return found, _Beside(
+            beside = _Beside(
                 imported=reader.layout == sql.IMPORTED,
                 times={row: (submitted, start) for row, submitted, start in times},
                 projects={row: reader.text(text) for row, text in reversed(extra["projectname"]) if text},
                 local_users={row: reader.text(text) for row, text in extra["localuser"]},
                 gpus=_gpus(connection, rows) if reader.layout == sql.IMPORTED else {},
             )
+            return self._with_joined(connection, reader, found, beside)
 
         return self._ask(read)
+
+    def _with_joined(
+        self, connection: sqlite3.Connection, reader: RowReader, found: RowPage, beside: _Beside
+    ) -> tuple[RowPage, _Beside]:
+        """With what batch systems know of the jobs, and without those that they count. Raises: sqlite3.Error."""
+        verdicts, runs = found.verdicts, found.verdicts.runs
+        rows: list[tuple[Any, ...]] = [
+            (job.row.record_id, job.local_id, job.submitted_at, job.ended_at, job.wall_s) for job in verdicts.jobs
+        ]
+        if runs is not None:
+            submitted = [beside.times[row][0] for row in runs.record_ids]
+            rows += zip(runs.record_ids, runs.local_ids, submitted, runs.ended_at, runs.wall_s, strict=True)
+        known = known_of(connection, reader, self.joined, rows)
+        if not known:
+            return found, beside
+        values_of = [known.get(job.row.record_id, _NOTHING) for job in verdicts.jobs]
+        pairs = zip(verdicts.jobs, values_of, strict=True)
+        verdicts.jobs = [replace(job, **lacking(job, values)) for job, values in pairs if values is not None]
+        if runs is not None:
+            verdicts.runs = _runs_with_joined(runs, known)
+        return found, replace(beside, gpus=_gpus_joined(known))
+
+
+def _gpus_joined(known: Additions) -> dict[int, tuple[int, str]]:
+    """As `_gpus` has them."""
+    with_gpus = {row: values for row, values in known.items() if values and "gpu_count" in values}
+    return {
+        row: (values["gpu_count"], ",".join(f"{model}={count}" for model, count in values.get("gpu_models", ())))
+        for row, values in with_gpus.items()
+    }
+
+
+def _runs_with_joined(runs: RunColumns, known: Additions) -> RunColumns:
+    """With the cores that A-REX does not know, and without the runs that a batch system counts."""
+    made: dict[tuple[int, object], JobRecord] = {}
+    examples = []
+    for row, example in zip(runs.record_ids, runs.examples, strict=True):
+        cores = (known.get(row) or {}).get("cpu_count")
+        if cores and not example.cpu_count:
+            example = made.setdefault((id(example), cores), replace(example, cpu_count=cores))
+        examples.append(example)
+    counts = [known.get(row, {}) is not None for row in runs.record_ids]
+    return runs._replace(examples=examples).only(counts)
 
 
 def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, tuple[int, str]]:

@@ -1,0 +1,79 @@
+"""What batch systems know of A-REX's jobs (`JoinedRuns`), for those who count rows: how many GPUs, and which not to count."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from publisher.model.job import JobRecord
+from publisher.sources.arex.queries import IMPORTED, extra_of_row
+from publisher.sources.arex.rows import Row, RowReader
+from publisher.sources.base import Additions, JoinedRuns, RunAt
+from publisher.sources.statistics import CountedJob, JobDetails
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def known_of(
+    connection: sqlite3.Connection, reader: RowReader, joined: JoinedRuns | None, rows: Iterable[Sequence[Any]]
+) -> Additions:
+    """Of rows as (RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime); nothing of a batch system's own database.
+
+    Raises: sqlite3.Error, SourceError.
+    """
+    if joined is None or reader.layout == IMPORTED:
+        return {}
+
+    def lrms_of(asked: Collection[int]) -> Mapping[int, str]:
+        found = connection.execute(extra_of_row("lrms"), {"rows": json.dumps(list(asked))})
+        return {row: reader.text(text) for row, text in found}
+
+    runs = {
+        row: RunAt(reader.text(number), *times)
+        for row, number, *times in rows
+        if number and all(time.__class__ is int for time in times)
+    }
+    return joined.known(runs, lrms_of)
+
+
+def rows_to_count_alone(
+    joined: JoinedRuns | None,
+    question: Mapping[int, str],
+    asked: Mapping[str, object],
+    connection: sqlite3.Connection,
+    reader: RowReader,
+) -> list[int]:
+    """Rows of a page of which SQLite's sums would be wrong. Raises: sqlite3.Error, SourceError."""
+    if joined is None:
+        return []
+    rows = connection.execute(
+        f"SELECT RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime FROM ({question[reader.layout]})", asked
+    )
+    known = known_of(connection, reader, joined, rows)
+    return [row for row, values in known.items() if values is None or values.get("gpu_count")]
+
+
+def counted_with_joined(
+    connection: sqlite3.Connection,
+    reader: RowReader,
+    joined: JoinedRuns | None,
+    jobs: Iterable[tuple[Row, CountedJob]],
+) -> list[tuple[Row, CountedJob]]:
+    """Jobs with their GPUs, without those that a batch system counts. Raises: sqlite3.Error, SourceError."""
+    pairs = list(jobs)
+    known = known_of(connection, reader, joined, [(row[0], row[2], row[11], row[12], row[13]) for row, _ in pairs])
+    if not known:
+        return pairs
+    values_of = [known.get(row[0], _NOTHING) for row, _ in pairs]
+    return [
+        (row, job._replace(gpu_count=values.get("gpu_count", job.gpu_count)))
+        for (row, job), values in zip(pairs, values_of, strict=True)
+        if values is not None
+    ]
+
+
+def lacking(job: JobRecord | JobDetails, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that a job has a place for and does not know."""
+    return {name: value for name, value in values.items() if not getattr(job, name, True)}
