@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -171,15 +172,19 @@ def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: da
     with accounting.transaction():
         asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
         tried = asked or [path for path, found in files.items() if found]
-        again = list(dict.fromkeys(each for path in tried for each in files[path]))
+        again = list(dict.fromkeys(chain.from_iterable(map(files.__getitem__, tried))))
         execute("DELETE FROM ImportRetried")
-        for each in again:
-            cursors.read_again(str(each))
-            importer.forget_file(accounting.connection, each)
         accounting.connection.executemany(_RETRY, [(path,) for path in tried])
-    gone = {path: count for path, count in counts.items() if path not in asked and not files[path]}
-    lines = sum(counts[path] for path in tried)
+        _forget(again, cursors, importer, accounting.connection)
+    lines = sum(map(counts.__getitem__, tried))
+    gone = {path: counts[path] for path, found in files.items() if not (found or path in asked)}
     return _ToRetry(files=again, tried=lines, others=sum(counts.values()) - lines, gone=gone)
+
+
+def _forget(files: Sequence[Path], cursors: Cursors, importer: Importer, connection: sqlite3.Connection) -> None:
+    for each in files:
+        cursors.read_again(str(each))
+        importer.forget_file(connection, each)
 
 
 def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
