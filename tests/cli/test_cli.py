@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support.command_line import commands, plain_runs
+from tests.support.forks import Child, publisher
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
@@ -61,14 +61,9 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.Monkey
 
 def run(*words: str) -> Run:
     """Run `publisher` as a program of its own, far from any terminal."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from publisher.cli.main import main; main()", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    return Run(status=done.returncode, out=done.stdout, err=done.stderr)
+    child = Child(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = child.communicate(timeout=PATIENCE_S)
+    return Run(status=child.wait(), out=out, err=err)
 
 
 def said(*words: str) -> str:
@@ -331,14 +326,14 @@ def test_a_bug_shows_its_traceback_only_when_asked_for(
 def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, both: bool) -> None:
     """As of `publisher publish >>log 2>&1`. With no place left to say so, the exit status still does."""
     site.save()
-    words = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), name]
     with Path("/dev/full").open("w") as full:
         stderr = full if both else subprocess.PIPE
-        done = subprocess.run(words, stdout=full, stderr=stderr, text=True, timeout=PATIENCE_S, check=False)
+        done = Child("--config", site.path, name, stdout=full, stderr=stderr)
+        _, err = done.communicate(timeout=PATIENCE_S)
     assert done.returncode == 74
     if not both:
-        assert "cannot print the result: No space left on device" in done.stderr
-        assert "bug" not in done.stderr
+        assert "cannot print the result: No space left on device" in err
+        assert "bug" not in err
     if name == "publish":
         assert site.publish().json["targets"]["egi"]["outcome"] == "nothing", "what was done stays done"
 
@@ -362,21 +357,8 @@ def test_output_that_is_closed_is_no_bug(site: SiteUnderTest, closed: str) -> No
     ("name", "told"), [("publish", "the next run continues"), ("republish", "the same command continues from here")]
 )
 def test_control_c_says_where_it_goes_on(site: SiteUnderTest, name: str, told: str) -> None:
-    site.save()
     site.fake.faults.push(Fault.delay(FOR_EVER_S))
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from publisher.cli.main import main; main()",
-            "--config",
-            str(site.path),
-            *COMMANDS[name],
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = publisher(site, *COMMANDS[name])
     try:
         site.fake.wait_for_messages(1)
         child.send_signal(signal.SIGINT)
@@ -397,8 +379,8 @@ def on_a_terminal(site: SiteUnderTest, *words: str, answer: bytes = b"", **envir
     site.save()
     terminal, inside = os.openpty()
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path), *words],
+    child = Child(
+        *("--config", site.path, *words),
         stdin=inside,
         stdout=inside,
         stderr=inside,

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from tests.arex_databases import SampleJob, Writer, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support.daemons import Manager, RunningDaemon, until
+from tests.support.forks import Child
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
@@ -362,17 +362,9 @@ def test_the_log_in_json_in_the_journal(site: SiteUnderTest) -> None:
 def test_errors_of_other_commands_reach_the_journal_as_errors(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as stream:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", "from publisher.cli.main import main; main()"),
-                *("--config", str(tmp_path / "none.yaml"), "status"),
-            ],
-            stderr=stream,
-            env=os.environ | {"JOURNAL_STREAM": journal_of(log)},
-            check=False,
-            timeout=PATIENCE_S,
-        )
-    assert done.returncode == 78
+        environment = os.environ | {"JOURNAL_STREAM": journal_of(log)}
+        child = Child("--config", tmp_path / "none.yaml", "status", stderr=stream, env=environment)
+    assert child.wait(PATIENCE_S) == 78
     assert log.read_text().startswith("<3>ERROR ")
 
 

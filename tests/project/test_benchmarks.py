@@ -54,6 +54,7 @@ IMPORTS = ("Import of Grid Engine", "Import of Sonar")
 STAGE_GROUP, FLOORS = "Stage by stage", "Floors of this machine"
 
 
+@pytest.mark.long
 def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
     printed, lines = bench
     for group, name in lines:
@@ -72,6 +73,7 @@ def test_the_table_has_a_row_for_everything(bench: tuple[str, Lines]) -> None:
 
 
 @pytest.mark.parametrize("group", WHOLE)
+@pytest.mark.long
 def test_each_job_travels_once_and_no_round_sends_another_again(bench: tuple[str, Lines], group: str) -> None:
     _, lines = bench
     assert [lines[group, name]["work"]["records"] for name in ("first round", "nothing to do")] == [JOBS, 0]
@@ -81,6 +83,7 @@ def test_each_job_travels_once_and_no_round_sends_another_again(bench: tuple[str
     assert lines[group, "first round"]["work"]["quarantined"] == 0
 
 
+@pytest.mark.long
 def test_summaries_send_months_that_changed_and_no_others(bench: tuple[str, Lines]) -> None:
     _, lines = bench
     sent = [
@@ -91,6 +94,7 @@ def test_summaries_send_months_that_changed_and_no_others(bench: tuple[str, Line
 
 
 @pytest.mark.parametrize("group", IMPORTS)
+@pytest.mark.long
 def test_an_import_reads_everything_once_and_all_of_it_is_published(bench: tuple[str, Lines], group: str) -> None:
     _, lines = bench
     first, second, published = (
@@ -102,6 +106,7 @@ def test_an_import_reads_everything_once_and_all_of_it_is_published(bench: tuple
     assert published["quarantined"] == 0
 
 
+@pytest.mark.long
 def test_a_process_stays_small(bench: tuple[str, Lines]) -> None:
     _, lines = bench
     peaks = {key: line["cost"]["peak_mib"] for key, line in lines.items() if key[0] in (*WHOLE, SUMMARIES, *IMPORTS)}
@@ -109,6 +114,7 @@ def test_a_process_stays_small(bench: tuple[str, Lines]) -> None:
     assert max(peaks[group, "status"] for group in WHOLE) < 60, peaks
 
 
+@pytest.mark.long
 def test_the_work_of_a_record(bench: tuple[str, Lines]) -> None:
     """Rows read once, messages filled, few bytes a record, one request a message and one for the token of each round."""
     _, lines = bench
@@ -133,7 +139,6 @@ def test_what_was_not_timed_is_not_shown_as_zero() -> None:
     assert table([line]).splitlines()[-1].split() == ["n", "7", "in", "all"]
 
 
-@pytest.mark.long
 def test_a_ladder_costs_by_new_jobs_and_not_by_history(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     sizes = ("400", "1200")
