@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -66,14 +67,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test with the mark `some` the others take long: each value of each parameter stays in some of them."""
+    """Of the cases of a test with the mark `some` the others take long: each value of each parameter stays in some of them.
+
+    `of` names the parameter without which a test takes all. Which of two values a test without other parameters takes
+    depends on its name.
+    """
+    axes: dict[tuple[str, int], list[str]] = {}
     for item in items:
         some = item.get_closest_marker("some")
-        if (
-            some is not None
-            and isinstance(item, pytest.Function)
-            and sum(item.callspec.indices.values()) % some.args[0]
-        ):
+        if some is None or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        if some.kwargs.get("of", "") not in ("", *item.callspec.params):
+            continue
+        test = item.nodeid.partition("[")[0]
+        place = crc32(test.encode())
+        for number, value in enumerate(item.callspec._idlist):
+            values = axes.setdefault((test, number), [])
+            if value not in values:
+                values.append(value)
+            place += values.index(value)
+        if place % some.args[0]:
             item.add_marker("long")
 
 

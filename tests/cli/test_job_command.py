@@ -17,6 +17,8 @@ from tests.support.gridengine_files import write as write_accounting
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run
 
+pytestmark = pytest.mark.some(2, of="schema")
+
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 BOTH: tuple[Schema, ...] = (1, 2)
 OSLO = ZoneInfo("Europe/Oslo")

@@ -40,6 +40,7 @@ from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
 from tests.support.strategies import examples
 
+pytestmark = pytest.mark.some(2, of="template")
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 QUICK = settings(
     max_examples=examples(40),

@@ -25,6 +25,8 @@ from tests.support.sites import SITE, Run, SiteUnderTest
 from tests.support.strict_apel import read_car
 from tests.support.strict_apel_text import read_text
 
+pytestmark = pytest.mark.some(2, of="trouble")
+
 SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
 Trouble = Callable[[SiteUnderTest], Callable[[], None]]
 

@@ -20,6 +20,8 @@ from tests.fake_sgas.failures import PROCESSING_FAILED, Crash, Failure, Generati
 from tests.support.pki import PKI
 from tests.support.sgas_sites import MACHINE, SgasSite, assert_documents, assert_rows, record_id
 
+pytestmark = pytest.mark.some(2, of="generation")
+
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 CRASH = Crash("TypeError", "expected string or bytes-like object, got 'NoneType'")

@@ -20,6 +20,8 @@ from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
 from tests.support.strict_apel_text import read_text
 
+pytestmark = pytest.mark.some(2, of="site")
+
 SEPTEMBER, OCTOBER, NOVEMBER = (datetime(2026, month, 1, tzinfo=UTC) for month in (9, 10, 11))
 Counts = dict[tuple[int, int, str], int]
 

@@ -42,6 +42,8 @@ from tests.arex_databases import (
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run
 
+pytestmark = pytest.mark.some(2, of="schema")
+
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 BOTH: tuple[Schema, ...] = (1, 2)
 Keep = Callable[[SampleJob], bool]

@@ -40,6 +40,8 @@ from tests.arex_databases import create as create_database
 from tests.sources.contract import NOTHING, SourceContract, SourceWorld, jobs_of
 from tests.support.strategies import examples
 
+pytestmark = pytest.mark.some(2, of="schema")
+
 START = datetime(2026, 10, 1, tzinfo=UTC)
 END = datetime(2026, 11, 1, tzinfo=UTC)
 NOW = datetime(2026, 12, 1, tzinfo=UTC)

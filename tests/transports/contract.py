@@ -1,6 +1,8 @@
 """What every transport must keep: a test class to inherit from."""
 
 import logging
+import random
+import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
 
@@ -8,19 +10,39 @@ import pytest
 
 from publisher.model.errors import CredentialError
 from publisher.model.message import Message
-from publisher.transports.base import Receipt, Step, Transport, Verdict
+from publisher.transports.base import Environment, Receipt, Step, Transport, Verdict
 
 
 class TransportWorld(ABC):
     """A transport, live, and the service that it delivers to, which the test can make misbehave."""
 
     transport: Transport
-    now = datetime.now(UTC)
     secrets: tuple[str, ...] = ()
-    waits: list[float]
-    """What the transport has waited so far, in seconds; nothing really waits."""
     stop_asked: bool = False
     """When set, every wait ends at once with the request to stop."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        self.now = self.wall = now or datetime.now(UTC)
+        self.environment: dict[str, str] = {}
+        self.skipped_s = 0.0
+        self.waits: list[float] = []
+        """What the transport has waited so far, in seconds; nothing really waits."""
+
+    def surroundings(self, *, signed: bool) -> Environment:
+        """Waits take no time: the clock skips it."""
+        return Environment(
+            environment=self.environment,
+            now=lambda: self.wall,
+            clock=lambda: time.monotonic() + self.skipped_s,
+            chance=random.Random(7).random,
+            wait=self._wait,
+            signed=lambda _: signed,
+        )
+
+    def _wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.skipped_s += seconds
+        return self.stop_asked
 
     @abstractmethod
     def message(self, number: int, size: int = 1000) -> Message:

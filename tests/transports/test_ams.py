@@ -40,33 +40,16 @@ class AmsWorld(TransportWorld):
     """The stand-in, a bound host, and a transport whose waits take no time."""
 
     def __init__(self, fake: FakeAMS, pki: PKI, host: Credential, **options: Any) -> None:
+        super().__init__(NOW)
         self.fake, self.pki, self.host = fake, pki, host
-        self.now = NOW
-        self.waits = []
         self.secrets = (fake.bind(host, "ce"),)
-        self.environment: dict[str, str] = {}
-        self.wall = NOW
-        self.skipped_s = 0.0
         self._options: dict[str, Any] = {"url": fake.url, "auth_url": fake.auth_url, "read_timeout_s": 60, **options}
         self.transport: AmsTransport = self.make(host)
 
     def make(self, host: Credential, ca: Path | None = None, **options: Any) -> AmsTransport:
         plugin = ams.Options(**{**self._options, **options})
         credentials = Credentials(certificate=host.certificate, key=host.key, ca=ca or self.pki.ca_directory)
-        circumstances = Environment(
-            environment=self.environment,
-            now=lambda: self.wall,
-            clock=lambda: time.monotonic() + self.skipped_s,
-            chance=random.Random(7).random,
-            wait=self._wait,
-            signed=lambda _: True,
-        )
-        return create(plugin, credentials, circumstances)
-
-    def _wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.skipped_s += seconds
-        return self.stop_asked
+        return create(plugin, credentials, self.surroundings(signed=True))
 
     def message(self, number: int, size: int = 1000) -> Message:
         line = b"LocalJobId: %06d\n" % number

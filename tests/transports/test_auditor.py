@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import threading
 import time
@@ -18,13 +17,15 @@ from publisher.model.message import Message, message_id
 from publisher.transports import auditor
 from publisher.transports.auditor.responses import Handling, interpret
 from publisher.transports.auditor.transport import AuditorTransport, create
-from publisher.transports.base import Credentials, Environment, Receipt, Verdict
+from publisher.transports.base import Credentials, Receipt, Verdict
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure
 from publisher.transports.http.reachability import reach
 from tests.fake_auditor import EXISTS, UNEXPECTED, FakeAuditor, Fault
 from tests.support.pki import PKI, Credential
 from tests.support.ports import reserved_port
 from tests.transports.contract import PreflightContract, TransportContract, TransportWorld, well_formed
+
+pytestmark = pytest.mark.some(2, of="world")
 
 NOW = datetime.now(UTC)
 LOST = Fault(stored=True)
@@ -50,10 +51,8 @@ class AuditorWorld(TransportWorld):
     """The stand-in, a host with a certificate, and a transport whose waits take no time."""
 
     def __init__(self, fake: FakeAuditor, pki: PKI, host: Credential, **options: Any) -> None:
+        super().__init__(NOW)
         self.fake, self.pki, self.host = fake, pki, host
-        self.now = NOW
-        self.waits = []
-        self.skipped_s = 0.0
         self._options: dict[str, Any] = {"url": fake.url, **options}
         self.transport: AuditorTransport = self.make(host)
 
@@ -61,20 +60,8 @@ class AuditorWorld(TransportWorld):
         return create(
             auditor.Options(**{**self._options, **options}),
             Credentials(certificate=host.certificate, key=host.key, ca=self.pki.ca_directory),
-            Environment(
-                environment={},
-                now=lambda: NOW,
-                clock=lambda: time.monotonic() + self.skipped_s,
-                chance=random.Random(7).random,
-                wait=self._wait,
-                signed=lambda _: False,
-            ),
+            self.surroundings(signed=False),
         )
-
-    def _wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.skipped_s += seconds
-        return self.stop_asked
 
     def message(self, number: int, size: int = 1000) -> Message:
         """Two small records, blanks behind them up to the size."""

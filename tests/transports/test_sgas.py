@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ import pytest
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, message_id
 from publisher.transports import sgas, transport_plugin
-from publisher.transports.base import BackgroundTask, Credentials, Environment, Receipt, Verdict
+from publisher.transports.base import BackgroundTask, Credentials, Receipt, Verdict
 from publisher.transports.credentials.host_certificate import in_domain, subject_names
 from publisher.transports.sgas.transport import SMALLEST_LIMIT, SgasTransport, create
 from tests.fake_sgas import CONNECT, Act, FakeSGAS, Fault, bad_gateway, gateway_timeout, unavailable
@@ -27,6 +26,8 @@ from tests.support.pki import PKI, Credential, parse_slash_dn
 from tests.support.ports import reserved_port
 from tests.transports.contract import PreflightContract, TransportContract, TransportWorld, well_formed
 
+pytestmark = pytest.mark.some(2, of="generation")
+
 NOW = datetime.now(UTC)
 
 
@@ -34,11 +35,8 @@ class SgasWorld(TransportWorld):
     """The stand-in, a host that may insert, and a transport whose waits take no time."""
 
     def __init__(self, fake: FakeSGAS, pki: PKI, host: Credential, **options: Any) -> None:
+        super().__init__(NOW)
         self.fake, self.pki, self.host = fake, pki, host
-        self.now = NOW
-        self.waits = []
-        self.environment: dict[str, str] = {}
-        self.skipped_s = 0.0
         fake.allow(host)
         self._options: dict[str, Any] = {"url": fake.url, "read_timeout_s": 60, **options}
         self.transport: SgasTransport = self.make(host)
@@ -50,20 +48,8 @@ class SgasWorld(TransportWorld):
         return create(
             options,
             Credentials(certificate=host.certificate, key=host.key, ca=self.pki.ca_directory),
-            Environment(
-                environment=self.environment,
-                now=lambda: NOW,
-                clock=lambda: time.monotonic() + self.skipped_s,
-                chance=random.Random(7).random,
-                wait=self._wait,
-                signed=lambda _: False,
-            ),
+            self.surroundings(signed=False),
         )
-
-    def _wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.skipped_s += seconds
-        return self.stop_asked
 
     def message(self, number: int, size: int = 1000) -> Message:
         """One small record, blanks around it up to the size."""
