@@ -29,6 +29,8 @@ from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.faults import crash_nursery
 from tests.support.complaints import GRAVITY, assert_complains, assert_plain, gravest
+from tests.support.forks import Child
+from tests.support.mounts import run_mounted
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential
 from tests.support.ports import closed_port
@@ -83,16 +85,10 @@ def in_a_child(site: SiteUnderTest, *arguments: str, user: int) -> Run:
     """Run the command line in a process of its own, as that user."""
     if not site.path.exists():
         site.save()
-    command = [sys.executable, "-W", "error", "-c", CHILD, str(user)]
-    ended = subprocess.run(
-        [*command, "--config", str(site.path), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ.get("PATH", "")},
-    )
-    return Run(status=ended.returncode, out=ended.stdout, err=ended.stderr)
+    words = (user, "--config", site.path, *arguments)
+    child = Child(*words, code=CHILD, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = child.communicate(timeout=PATIENCE_S)
+    return Run(status=child.wait(), out=out, err=err)
 
 
 @pytest.fixture
@@ -440,12 +436,6 @@ def test_a_file_that_may_not_grow_is_74_and_the_next_round_mends_it(site: SiteUn
 
 
 FULL_DISK = """
-import json, pathlib, subprocess, sys
-mount, config = sys.argv[1:3]
-options = f"mode=0700,size={sys.argv[3]}"
-made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mount], capture_output=True, text=True)
-if made.returncode:
-    sys.exit(f"cannot mount: {made.stderr}")
 from publisher.cli import main as cli
 def publish():
     sys.argv[1:] = ["--config", config, "publish", "--force"]
@@ -460,27 +450,15 @@ print(json.dumps({"full": full, "room": publish()}))
 @pytest.mark.some(2)
 def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size: str) -> None:
     """A file system of its own, in a mount namespace of its own, which both end with the process."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
-        pytest.skip("only root can mount a file system")
     site.config["targets"]["egi"] |= {"batch_records": 20}
     batch = jobs(100)
     site.fill(*batch)
     site.state.parent.mkdir()
     site.save()
-    ended = subprocess.run(
-        [unshare, "-m", sys.executable, "-c", FULL_DISK, str(site.state.parent), str(site.path), size],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
-    )
-    if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:
-        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout.splitlines()[-1]) == {"full": 74, "room": 0}, ended.stdout + ended.stderr
-    assert "make room" in ended.stdout + ended.stderr
+    ended = run_mounted(site.state.parent, f"mode=0700,size={size}", site.path, FULL_DISK)
+    assert ended.status == 0, ended.err
+    assert json.loads(ended.out.splitlines()[-1]) == {"full": 74, "room": 0}, ended.out + ended.err
+    assert "make room" in ended.out + ended.err
     assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in batch}
     assert len(site.received(with_openssl=False)) <= 120, "at most one message went twice"
     ids = Counter(message.attributes["empaid"] for message in site.fake.messages(PROJECT, TOPIC))

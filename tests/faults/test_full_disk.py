@@ -7,10 +7,7 @@ Each test runs the real command in a mount namespace of its own, on a small file
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +20,8 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.support.forks import Child
+from tests.support.mounts import mounted
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -33,10 +32,7 @@ MIB: Final = 1 << 20
 
 # Commands come in as JSON lists on standard input, their statuses go out.
 CHILD: Final = """
-import json, os, subprocess, sys
-mount, config, mib = sys.argv[1:4]
-made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=0700,size={mib}m", "tmpfs", mount], capture_output=True, text=True)
-print("cannot mount" if made.returncode else os.getpid(), flush=True)
+print(os.getpid(), flush=True)
 from publisher.cli import main as cli
 for line in sys.stdin:
     print(cli.run(["--config", config, *json.loads(line)]), flush=True)
@@ -48,7 +44,7 @@ class SmallDisk:
     """A site whose publishing database is on a small file system."""
 
     site: SiteUnderTest
-    child: subprocess.Popen[str]
+    child: Child
     folder: Path
     errors: Path
 
@@ -89,21 +85,16 @@ class SmallDisk:
 @pytest.fixture
 def disk(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> Iterator[SmallDisk]:
     """12 MiB, and messages of some 950 kB."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
-        pytest.skip("only root can mount a file system")
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.state.parent.mkdir()
     site.save()
     errors = tmp_path / "errors"
     with errors.open("wb") as complaints:
-        child = subprocess.Popen(
-            [unshare, "-m", sys.executable, "-c", CHILD, str(site.state.parent), str(site.path), "12"],
+        child = mounted(
+            *(site.state.parent, "mode=0700,size=12m", site.path, CHILD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            text=True,
-            env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
         )
     assert child.stdout is not None
     first = child.stdout.readline().strip()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -25,7 +22,7 @@ from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.complaints import assert_plain
-from tests.support.patience import PATIENCE_S
+from tests.support.mounts import run_mounted
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
@@ -87,11 +84,6 @@ def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, monke
 
 
 READ_ONLY = """
-import json, pathlib, subprocess, sys
-mount, config = sys.argv[1:3]
-made = subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", mount], capture_output=True, text=True)
-if made.returncode:
-    sys.exit(f"cannot mount: {made.stderr}")
 from publisher.cli import main as cli
 def run(*arguments):
     return cli.run(["--config", config, *arguments])
@@ -112,27 +104,15 @@ print(json.dumps([empty, some, full, run("publish", "--force")]))
 
 def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
     """As the kernel leaves it after errors of the disk."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
-        pytest.skip("only root can mount a file system")
     jobs = list(generate(1, 20, START, END))
     site.fill(*jobs)
     site.state.parent.mkdir()
     site.save()
-    ended = subprocess.run(
-        [unshare, "-m", sys.executable, "-c", READ_ONLY, str(site.state.parent), str(site.path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
-    )
-    if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:
-        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "[74, 0, 74, 0]", ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert "must be able to write" in ended.stderr or "the state directory must" in ended.stderr
+    ended = run_mounted(site.state.parent, "mode=0700", site.path, READ_ONLY)
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines()[-1] == "[74, 0, 74, 0]", ended.out + ended.err
+    assert "Traceback" not in ended.err
+    assert "must be able to write" in ended.err or "the state directory must" in ended.err
     site.assert_received(*jobs)
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
 from tests.support.complaints import assert_complains
 from tests.support.daemons import until
 from tests.support.forks import Child, publisher
+from tests.support.mounts import run_mounted
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
 from tests.support.sites import SiteUnderTest
 
@@ -326,19 +326,15 @@ def test_a_mount_that_vanishes_in_the_middle_of_a_round(site: SiteUnderTest) -> 
 
 
 ON_A_FULL_MOUNT = """
-import os, pathlib, subprocess, sys
 from datetime import UTC, datetime
-accounting, config = pathlib.Path(sys.argv[1]), sys.argv[2]
-made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(accounting)], capture_output=True, text=True)
-if made.returncode:
-    sys.exit(f"cannot mount: {made.stderr}")
+accounting = pathlib.Path(mount)
 from tests.arex_databases import Writer, generate, leave_wal
 jobs = list(generate(1, 30, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
 database = accounting / "accounting_v2.db"
 with Writer(database, schema=2) as arex:
     for job in jobs[:20]:
         arex.write(job)
-if sys.argv[3] == "killed":
+if sys.argv[4] == "killed":
     leave_wal(database, jobs[20:], shm=False)
 else:
     arex = Writer(database)
@@ -352,7 +348,7 @@ except OSError:
     pass
 from publisher.cli import main as cli
 status = cli.run(["--config", config, "publish", "--force"])
-if sys.argv[3] != "killed":
+if sys.argv[4] != "killed":
     arex.close()
 sys.exit(status)
 """
@@ -361,21 +357,9 @@ sys.exit(status)
 @pytest.mark.parametrize("writer", ["alive", "killed"])
 def test_a_full_file_system_below_the_database_keeps_nothing_from_being_read(site: SiteUnderTest, writer: str) -> None:
     """Reading needs no room there; after a killed writer a copy is read, which is made elsewhere."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0 or unshare is None or shutil.which("mount") is None:
-        pytest.skip("only root can mount a file system")
     site.save()
-    ended = subprocess.run(
-        [unshare, "-m", sys.executable, "-c", ON_A_FULL_MOUNT, str(site.database().parent), str(site.path), writer],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
-    )
-    if "cannot mount" in ended.stderr or "unshare failed" in ended.stderr:
-        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
-    assert ended.returncode == 0, ended.stderr
+    ended = run_mounted(site.database().parent, "size=24m", site.path, ON_A_FULL_MOUNT, writer)
+    assert ended.status == 0, ended.err
     site.assert_received(*list(generate(1, 30, START, END)))
 
 

@@ -225,6 +225,9 @@ def _become(order: dict[str, Any], streams: list[int]) -> NoReturn:
             status = getattr(import_module(module), name)()
     except SystemExit as error:
         status = error.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
     finally:
         if sys.exc_info()[0]:
             traceback.print_exc()
