@@ -162,6 +162,12 @@ def test_durations_as_slurm_writes_them(tmp_path: Path) -> None:
         assert run.user_ms / 1000 == pytest.approx(int(seconds), abs=1.3), line
 
 
+def test_a_fraction_behind_hours_counts(tmp_path: Path) -> None:
+    one = job(TotalCPU="1-02:03:04.5", UserCPU="1-02:03:04.5", SystemCPU="00:00:00")
+    (run,) = read([one, step(one)], tmp_path)
+    assert run.user_ms == ((26 * 60 + 3) * 60 + 4) * 1000 + 500
+
+
 # Trap by trap
 
 
