@@ -123,6 +123,8 @@ def error_line(text: str) -> None:
 
 def _say(level: int, logged: str, shown: str) -> None:
     """Bare for people; for JSON and the journal as a log line, so that all of standard error can be read line by line."""
+    if not log.isEnabledFor(level):
+        return
     if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):
         log.log(level, "%s", logged)
     else:

@@ -8,19 +8,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
 from typing import Any, Final, TextIO, TypeVar
 from unicodedata import east_asian_width
 
+from publisher.cli.parser import Form
 from publisher.model.job import Epoch
 from publisher.model.text import harmless, visible
 
 Json = Mapping[str, Any]
 _Result = TypeVar("_Result")
 
+_SCHEMA: Final = {"schema": 1}  # of every JSON output; another number where a field goes or means something else
+_WIDEST: Final = 100  # cells beyond that do not widen a column
 _FRAME: Final = 3  # columns that a drawn table needs beside each of its own, and one at the end
 
 
@@ -40,11 +43,18 @@ def print_result(
     as_json: Callable[[_Result], Json],
     as_text: Callable[[_Result], Iterable[Part]],
     *,
-    in_json: bool,
+    form: Form,
+    rows: str = "",
 ) -> None:
-    """What a command found: one JSON object and nothing else, or lines and tables for people."""
-    if in_json:
+    """What a command found: lines and tables for people, one JSON object and nothing else, or rows.
+
+    Rows are the entries of the object's list or mapping `rows`; without one it is a row itself.
+    """
+    if form is Form.JSON:
         print_json(as_json(result), sys.stdout)
+        return
+    if form is not Form.TABLE:
+        print_rows(_rows_of(as_json(result), rows), form)
         return
     for part in as_text(result):
         if isinstance(part, TextTable):
@@ -61,9 +71,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A plain table on a pipe. On a terminal a drawn one, or a plain one; where that is too wide too, a block a row."""
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
+    true_widths = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
+    fits = max(map(max, true_widths)) <= _WIDEST
+    widths = [max(width for width in column if width <= _WIDEST) for column in true_widths]
     beside = get_terminal_size().columns - sum(widths)
-    if out.isatty() and out.encoding.lower().startswith("utf") and _FRAME * len(widths) + 1 <= beside:
+    if fits and out.isatty() and out.encoding.lower().startswith("utf") and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
     elif not rows or not out.isatty() or 2 * (len(widths) - 1) <= beside:
         _print_plain([columns, *rows], widths, out)
@@ -116,13 +128,63 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO
 
 
 def print_json(result: Mapping[str, Any], out: TextIO) -> None:
-    out.write(json.dumps(result, indent=2) + "\n")
+    out.write(json.dumps({**_SCHEMA, **result}, indent=2) + "\n")
 
 
-def print_json_list(name: str, entries: Iterable[Any], out: TextIO, *, after: Json | None = None) -> None:
-    """As `print_json`, with a list at the end that is written while it comes, a line an entry: it may exceed memory."""
-    before = json.dumps(after, indent=2).removesuffix("\n}") + ",\n" if after else "{\n"
-    out.write(f"{before}  {json.dumps(name)}: [")
+def _rows_of(result: Json, name: str) -> Iterator[Json]:
+    """The entries of a list, or of a mapping with their names in front: `targets` of `{"target": NAME, ...}`."""
+    entries = result[name] if name else [result]
+    if isinstance(entries, Mapping):
+        yield from ({name.removesuffix("s"): each, **entry} for each, entry in entries.items())
+    else:
+        yield from entries
+
+
+def print_rows(rows: Iterable[Json], form: Form, columns: Sequence[str] = ()) -> None:
+    """As CSV, or as a JSON object a line. Without `columns`, the first row names them."""
+    if form is Form.JSON_LINES:
+        for row in rows:
+            sys.stdout.write(json.dumps({**_SCHEMA, **row}) + "\n")
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if columns:
+        writer.writerow(columns)
+    for row in rows:
+        cells = dict(_cells(row))
+        if not columns:
+            columns = list(cells)
+            writer.writerow(columns)
+        writer.writerow([harmless(cells.get(name, "")) for name in columns])
+
+
+def _cells(row: Json, above: str = "") -> Iterator[tuple[str, str]]:
+    """The columns of a row: `at_ce.wall_s` for a value in an object, and several values with `;` between."""
+    for name, value in row.items():
+        if isinstance(value, Mapping) and value:
+            yield from _cells(value, f"{above}{name}.")
+        elif isinstance(value, list):
+            yield above + name, ";".join(map(_cell, value))
+        else:
+            yield above + name, _cell(value)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def print_list(name: str, entries: Iterable[Any], *, form: Form, after: Json) -> None:
+    """Entries that are written while they come, for there may be more than memory holds: a line an entry.
+
+    As JSON they are the last list of the object `after`.
+    """
+    out = sys.stdout
+    if form is not Form.JSON:
+        print_rows(entries, form)
+        return
+    before = json.dumps({**_SCHEMA, **after}, indent=2).removesuffix("\n}")
+    out.write(f"{before},\n  {json.dumps(name)}: [")
     between = "\n    "
     for entry in entries:
         out.write(between + json.dumps(entry))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -21,6 +22,15 @@ from publisher.model.errors import UsageError
 from publisher.model.time import Window, parse_from, parse_to, window
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
+
+
+class Form(StrEnum):
+    """How a result is printed: for people, or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    JSON_LINES = "json-lines"
 
 
 class Parser(argparse.ArgumentParser):
@@ -181,7 +191,28 @@ def add_action(actions: Any, name: str, text: str, usage: str | None = None) -> 
 
 
 def add_json(command: argparse._ActionsContainer) -> None:
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    command.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const=Form.JSON,
+        default=Form.TABLE,
+        help="print one JSON object and nothing else; the same as --as json",
+    )
+    command.add_argument(
+        "--as",
+        dest="form",
+        type=Form,
+        choices=list(Form),
+        default=Form.TABLE,
+        metavar="FORM",
+        help=f"print the result as one of {', '.join(Form)} (default table)",
+    )
+
+
+def is_quiet(arguments: argparse.Namespace) -> bool:
+    """Whether progress is shown to nobody: with --quiet, and where programs read the result."""
+    return bool(arguments.quiet) or arguments.form is not Form.TABLE
 
 
 def add_targets(command: argparse.ArgumentParser) -> None:

@@ -74,7 +74,10 @@ def test_a_new_command_runs(tree: Path, site: SiteUnderTest) -> None:
         ["egi", "ams"],
         ["1", "in", "all"],
     ]
-    assert json.loads(run(tree, "ports", "--loud", "--json", "--config", str(site.path))) == {"ports": {"EGI": "AMS"}}
+    assert json.loads(run(tree, "ports", "--loud", "--json", "--config", str(site.path))) == {
+        "schema": 1,
+        "ports": {"EGI": "AMS"},
+    }
 
 
 def test_a_new_command_stands_in_the_help(tree: Path) -> None:

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     found = _ports(context.load(), arguments.target)
     if arguments.loud:
         found = {name.upper(): kind.upper() for name, kind in found.items()}
-    print_result(found, _as_json, _as_text, in_json=arguments.json)
+    print_result(found, _as_json, _as_text, form=arguments.form)
     return 0
 
 

@@ -40,7 +40,9 @@ class Run:
 
     @property
     def json(self) -> dict[str, Any]:
+        """Without the number of its schema, which every object has."""
         parsed: dict[str, Any] = json.loads(self.out)
+        assert parsed.pop("schema") == 1
         return parsed
 
 

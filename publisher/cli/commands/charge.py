@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -17,11 +16,11 @@ from publisher.cli.output import (
     TextTable,
     attributes,
     moment_text,
-    print_json_list,
     print_line,
+    print_list,
     print_result,
 )
-from publisher.cli.parser import add_json, add_window, window_of
+from publisher.cli.parser import Form, add_json, add_window, is_quiet, window_of
 from publisher.cli.sources import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model.errors import UsageError
@@ -54,7 +53,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.runs:
         print_result(
-            charging.runs(site), lambda runs: {"runs": list(map(_run_json, runs))}, _runs_text, in_json=arguments.json
+            charging.runs(site),
+            lambda runs: {"runs": list(map(_run_json, runs))},
+            _runs_text,
+            form=arguments.form,
+            rows="runs",
         )
         return 0
     request = _request(arguments, site)
@@ -62,12 +65,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     report = _report(arguments, site, request)
     jobs = charging.jobs(site, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
-    if arguments.json and jobs is not None:
-        print_json_list("charges", map(_kept_json, jobs), sys.stdout, after=_charge_json(report))
+    if arguments.form is not Form.TABLE and jobs is not None:
+        print_list("charges", map(_kept_json, jobs), form=arguments.form, after=_charge_json(report))
         return status
     for one in jobs or ():
         print_line(_kept_line(one))
-    print_result(report, _charge_json, _as_text, in_json=arguments.json)
+    print_result(report, _charge_json, _as_text, form=arguments.form, rows="sums")
     return status
 
 
@@ -75,7 +78,7 @@ def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -
     if arguments.stored:
         return charging.kept(site, request)
     refuse_pruned(site, request.window)
-    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
+    with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         return charging.charge(site, request, rows_read=counting.seen)
 
 

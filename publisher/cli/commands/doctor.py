@@ -12,7 +12,7 @@ from publisher.cli import nagios, progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.nagios import nagios_line, performance
 from publisher.cli.output import Json, attributes, print_line, print_result
-from publisher.cli.parser import add_json, add_nagios, add_targets
+from publisher.cli.parser import add_json, add_nagios, add_targets, is_quiet
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.model.text import plural
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         line, status = _as_nagios(diagnosis)
         print_line(line)
         return status
-    print_result(diagnosis, _as_json, _as_text, in_json=arguments.json)
+    print_result(diagnosis, _as_json, _as_text, form=arguments.form, rows="findings")
     return diagnosis.exit_status
 
 
@@ -74,7 +74,7 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
         cron=CRON_FOLDERS,
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
-    with progress.stages(quiet=arguments.quiet or arguments.json or arguments.nagios) as stages:
+    with progress.stages(quiet=is_quiet(arguments) or arguments.nagios) as stages:
         found: Diagnosis = examination.examine(
             site, site.settings, host, targets=arguments.target, begins=stages.begins
         )

@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         found,
         lambda each: {"job": job_id, "explanations": list(map(_explanation_json, each))},
         _as_text,
-        in_json=arguments.json,
+        form=arguments.form,
+        rows="explanations",
     )
     return 0
 

@@ -11,7 +11,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
-from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.cli.parser import add_action, add_actions, add_json, is_quiet
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.site import Site
@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    with progress.counting("records read", quiet=arguments.quiet or arguments.json) as counting:
+    with progress.counting("records read", quiet=is_quiet(arguments)) as counting:
         report = _import(site, arguments, counting.seen)
-    print_result(report, _as_json, _as_text, in_json=arguments.json)
+    print_result(report, _as_json, _as_text, form=arguments.form)
     for trouble in report.troubles:
         error_line(trouble)
     return report.exit_status

@@ -10,7 +10,7 @@ from typing import Final
 from publisher.cli.commands import Context
 from publisher.cli.commands.stats import add_database_file, chosen_database
 from publisher.cli.output import Json, Part, TextTable, attributes, duration, moment, moment_text, print_result, size
-from publisher.cli.parser import add_action, add_actions, add_job, add_json
+from publisher.cli.parser import Form, add_action, add_actions, add_job, add_json
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, JobId, Transfer
@@ -42,8 +42,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
     sheet, zone = statistics.job(site, JobId(arguments.job))
     as_json, as_text = _answers(arguments, zone)
-    in_json = arguments.json or (arguments.action == "info" and arguments.output == "json")
-    print_result(sheet, as_json, as_text, in_json=in_json)
+    form = Form.JSON if arguments.action == "info" and arguments.output == "json" else arguments.form
+    rows = "" if arguments.action == "info" else arguments.action
+    print_result(sheet, as_json, as_text, form=form, rows=rows)
     if not arguments.database_file:
         incomplete(site)  # a later run of the job may be there; what was found is shown in full
     return 0

@@ -10,7 +10,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, count
+from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, count, is_quiet
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load().accepting_state(accept=arguments.accept_state)
-    with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
+    with progress.rounds(quiet=is_quiet(arguments)) as report:
         ended = publish.publish(
             site,
             targets=arguments.target,
@@ -77,7 +77,8 @@ def print_outcomes(
         outcomes,
         lambda lines: as_json(lines, sources),
         lambda lines: _as_text(site.name, receivers, lines, sources, dry_run=arguments.dry_run),
-        in_json=arguments.json,
+        form=arguments.form,
+        rows="targets",
     )
     return publish.exit_status(outcomes)
 

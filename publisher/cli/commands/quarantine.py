@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             found,
             lambda jobs: {"quarantined": list(map(quarantined_json, jobs))},
             lambda jobs: [TextTable(_COLUMNS, list(map(_row, jobs)))],
-            in_json=arguments.json,
+            form=arguments.form,
+            rows="quarantined",
         )
         return 0
     if bool(arguments.jobs) == arguments.every:
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         replaces,
         lambda jobs: {"changed": len(changed), "hold": hold, "replaces": list(map(quarantined_json, jobs))},
         lambda jobs: [f"{len(changed)} {hold}", *map(_what_it_replaces, jobs)],
-        in_json=arguments.json,
+        form=arguments.form,
     )
     return 0
 

@@ -15,7 +15,16 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes
 from publisher.cli.logs import error_line, notice
-from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, add_window, count, window_of
+from publisher.cli.parser import (
+    add_accept_state,
+    add_dry_run,
+    add_json,
+    add_targets,
+    add_window,
+    count,
+    is_quiet,
+    window_of,
+)
 from publisher.cli.site import LiveSite
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
@@ -72,7 +81,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load().accepting_state(accept=arguments.accept_state)
     request = _request(arguments, site)
     targets = _once(arguments, site) or choose(site.targets, arguments.target)
-    quiet = arguments.quiet or arguments.json
+    quiet = is_quiet(arguments)
     with progress.counting("jobs examined, to work out what will be sent", quiet=quiet) as looking:
         plans = planning.plan(site, targets, request, looking)
     for line in plan_lines(plans):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.cli.parser import Form, add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
@@ -46,15 +46,21 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.action == "list":
         found = _listed(site, arguments.source)
-        print_result(found, _listed_json, _listed_text, in_json=arguments.json)
+        print_result(found, _listed_json, _listed_text, form=arguments.form, rows="databases")
     elif arguments.action == "bad-lines":
-        print_result(set_aside(site, arguments.source), _bad_lines_json, _bad_lines_text, in_json=arguments.json)
+        print_result(
+            set_aside(site, arguments.source), _bad_lines_json, _bad_lines_text, form=arguments.form, rows="bad_lines"
+        )
     elif arguments.action == "prune":
-        print_result(pruning.prune(site, arguments.source), _pruned_json, _pruned_text, in_json=arguments.json)
+        print_result(
+            pruning.prune(site, arguments.source), _pruned_json, _pruned_text, form=arguments.form, rows="sources"
+        )
     elif arguments.action == "retry":
-        return _retry(retry_bad_lines(site, arguments.source), in_json=arguments.json)
+        return _retry(retry_bad_lines(site, arguments.source), form=arguments.form)
     else:
-        print_result(databases.retire(site, arguments.databases), _as_json, _as_retired, in_json=arguments.json)
+        print_result(
+            databases.retire(site, arguments.databases), _as_json, _as_retired, form=arguments.form, rows="databases"
+        )
     return 0
 
 
@@ -69,9 +75,9 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
     return [one for one in files if one.file in chosen[0].databases], chosen
 
 
-def _retry(found: Mapping[str, Retried | None], *, in_json: bool) -> int:
+def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:
     retried = {name: one for name, one in found.items() if one is not None}
-    print_result(retried, _retried_json, _retried_text, in_json=in_json)
+    print_result(retried, _retried_json, _retried_text, form=form, rows="sources")
     troubles = [f"source {name}: {line}" for name, one in retried.items() for line in one.report.troubles]
     for line in troubles:
         error_line(line)

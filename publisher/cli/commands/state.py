@@ -67,7 +67,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
         wrong,
         lambda found: {"checked": len(AGREEMENTS), "compared": bool(arguments.other), "wrong": found},
         lambda found: found or ["all sums and references agree"],
-        in_json=arguments.json,
+        form=arguments.form,
     )
     if wrong:
         error_line(f"{site.ledger_name}: the ledger does not agree with itself; keep a copy of it, and report it")
@@ -113,5 +113,6 @@ def _print(done: list[Transferred], arguments: argparse.Namespace) -> None:
         done,
         lambda tables: {"tables": {one.table: {"rows": one.rows, "written": one.changed} for one in tables}},
         lambda tables: [TextTable(_COLUMNS, [(one.table, f"{one.rows:,}", f"{one.changed:,}") for one in tables])],
-        in_json=arguments.json,
+        form=arguments.form,
+        rows="tables",
     )

@@ -13,7 +13,7 @@ from typing import Final
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_json, add_targets
+from publisher.cli.parser import Form, add_json, add_targets, is_quiet
 from publisher.cli.sources import incomplete
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
@@ -61,14 +61,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     refuse_pruned(site, month.window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
-    with progress.counting("jobs compared", quiet=arguments.quiet or arguments.json) as counting:
+    with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         found = statement.collect(site, targets, month, portal=counts, jobs_seen=counting.seen)
     status = gravest([incomplete(site), RecordError.exit_status if found.different else 0])
-    if arguments.format == "html" and not arguments.json:
+    if arguments.format == "html" and arguments.form is Form.TABLE:
         sys.stdout.writelines(_as_page(_title(found), _as_text(found, status)))
     else:
         print_result(
-            found, lambda each: _as_json(each, status), lambda each: _as_text(each, status), in_json=arguments.json
+            found,
+            lambda each: _as_json(each, status),
+            lambda each: _as_text(each, status),
+            form=arguments.form,
+            rows="targets",
         )
     return status
 

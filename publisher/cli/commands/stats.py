@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,13 +17,13 @@ from publisher.cli.output import (
     attributes,
     duration,
     moment_text,
-    print_csv,
-    print_json_list,
     print_line,
+    print_list,
     print_result,
+    print_rows,
     size,
 )
-from publisher.cli.parser import FROM_HELP, TO_HELP, add_json
+from publisher.cli.parser import FROM_HELP, TO_HELP, Form, add_json, is_quiet
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model import time as when
@@ -66,32 +65,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     by = tuple(GROUPINGS)
     parser.add_argument("--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}")
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--csv", action="store_true", help="print comma-separated values, with a line of names")
     add_json(printed)
+    printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help="the same as --as csv")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
     if arguments.by and arguments.output != "brief":
         raise UsageError("--by prints a table of totals and cannot be combined with --output")
-    if arguments.csv and arguments.output == "json":
-        raise UsageError("--csv and --output json contradict each other")
+    if arguments.output == "json" and arguments.form in (Form.CSV, Form.JSON_LINES):
+        raise UsageError(f"--as {arguments.form} and --output json contradict each other")
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
         return _status(arguments, site)
-    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.json) as counting:
+    with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
         tally = statistics.stats(site, wanted, by=by, rows_read=counting.seen)
-    if arguments.csv:
-        _print_csv(arguments, tally)
+    if arguments.form in (Form.CSV, Form.JSON_LINES):
+        columns, rows = _rows(arguments, tally)
+        print_rows(rows, arguments.form, columns)
     else:
+        as_arc = arguments.form is Form.TABLE and arguments.output == "json"
         print_result(
             tally,
-            lambda each: _as_json(wanted, each) if arguments.json else _arc_json(each),
+            lambda each: _arc_json(each) if as_arc else _as_json(wanted, each),
             lambda each: _as_text(arguments, each),
-            in_json=arguments.json or arguments.output == "json",
+            form=Form.JSON if as_arc else arguments.form,
         )
     return _status(arguments, site)
 
@@ -152,24 +153,25 @@ def _fqans(tally: JobStatistics) -> list[str]:
 def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter) -> None:
     """One by one while they are read: there may be ten million."""
     job_ids = statistics.job_ids(site, wanted)
-    if arguments.json:
-        print_json_list("job_ids", job_ids, sys.stdout)
-    elif arguments.csv:
-        print_csv(("job_id",), ((job_id,) for job_id in job_ids), sys.stdout)
-    else:
+    if arguments.form is Form.JSON:
+        print_list("job_ids", job_ids, form=Form.JSON, after={})
+    elif arguments.form is Form.TABLE:
         for job_id in job_ids:
             print_line(job_id)
+    else:
+        print_rows(({"job_id": job_id} for job_id in job_ids), arguments.form, ("job_id",))
 
 
-def _print_csv(arguments: argparse.Namespace, tally: JobStatistics) -> None:
+def _rows(arguments: argparse.Namespace, tally: JobStatistics) -> tuple[Sequence[str], Iterable[Json]]:
+    """For programs: columns, and what is in them."""
     single = _single(arguments.output, tally)
     if single is not None:
         name, values = single
-        print_csv((name,), ((value,) for value in values), sys.stdout)
-    elif arguments.by:
-        print_csv((arguments.by, *_COLUMNS), _group_rows(tally.groups), sys.stdout)
-    else:
-        print_csv(_COLUMNS, [_cells(tally.totals)], sys.stdout)
+        return (name,), ({name: value} for value in values)
+    if not arguments.by:
+        return _COLUMNS, [_totals_json(tally.totals)]
+    groups = sorted(tally.groups.items())
+    return (arguments.by, *_COLUMNS), ({arguments.by: name, **_totals_json(totals)} for name, totals in groups)
 
 
 def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Part]:

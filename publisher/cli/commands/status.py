@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     found, trouble = _status(arguments, site)
     sources = source_status(site)
-    print_result((found, sources), _as_json, _as_text, in_json=arguments.json)
+    print_result((found, sources), _as_json, _as_text, form=arguments.form, rows="targets")
     missing = {one.file: one.reason for each in found for one in each.missing}
     alarms = [one.alarm for one in sources if one.alarm]
     for line in [*([trouble] if trouble else missing.values()), *alarms]:

@@ -11,7 +11,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_all_instances, add_dry_run, add_json, add_targets
+from publisher.cli.parser import add_all_instances, add_dry_run, add_json, add_targets, is_quiet
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     targets = _targets(arguments, site)
     if arguments.check:
         return _check(arguments, site, targets, months)
-    with progress.rounds(quiet=arguments.quiet or arguments.json) as report:
+    with progress.rounds(quiet=is_quiet(arguments)) as report:
         ended = publish.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
     return print_outcomes(arguments, site, ended)
 
@@ -114,7 +114,7 @@ class _Check:
 def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None) -> int:
     refuse_pruned(site, earliest(site.clock(), months))
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
-    with progress.counting("jobs compared", quiet=arguments.quiet or arguments.json) as counting:
+    with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
     found = _Check(
         site=site.name,
@@ -125,7 +125,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         incomplete=incomplete(site),
         others=check.recorded(site, months=months) if arguments.all_instances else (),
     )
-    print_result(found, _as_json, _as_text, in_json=arguments.json)
+    print_result(found, _as_json, _as_text, form=arguments.form, rows="rows")
     return found.exit_status
 
 

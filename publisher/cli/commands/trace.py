@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     traced = operations.trace(context.load(), JobId(arguments.job), all_instances=arguments.all_instances)
-    print_result(traced, _as_json, _as_text, in_json=arguments.json)
+    print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:
         error_line(traced.trouble)
         return SourceError.exit_status
