@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -233,6 +234,22 @@ def test_formulas_and_exports_have_what_is_joined(site: ConfiguredSite) -> None:
     exported = site.run("export", "--format", "json-lines", "-b", "2020-01-01")
     assert exported.status == 0, exported.err
     assert [json.loads(line)["gpu_count"] for line in exported.out.splitlines()].count(2) == 2
+
+
+def test_usage_has_the_gpus_of_joined_jobs(site: ConfiguredSite) -> None:
+    jobs = arex_jobs(3, 7200, projects=())
+    site.fill(*jobs)
+    show(site, *jobs)
+    day = {"valid_from": "2020-01", "valid_to": "2030-01"}
+    site.config["records"]["allocations"] = [{"project": "", "gpu_hours": 1000, **day}]
+    assert total(site.publish()) == 4
+    run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--csv", str(site.folder / "csv"))
+    assert run.status == 0, run.err
+    (row,) = csv.DictReader((site.folder / "csv" / "statuses.csv").read_text().splitlines())
+    gpu_s = sum(2 * job.wall_s for job in jobs)
+    assert (row["jobs"], row["gpu_jobs"], row["gpu_s"]) == ("4", "3", str(gpu_s))
+    used = list(csv.DictReader((site.folder / "csv" / "allocations.csv").read_text().splitlines()))
+    assert [float(one["used"]) for one in used] == [pytest.approx(gpu_s / 3600, abs=1e-6)]
 
 
 def test_htcondor_knows_a_job_under_several_names(site: ConfiguredSite) -> None:

@@ -182,7 +182,7 @@ def _gpu_models(report: Report) -> Table:
             (model, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
             for model in models
         ],
-        notes=("A-REX tells of no GPUs; they are known of jobs that were imported.",),
+        notes=("A-REX tells of no GPUs; they are known of jobs that were imported or joined.",),
     )
 
 
