@@ -16,7 +16,7 @@ import pytest
 from publisher.cli.site import LiveSite
 from publisher.formats import job_format
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord, RowRef, whole_job
+from publisher.model.job import OWN_VALUES, AlikeJob, JobRecord, RowRef, whole_job
 from publisher.model.time import Window
 from publisher.pipeline.round.batches import RecordMaker
 from publisher.pipeline.round.decision import Decider, Publish, Skip
@@ -28,6 +28,7 @@ from tests.pipeline.test_grouped import END, RULES, START, hostile_cases
 from tests.pipeline.test_read_ahead import Pair
 from tests.support.pki import PKI
 
+ALWAYS: Final = frozenset({"job_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at", "ended_at"})
 FORMATS: Final = ("car", "ogf-ur", "apel-job-0.2", "apel-job-0.3", "apel-job-0.4")
 NOW: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -99,6 +100,67 @@ def test_of_a_kind_and_by_themselves(tmp_path: Path, pki: PKI, form: str, seed: 
 def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
     pair, ordinary = filled(tmp_path, pki, "ogf-ur", 3, RULES.get(rules, {"identity": {"mode": "withheld"}}))
     assert compared(pair) > (ordinary / 6 if rules != "completed only" else 0)
+
+
+NUMBERS: Final = (
+    *("wall_s", "cpu_user_s", "cpu_kernel_s", "memory_kib", "virtual_memory_kib"),
+    *("scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
+)
+TIMES: Final = ("submitted_at", "started_at", "ended_at")
+LARGE: Final = [
+    near + off for power in (29, 30, 31, 32, 53, 60, 62, 63) for near in (2**power,) for off in (-8, -1, 0, 1)
+]
+NOW_S: Final = int(NOW.timestamp())
+MOMENTS: Final = (1, *(NOW_S + off for off in (-2, -1, 0, 1, 86_399, 86_400, 86_401)), 253_402_300_799, 253_402_300_800)
+TEXTS: Final = (
+    "1",
+    "none",
+    "None",
+    "0",
+    "/7",
+    "a%b",
+    "<&>",
+    "ø",
+    "x" * 40,
+    "x" * 41,
+    "x" * 101,
+    "x" * 300,
+    "a b",
+    "\t1",
+)
+
+
+def at_the_bounds(job: AlikeJob, rng: random.Random) -> Iterator[AlikeJob]:
+    """The job with values around every bound that a receiver, a schema or a number of a computer has."""
+    changes: list[dict[str, Any]] = [{name: value} for name in NUMBERS for value in (0, 1, *LARGE)]
+    changes += [{name: moment} for name in TIMES for moment in MOMENTS]
+    changes += [{name: text} for name in ("job_id", "local_id") for text in TEXTS]
+    changes += [{name: rng.choice(LARGE) for name in rng.sample(NUMBERS, 3)} for _ in range(30)]
+    changes += [dict(zip(TIMES, rng.sample(MOMENTS, 3), strict=True)) for _ in range(60)]
+    for change in changes:
+        given = dict(zip(OWN_VALUES, job.values, strict=True))
+        known = {name: value for name, value in change.items() if name in ALWAYS or (given[name] and value)}
+        yield job._replace(values=tuple((given | known).values()))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_values_around_every_bound(tmp_path: Path, pki: PKI, form: str) -> None:
+    rng = random.Random(7)
+    pair, _ = filled(tmp_path, pki, form, 7, {})
+    both = Both(pair)
+    with closing(both.source):
+        found = [job for page in both.pages(alike=True) for job in page.alike]
+        both.renderer._sorted(found)
+        examples = {id(job.example): job for job in both.renderer._sorted(found)[0].jobs}
+    richest = sorted(examples.values(), key=lambda job: sum(map(bool, job.values)))[-2:]
+    asked = [changed for job in richest for changed in at_the_bounds(job, rng)]
+    rng.shuffle(asked)
+    written, unwanted, left = both.renderer._sorted(asked)
+    assert len(written.jobs) > len(asked) / 8, "what was tested was not there"
+    assert left
+    for job, content, facts in zip(*written, strict=True):
+        assert (content, facts) == both.alone(whole_job(job))
+    assert all(isinstance(both.decider.decide(job, job.key, None, None), Skip) for job in map(whole_job, unwanted))
 
 
 @pytest.mark.parametrize("form", FORMATS)

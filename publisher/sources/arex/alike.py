@@ -24,7 +24,7 @@ from publisher.sources.arex.values import hosts_of, unsigned
 
 _AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
-_MET: Final = 10_000  # kinds that were met, users
+_MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
 _OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
@@ -60,21 +60,27 @@ class AlikeReader(RowReader):
     def _others(self, rows: Sequence[Row], sides: SideRows, verdicts: RowOutcomes) -> Iterator[Row]:
         """The rows that are not like an example."""
         columns = list(zip(*rows, strict=True))
-        if not self._are_plain(columns, sides):
-            for row in rows if len(rows) > 1 else ():
+        if self._are_plain(columns, sides):
+            yield from self._of_no_kind(rows, columns, sides, verdicts)
+        elif len(rows) == 1:
+            yield rows[0]
+        else:
+            for row in rows:
                 yield from self._others([row], sides, verdicts)
-            if len(rows) == 1:
-                yield rows[0]
-            return
+
+    def _of_no_kind(
+        self, rows: Sequence[Row], columns: Sequence[tuple[Any, ...]], sides: SideRows, verdicts: RowOutcomes
+    ) -> Iterator[Row]:
+        """Those of rows that are plain."""
         examples, users, places = self._examples, self._users, self._places
         for row, kind, whose, where, values in zip(rows, *self._read(rows, columns, sides), strict=True):
             example = examples[kind] if kind in examples else self._new_example(kind, row, sides)
             user = users[whose] if whose in users else self._new_user(whose, row, sides)
             place = places[where] if where in places else self._new_place(where, row, sides)
-            if example is None or user is None or place is None:
-                yield row
-            else:
+            if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
+            else:
+                yield row
 
     def _are_plain(self, columns: Sequence[tuple[Any, ...]], sides: SideRows) -> bool:
         """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one kind."""
@@ -93,10 +99,8 @@ class AlikeReader(RowReader):
         extra = [sides.extra.get(number, _NO_VALUES) for number in numbers]
         started = list(map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall))
         sizes = _all_sizes(columns)
-        hosts = [_plain_hosts(each.get("nodenames") or each.get("nodename") or "") for each in extra]
-        names, clients, accounts, lrms, benchmarks = (
-            [each.get(key, "") for each in extra] for key in ("jobname", "clienthost", "localuser", "lrms", "benchmark")
-        )
+        hosts = list(map(_plain_hosts, extra))
+        names, clients = _texts(extra, "jobname"), _texts(extra, "clienthost")
         transfers = [self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)]
         own = zip(
             *(job_ids, local_ids, ended, wall, columns[18], columns[19], columns[11], started),
@@ -107,15 +111,16 @@ class AlikeReader(RowReader):
         kinds = zip(
             map(_OF_KIND, rows),
             _beside(numbers, sides.environments),
-            [tuple([pair for pair in each.items() if pair[0] not in _OWN_KEYS]) for each in extra],
+            map(_of_kind, extra),
             map(_shared_hosts, hosts),
             map(_are_texts, names, clients),
             zip(*(map(not_, column) for column in maybe), strict=True),
             strict=True,
         )
         tokens, projects = _beside(numbers, sides.tokens), _beside(numbers, sides.projects)
-        users = zip(map(_OF_USER, rows), tokens, projects, accounts, strict=True)
-        return kinds, users, zip(map(_OF_PLACE, rows), lrms, benchmarks, strict=True), own
+        users = zip(map(_OF_USER, rows), tokens, projects, _texts(extra, "localuser"), strict=True)
+        places = zip(map(_OF_PLACE, rows), _texts(extra, "lrms"), _texts(extra, "benchmark"), strict=True)
+        return kinds, users, places, own
 
     def _new_example(self, kind: Key, row: Row, sides: SideRows) -> JobRecord | None:
         """The row for the first time that it is worth it; None for a kind that makes no jobs."""
@@ -192,7 +197,16 @@ def _are_texts(*texts: object) -> bool:
     return all(isinstance(text, str) and "%" not in text for text in texts)
 
 
-def _plain_hosts(text: object) -> tuple[str, ...] | None:
+def _texts(extra: Iterable[dict[Any, Any]], key: str) -> list[Any]:
+    return [each.get(key, "") for each in extra]
+
+
+def _of_kind(extra: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
+    return tuple([pair for pair in extra.items() if pair[0] not in _OWN_KEYS])
+
+
+def _plain_hosts(extra: dict[Any, Any]) -> tuple[str, ...] | None:
+    text = extra.get("nodenames") or extra.get("nodename") or ""
     return hosts_of(text) if isinstance(text, str) and "%" not in text else None
 
 

@@ -37,7 +37,7 @@ _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
 _MOST_S: Final = 2**29 - 8  # within every receiver's bounds; 17 years
 _MOST_KIB: Final = 2**30 - 8
-_MOST_BYTES: Final = 2**60 - 8
+_MOST_BYTES: Final = 2**64  # as stored
 # Each more than that, and as text in no other value.
 _HIGHEST: Final[dict[str, Any]] = {
     "job_id": "J1" + 98 * "j",
@@ -115,6 +115,14 @@ class SharedTexts(NamedTuple):
     wanted: bool = True
 
 
+class JobTemplate(NamedTuple):
+    """What a record is made of beside a job's own values."""
+
+    kind: JobKind
+    shared: tuple[str, ...]
+    wanted: bool
+
+
 class Written(NamedTuple):
     """Jobs of templates, and their records."""
 
@@ -135,41 +143,42 @@ class KindTemplates:
         self._periods = Periods(decider, months=decider.policy.depends_on_month)
         self._by_place = decider.policy.user_depends_on_place
         self._kinds: dict[tuple[int, int], JobKind] = {}
-        self._shared: dict[
-            tuple[int, int, int], SharedTexts
-        ] = {}  # by user and place, as far as they matter, and period
+        # By user and place, as far as they matter, and period.
+        self._shared: dict[tuple[int, int, int], SharedTexts] = {}
         self._texts_of_kinds: dict[str, str] = {}  # most of them are in many
         self._known: dict[tuple[int, ...], tuple[KindFacts, object]] = {}
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
-        written, unwanted = Written([], [], []), list[AlikeJob]()
         are_plain = [_is_plain(job.values, self._until) for job in jobs]
-        plain = list(compress(jobs, are_plain))
+        if not any(are_plain):
+            return Written([], [], []), [], list(jobs)
         left = list(compress(jobs, map(not_, are_plain)))
+        written, unwanted = Written([], [], []), list[AlikeJob]()
+        plain = list(compress(jobs, are_plain))
         rows = [job.values for job in plain]
-        periods = self._periods.of([row[_END] for row in rows]) if rows else ()
-        for job, period, own in zip(plain, periods, self._texts(rows) if rows else (), strict=True):
+        periods = self._periods.of([row[_END] for row in rows])
+        for job, period, own in zip(plain, periods, self._texts(rows), strict=True):
             found = self._found(job, period)
-            if found is None:
-                left.append(job)
-                continue
-            kind, user, place = found
-            if not (kind.parts and user.wanted):
+            if found is not None and not found.wanted:
                 unwanted.append(job)
-                continue
-            texts = kind.pick((*own, *(user.texts or ()), *(place.texts or ())))
-            if None in texts:
+            elif found is None or not self._write(job, found, own, written):
                 left.append(job)
-                continue
-            parts = kind.parts.copy()
-            parts[1::2] = texts
-            written.contents.append("".join(parts).encode())
-            written.jobs.append(job)
-            written.facts.append(self._facts(kind, job))
         return written, unwanted, left
 
-    def _found(self, job: AlikeJob, period: int) -> tuple[JobKind, SharedTexts, SharedTexts] | None:
+    def _write(self, job: AlikeJob, found: JobTemplate, own: tuple[str | None, ...], written: Written) -> bool:
+        """False for a job with a value that the format leaves out."""
+        parts = found.kind.parts.copy()
+        texts = found.kind.pick((*own, *found.shared))
+        if None in texts:
+            return False
+        parts[1::2] = texts
+        written.contents.append("".join(parts).encode())
+        written.jobs.append(job)
+        written.facts.append(self._facts(found.kind, job))
+        return True
+
+    def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
         """None for a job that needs a look of its own."""
         place_at = 0, id(job.place), period
         user_at = id(job.user), id(job.place) if self._by_place else 0, period
@@ -179,8 +188,9 @@ class KindTemplates:
             return None
         if user.texts is None or place.texts is None:
             return None
-        kind = self._kinds.get((id(job.example), period)) or self._new(job, period, user.texts + place.texts)
-        return (kind, user, place) if job.values[_END] <= kind.until else None
+        shared = user.texts + place.texts
+        kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
+        return JobTemplate(kind, shared, user.wanted and bool(kind.parts)) if job.values[_END] <= kind.until else None
 
     def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
         """What is said of user and place, by a job that is the first of one of them."""
@@ -326,15 +336,7 @@ def _is_plain(values: tuple[Any, ...], until: int) -> bool:
         submitted <= end <= until
         and (started is None or started <= end)
         and (wall <= _MOST_S and user <= _MOST_S and kernel <= _MOST_S)
-        and _has_plain_sizes(*values[8:13])
+        and max(filter(None, values[8:10]), default=0) <= _MOST_KIB
         and _PLAIN_JOB_ID(job_id) is not None
         and (not local_id or _PLAIN_LOCAL_ID(local_id) is not None)
-    )
-
-
-def _has_plain_sizes(
-    memory: int | None, virtual: int | None, scratch: int | None, stage_in: int | None, stage_out: int | None
-) -> bool:
-    return (
-        max(memory or 0, virtual or 0) <= _MOST_KIB and max(scratch or 0, stage_in or 0, stage_out or 0) <= _MOST_BYTES
     )
