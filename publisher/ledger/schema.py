@@ -201,9 +201,11 @@ CREATE TABLE month_message (               -- its key first: SQLite 3.40's integ
     message INTEGER NOT NULL REFERENCES message (id),
     month   INTEGER NOT NULL,
     target  INTEGER NOT NULL,
+    arrived TEXT NOT NULL DEFAULT '',       -- JSON: which groups of month.sending it brought, while others are on their way
     PRIMARY KEY (message, month)
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);
+CREATE INDEX arrival_of_month ON month_message (target, month) WHERE arrived <> '';
 CREATE TABLE delivered_count (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,                -- of the end time that was sent

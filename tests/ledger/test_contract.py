@@ -146,11 +146,12 @@ def outbox_record(number: int, place: int = 0) -> OutboxRecord:
     )
 
 
-def count(ledger: Ledger, jobs: int) -> None:
+def count(ledger: Ledger, *jobs: int) -> None:
+    """A group of the month with so many jobs, or some of them, each with a core more."""
     ledger.count(
         "egi",
         PlacedRuns(),
-        {MONTH: [group(jobs)]},
+        {MONTH: [group(number)._replace(cpu_count=at) for at, number in enumerate(jobs, 1)]},
         dirty={},
         clean=[MONTH],
         by_settings=[],
@@ -225,6 +226,32 @@ def test_messages_of_months_go_out_in_their_order(ledger: Ledger) -> None:
         assert found.message.payload == message.payload
         ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert ledger.outstanding("egi") is None
+
+
+def test_of_a_month_in_parts_what_arrived_is_accepted_at_once_and_stays_so(kept: Kept) -> None:
+    ledger = kept.ledger
+    count(ledger, 3, 4, 5)
+    messages = [message_of(f"part {part}".encode(), "egi", "apel-summary", 1, NOW) for part in (1, 2, 3)]
+    ledger.prepare_months(
+        "egi",
+        [
+            MonthMessage(message=message, months=(MONTH,), records=(outbox_record(part, part),))
+            for part, message in enumerate(messages, 1)
+        ],
+    )
+    for arrived, message in enumerate(messages[:2], 1):
+        ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
+        assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4][:arrived]
+        assert ledger.months("egi")[0].accepted_digest not in ("", ledger.months("egi")[0].digest)
+    ledger.give_up("egi", [], {})
+    count(ledger, 6, 7, 8)
+    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4]
+    whole = message_of(b"whole", "egi", "apel-summary", 3, NOW)
+    records = tuple(outbox_record(part, part) for part in (1, 2, 3))
+    ledger.prepare_months("egi", [MonthMessage(message=whole, months=(MONTH,), records=records)])
+    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4]
+    ledger.sent(whole, remote_id="", remote_ids={}, now=NOW)
+    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [6, 7, 8]
 
 
 def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) -> None:

@@ -59,7 +59,7 @@ SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accept
        sending IS NOT NULL, moved, by_settings, sending_digest, sending_jobs
 FROM month
 WHERE target = :target ORDER BY month"""
-_CONTENT = "SELECT counted, accepted FROM month WHERE target = :target AND month = :month"
+_CONTENT = "SELECT counted, sending, accepted FROM month WHERE target = :target AND month = :month"
 # What was only added to is of the basis of before: it has to be summed up again under the one of now.
 _COUNT = """
 INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
@@ -88,11 +88,18 @@ UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_
     accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
     sending = NULL, sending_digest = NULL, by_settings = FALSE
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
-_SENDING_NOW = "SELECT sending, accepted, sending_digest FROM month WHERE target = :target AND month = :month"
+_IS_SENDING = "SELECT sending IS NOT NULL, sending_digest FROM month WHERE target = :target AND month = :month"
+_ARRIVED = "UPDATE month_message SET arrived = :arrived WHERE message = :message AND month = :month"
+_ARRIVALS = """
+SELECT arrived FROM month_message
+WHERE target = :target AND month = :month AND arrived <> ''"""
+_NO_ARRIVALS = "UPDATE month_message SET arrived = '' WHERE target = :target AND month = :month AND arrived <> ''"
+# Never the digest of our own: the rest is sent whatever it says.
 _ACCEPT_PART = """
-UPDATE month SET accepted = :accepted, accepted_digest = :digest, accepted_jobs = coalesce(accepted_jobs, 0),
+UPDATE month SET accepted_digest = 'part', accepted_jobs = coalesce(accepted_jobs, 0),
     accepted_format = (SELECT format FROM message WHERE id = :message)
 WHERE target = :target AND month = :month"""
+_WRITE_ACCEPTED = "UPDATE month SET accepted = :accepted WHERE target = :target AND month = :month"
 _ADOPT = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
                    accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
@@ -141,8 +148,16 @@ def content(
     database: Database, target: int | None, month: int
 ) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
     """The groups counted and the groups accepted."""
-    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None)
-    return decode(row[0]), decode(row[1])
+    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None, None)
+    counted, _, accepted = row
+    return decode(counted), tuple(joined(decode(accepted), _arrived_of(database, target, month, row[1])))
+
+
+def _arrived_of(database: Database, target: int | None, month: int, groups: bytes | None) -> list[SummaryGroup]:
+    """Those of the groups on their way that are at the receiver already."""
+    arrivals = database.execute(_ARRIVALS, {"target": target, "month": month}).fetchall()
+    places = {place for (arrived,) in arrivals for place in json.loads(arrived)}
+    return [group for place, group in enumerate(decode(groups)) if place in places] if places else []
 
 
 def count(
@@ -187,6 +202,7 @@ def count(
 def adopt(database: Database, target: int, left: InheritedMonth) -> None:
     """Another publisher's totals are what the receiver has of a month."""
     text = encode(left.groups)
+    database.execute(_NO_ARRIVALS, {"target": target, "month": left.month})
     database.execute(
         _ADOPT,
         {
@@ -218,6 +234,7 @@ def _hosts(groups: Sequence[SummaryGroup]) -> str:
 
 def send(database: Database, target: int, month: int) -> None:
     """What is counted now is what the messages to come say."""
+    _keep_arrivals(database, target, month)
     database.execute(_SENDING, {"target": target, "month": month})
 
 
@@ -231,14 +248,16 @@ def months_of(database: Database, message: int) -> list[int]:
 
 def forget(database: Database, target: int, months: Collection[int]) -> None:
     """Months that the receiver does not keep as totals any more."""
-    database.execute_many(_FORGET, [{"target": target, "month": month} for month in months])
+    gone = [{"target": target, "month": month} for month in months]
+    database.execute_many(_FORGET, gone)
+    database.execute_many(_NO_ARRIVALS, gone)
     database.execute(_TOTALS, {"target": target})
 
 
 def sending(database: Database, target: int | None, month: int) -> tuple[SummaryGroup, ...]:
     """The groups that messages on their way were made of."""
-    row = database.execute(_SENDING_NOW, {"target": target, "month": month}).fetchone()
-    return decode(row[0]) if row else ()
+    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone()
+    return decode(row[1]) if row else ()
 
 
 def not_accepted(database: Database, target: int) -> list[int]:
@@ -255,24 +274,39 @@ def arrived(database: Database, target: int, message: int, records: Sequence[Out
     for month in months_of(database, message):
         at = {"target": target, "month": month}
         (is_out,) = database.execute(_STILL_OUT, at).fetchone()
-        groups, accepted, sent_digest = database.execute(_SENDING_NOW, at).fetchone()
+        is_sending, sent_digest = database.execute(_IS_SENDING, at).fetchone()
         if sent_digest is not None and not is_out:
             database.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
+            database.execute(_NO_ARRIVALS, at)
             whole.append(month)
             continue
-        if new := _carried(records, month, groups):
-            text = encode(joined(decode(accepted), new))
-            part = f"part {digest(text)}"  # never that of our own: the rest is sent whatever it says
-            database.execute(_ACCEPT_PART, at | {"accepted": text, "digest": part, "message": message})
+        places = _places(records, month)
+        if is_sending and places:
+            database.execute(_ARRIVED, {"arrived": json.dumps(places), "message": message, "month": month})
+            database.execute(_ACCEPT_PART, at | {"message": message})
         if not is_out:
-            database.execute(_NO_MORE, at)
+            _end_sending(database, target, month)
     return whole
 
 
-def _carried(records: Sequence[OutboxRecord], month: int, groups: bytes | None) -> list[SummaryGroup]:
-    """The groups of a month that these records are."""
-    places = {record.group - 1 for record in records if record.group and month_number(record.ended_at) == month}
-    return [group for place, group in enumerate(decode(groups)) if place in places]
+def _places(records: Sequence[OutboxRecord], month: int) -> list[int]:
+    """Which groups of a month these records are."""
+    return [record.group - 1 for record in records if record.group and month_number(record.ended_at) == month]
+
+
+def _keep_arrivals(database: Database, target: int, month: int) -> None:
+    """What arrived of a month's groups stays accepted, whatever is sent next."""
+    at = {"target": target, "month": month}
+    row = database.execute(_CONTENT, at).fetchone()
+    if row and (new := _arrived_of(database, target, month, row[1])):
+        database.execute(_WRITE_ACCEPTED, at | {"accepted": encode(joined(decode(row[2]), new))})
+        database.execute(_NO_ARRIVALS, at)
+
+
+def _end_sending(database: Database, target: int, month: int) -> None:
+    """No message of the month is on its way any more, and not all of it arrived."""
+    _keep_arrivals(database, target, month)
+    database.execute(_NO_MORE, {"target": target, "month": month})
 
 
 def take_back(database: Database, target: int, months: Collection[int]) -> None:
@@ -280,7 +314,10 @@ def take_back(database: Database, target: int, months: Collection[int]) -> None:
     for month in months:
         at = {"target": target, "month": month}
         (is_out,) = database.execute(_STILL_OUT, at).fetchone()
-        database.execute(_NOT_WHOLE if is_out else _NO_MORE, at)
+        if is_out:
+            database.execute(_NOT_WHOLE, at)
+        else:
+            _end_sending(database, target, month)
 
 
 def count_delivered(database: Database, target: int) -> None:
