@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -43,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     from_arc.add_argument("--site", default="", metavar="NAME", help="the site, if arc.conf names none or several")
     from_arc.add_argument(
+        "--update",
+        action="store_true",
+        help="write what is new into the configuration file, and keep what was changed there by hand",
+    )
+    from_arc.add_argument(
         "--look-for-lost",
         action="store_true",
         help="instead of a configuration, print the jobs that ARC's publisher missed",
@@ -66,6 +73,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
     settings = site.settings
     print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
+    _name_commented(arguments.config.read_text(encoding="utf-8"))
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
     rules = [each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)]
     for target in settings.targets:
@@ -97,7 +105,11 @@ def _from_arc(arguments: argparse.Namespace) -> int:
         for line in _lost_jobs(page, environment=os.environ):
             print_line(line)
         return 0
-    sys.stdout.write(page.text)
+    if arguments.update:
+        _update(arguments.config, page)
+    else:
+        sys.stdout.write(page.text)
+    _name_commented(page.text)
     if page.missing:
         error_line(
             f"{arguments.arc_conf}: incomplete: {', '.join(page.missing)} must be filled in; "
@@ -107,6 +119,31 @@ def _from_arc(arguments: argparse.Namespace) -> int:
     if page.by_hand:
         error_line(f"what needs to be completed by hand is listed at the end ({len(page.by_hand)})")
     return 0
+
+
+def _update(path: Path, page: ConfigurationText) -> None:
+    """Write the file again, with a copy of it as it was beside it. Raises: UsageError."""
+    try:
+        before = path.read_text(encoding="utf-8")
+        updated = arc_conf.update_page(before, page)
+        if updated.text != before:
+            shutil.copy2(path, f"{path}.old")
+            path.write_text(updated.text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError, UsageError) as error:
+        raise UsageError(f"{path}: {error}; `config from-arc` without --update prints a new one") from error
+    texts = before.splitlines(), updated.text.splitlines()
+    for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
+        print_line(line)
+    for line in updated.kept:
+        error_line(f"{path}: your change was kept where arc.conf and ARC's state now say: {line}")
+
+
+def _name_commented(text: str) -> None:
+    """Targets to which nothing is sent although ARC did."""
+    for name, block in arc_conf.commented_targets(text):
+        error_line(
+            f"target {name}, of [{block}], is only a comment: nothing is sent to it; the list at the end says why"
+        )
 
 
 def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> list[str]:

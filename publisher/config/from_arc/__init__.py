@@ -25,11 +25,22 @@ from publisher.config.from_arc.targets import (
     refuse,
     write_targets,
 )
+from publisher.config.from_arc.update import HEADING, Updated, commented_targets, update, with_digests
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.text import shown
 from publisher.sources.sqlite_reader import copies_directory
 
-__all__ = ["ArcConf", "ConfigurationText", "Takeover", "convert", "make_page", "parse_arc_conf", "read_arc_conf"]
+__all__ = [
+    "ArcConf",
+    "ConfigurationText",
+    "Takeover",
+    "commented_targets",
+    "convert",
+    "make_page",
+    "parse_arc_conf",
+    "read_arc_conf",
+    "update_page",
+]
 
 _STATE: Final = "accounting/publishing.db"
 
@@ -97,6 +108,11 @@ class ConfigurationText:
     targets: tuple[Draft, ...]
 
 
+def update_page(changed: str, page: ConfigurationText) -> Updated:
+    """A page that was made before, and changed since, with what is new. Raises: UsageError."""
+    return update(changed, page.text.partition(HEADING)[0].removesuffix("\n"))
+
+
 def control_dir_of(conf: ArcConf) -> Path | None:
     """Where A-REX keeps its databases; None when that needs a hand. Raises: ConfigError."""
     try:
@@ -134,7 +150,7 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
     _add_remarks(conf, sheet, drafted)
     _write_lists(sheet)
     return ConfigurationText(
-        text="".join(f"{line}\n" for line in sheet.lines),
+        text=with_digests("".join(f"{line}\n" for line in sheet.lines)),
         missing=tuple(sheet.missing),
         by_hand=tuple(sheet.by_hand),
         without_counterpart=tuple(sheet.unmatched),
@@ -163,7 +179,8 @@ def _write_site(values: ArcValues, sheet: Sheet, drafted: list[Draft], site: str
         known = ", ".join(sorted({shown(name.text) for name in names}))
         raise UsageError(f"--site {site}: no target has this gocdb_name; there are: {known}")
     try:
-        return site_of(values, sheet, names, site)
+        only_sgas = bool(drafted) and all(draft.block.name.startswith(SGAS) for draft in drafted)
+        return site_of(values, sheet, names, site, only_sgas=only_sgas)
     except ByHand as reason:
         sheet.leave_open(0, "site", "EXAMPLE-SITE")
         sheet.hand(f"site: {reason}")

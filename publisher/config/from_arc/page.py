@@ -23,6 +23,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+-]*")
 _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _QUEUE: Final = "queue:"
 _GLOB: Final = re.compile(r"([*?\[])")
+_NO_SITE: Final = "this-site"  # of targets that are told none
 _TOKEN_FIELDS: Final = 5  # authtokens: subject issuer audience scope group
 _POLICIES: Final = ("grid", "system", "any")
 # As in conf/publisher.service: LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem
@@ -86,7 +87,7 @@ class Sheet:
         return True
 
 
-def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str) -> str:
+def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str, *, only_sgas: bool = False) -> str:
     """Write `site`: what the command line chose, or the first gocdb_name. Returns it, '' when it stays open."""
     text = chosen or (names[0].text if names else "")
     if text:
@@ -100,6 +101,11 @@ def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: 
         sheet.put(0, "site", scalar(domain.text), f"{origin_of(domain)}: check that it is the name in GOCDB")
         sheet.hand("site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it")
         return domain.text
+    if only_sgas:
+        host = values.first("common", "hostname")
+        text = _NO_SITE if host is None or check_site(host.text) else host.text
+        sheet.put(0, "site", scalar(text), "no part of what SGAS is sent; any name will do")
+        return text
     raise ByHand("no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME")
 
 
