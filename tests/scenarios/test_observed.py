@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.observed import compared
 from tests.support.patience import PATIENCE_S
 
@@ -18,6 +20,7 @@ def observed(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_two_runs_observe_the_same(tmp_path: Path) -> None:
     written = observed("--write", str(tmp_path / "before"))
     assert written.returncode == 0, written.stderr

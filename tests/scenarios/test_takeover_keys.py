@@ -384,6 +384,7 @@ def test_a_vo_that_its_fqan_does_not_name(tmp_path: Path, host: Credential, vers
 
 
 @pytest.mark.parametrize("messages", MESSAGES)
+@pytest.mark.some(3)
 def test_from_the_next_month_on_jobs_without_a_benchmark_have_the_configured_one(
     tmp_path: Path, host: Credential, messages: str
 ) -> None:
