@@ -242,12 +242,13 @@ def test_usage_has_the_gpus_of_joined_jobs(site: ConfiguredSite) -> None:
     show(site, *jobs)
     day = {"valid_from": "2020-01", "valid_to": "2030-01"}
     site.config["records"]["allocations"] = [{"project": "", "gpu_hours": 1000, **day}]
+    site.config["records"]["power"] = {"watts_per_core": 0}
     assert total(site.publish()) == 4
     run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--csv", str(site.folder / "csv"))
     assert run.status == 0, run.err
     (row,) = csv.DictReader((site.folder / "csv" / "statuses.csv").read_text().splitlines())
     gpu_s = sum(2 * job.wall_s for job in jobs)
-    assert (row["jobs"], row["gpu_jobs"], row["gpu_s"]) == ("4", "3", str(gpu_s))
+    assert (row["jobs"], row["gpu_jobs"], row["gpu_s"], row["measured_wh"]) == ("4", "3", str(gpu_s), "7.5")
     used = list(csv.DictReader((site.folder / "csv" / "allocations.csv").read_text().splitlines()))
     assert [float(one["used"]) for one in used] == [pytest.approx(gpu_s / 3600, abs=1e-6)]
 
