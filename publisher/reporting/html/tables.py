@@ -136,9 +136,15 @@ def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
     return (
         *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.cpu_s, used.efficiency),
         *gpus,
-        *((used.measured_wh, used.estimated_wh, used.carbon_g) if report.has_energy else ()),
+        *(_energy_values(used) if report.has_energy else ()),
         *(used.scaled.get(kind) for kind in _kinds(report)),
     )
+
+
+def _energy_values(used: Used) -> tuple[Value, ...]:
+    """None where it is known of none of the jobs."""
+    energy = (None, None) if used.energy_unknown == used.jobs else (used.measured_wh, used.estimated_wh)
+    return (*energy, None if used.carbon_unknown == used.jobs else used.carbon_g)
 
 
 def _used(
