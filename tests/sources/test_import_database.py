@@ -52,7 +52,7 @@ def test_a_page_of_new_jobs_takes_their_rows_and_few_statements_more(tmp_path: P
         stored, statements = put(accounting, [job._replace(job_id=f"x{job.job_id}") for job in jobs(count)])
     assert stored == StoredJobs(inserted=count, updated=0)
     assert len([each for each in statements if each.startswith("INSERT INTO AAR")]) == count
-    assert len([each for each in statements if each.startswith("INSERT INTO JobExtraInfo")]) == 2 * count
+    assert len([each for each in statements if each.startswith("INSERT INTO JobExtraInfo")]) == count
     assert len(statements) <= 3 * count + 5
 
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from hashlib import blake2b
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -143,7 +146,6 @@ _UPDATE: Final = (
 )
 _STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID IN (SELECT value FROM json_each(?))"
 _SIDE: Final = ImportedJob._fields.index("extra")  # from here on it is no column of AAR
-_EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
 _ATTRIBUTE: Final = "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
 _CLEAR_SIDE: Final = tuple(
     f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
@@ -154,6 +156,13 @@ _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Sta
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 
 Row = tuple[Any, ...]
+
+
+@cache
+def _extra_rows(count: int) -> str:
+    """All extra information of a job by one statement: a call for each row takes twice as long."""
+    rows = ", ".join(f"(?1, ?{2 * number}, ?{2 * number + 1})" for number in range(1, count + 1))
+    return f"INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES {rows}"
 
 
 def digest_of(job_id: str) -> bytes:
@@ -319,7 +328,11 @@ class ImportDatabase:
 
     def _put_side(self, pairs: Sequence[tuple[Row, ImportedJob]]) -> None:
         put = self.connection.executemany
-        put(_EXTRA, ((row[0], key, value) for row, job in pairs for key, value in job.extra))
+        by_count: dict[int, list[tuple[object, ...]]] = defaultdict(list)
+        for row, job in pairs:
+            by_count[len(job.extra)].append((row[0], *chain.from_iterable(job.extra)))
+        for count in sorted(by_count.keys() - {0}):
+            put(_extra_rows(count), by_count[count])
         put(_ATTRIBUTE, ((row[0], key, value) for row, job in pairs for key, value in job.attributes))
 
     def _clear_side(self, record_id: int) -> None:
