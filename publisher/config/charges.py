@@ -1,4 +1,4 @@
-"""The lists `charges`, `power` and `allocations` of `records`: what jobs cost and take, and what projects may use."""
+"""What jobs cost and take, and what projects may use: `charges`, `power`, `allocations` of `records`."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _formula(node: Node, keys: ChargeKeys, reading: ReadContext) -> Formula:
 
 
 def _validity(first: str | None, last: str | None) -> Window:
-    """Both ends belong to it: a month or a day that is the last counts to its end, a clock time includes its second.
+    """Both ends belong to it: the last month or day counts to its end, a clock time has its second.
 
     Raises: Wrong.
     """
@@ -162,7 +162,12 @@ _MOST_CHARACTERS: Final = 10_000_000
 _HOUR_S: Final = 3600
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
-_check_number: Final = schema.check(lambda text: _NUMBER.fullmatch(text) is not None, "{} is not a number such as 4.5")
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+_check_number: Final = schema.check(_is_number, "{} is not a number such as 4.5")
 
 
 def _check_pue(text: str) -> str | None:
@@ -251,10 +256,8 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
     return CarbonPeriod(start, Epoch(start + _HOUR_S) if start == end else end, Decimal(words[1]))
 
 
-_ALLOCATION_EXAMPLE: Final = "{project: nn9999k, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 5000}"
-_check_amount: Final = schema.check(
-    lambda text: _NUMBER.fullmatch(text) is not None and Decimal(text) > 0, "{} is not a number above 0"
-)
+_ALLOCATION_EXAMPLE: Final = "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
+_check_amount: Final = schema.check(lambda text: _is_number(text) and Decimal(text) > 0, "{} is not a number above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +275,7 @@ class AllocationKeys:
         if self.charge is None and self.gpu_hours is None:
             raise ValueError("has neither charge nor gpu_hours; write what the project may use")
         if self.charge is not None and self.unit is None:
-            raise ValueError("has charge and no unit; write that of the rule of charges that is meant")
+            raise ValueError("has charge and no unit; write the unit of a rule of charges")
 
 
 def read_allocations(node: Node, reading: ReadContext) -> tuple[Allocation, ...]:

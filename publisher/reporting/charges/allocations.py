@@ -1,4 +1,4 @@
-"""What projects have used of their allocations: charges as they are kept, GPU hours as they are in the accounting data."""
+"""What projects have used of their allocations: charges as kept, GPU hours as in the accounting data."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from publisher.reporting.charges.rules import JobRule, Rules, start_of
 METER: Final = "energy"  # joules, of the quantities that a source reports
 GPU_METER: Final = "gpu_energy"  # joules of a job's GPUs alone
 METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
-# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have those of its neighbours.
+# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have
+# what its neighbours took.
 _MOST_WATTS_OF_NODE: Final = 20_000
 _READ_EVERY_S: Final = 60
 _HOUR_S: Final = 3600
@@ -57,7 +58,7 @@ class CarbonTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRule(JobRule):
-    """Watts a core and a GPU, the share of cooling and the like on top, and the CO2 of it; None is not known."""
+    """Watts a core and a GPU, what cooling and the like take on top, and the CO2; None is not known."""
 
     place: str = field(default="records.power", repr=False, compare=False)
     watts_per_core: Decimal | None = None
@@ -73,7 +74,8 @@ class PowerRule(JobRule):
             return None
         if self.watts_per_core and job.cpu_count is None:
             return None
-        return (self.watts_per_core or 0) * Decimal(job.cpu_count or 0) + (self.watts_per_gpu or 0) * gpus
+        cores = Decimal(job.cpu_count or 0)
+        return (self.watts_per_core or 0) * cores + (self.watts_per_gpu or 0) * gpus
 
     def wh(self, joules: Decimal) -> Decimal:
         """With what cooling and the like take on top."""
@@ -107,7 +109,7 @@ class Power(Rules[PowerRule]):
             return JobEnergy(wh=None, measured_wh=_NONE, grams=None, meter_rejected=rejected)
         measured_wh = rule.wh(Decimal(measured))
         wh = measured_wh + rule.wh(estimated)
-        return JobEnergy(wh=wh, measured_wh=measured_wh, grams=rule.grams(wh, job), meter_rejected=rejected)
+        return JobEnergy(wh, measured_wh, rule.grams(wh, job), meter_rejected=rejected)
 
 
 def _metered(job: JobRecord) -> tuple[int | None, bool]:
