@@ -473,7 +473,7 @@ class _Sources:
             reading.wrong(
                 block.place, f"another {entry.type} has the submit_host {options.submit_host}; give each its own"
             )
-        options = replace(options, place=f"source.{entry.name}", join=join)
+        options = replace(options, place=f"source.{entry.name}", join=join, keep_months=entry.keep_months)
         self.batch_entries.append(entry._replace(options=options))
 
     def _check_join(self, place: Place, options: Any) -> None:

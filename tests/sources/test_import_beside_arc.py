@@ -17,7 +17,7 @@ from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
 from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
-from tests.support.gridengine_files import BEGIN, Entry, colon, jobs, write
+from tests.support.gridengine_files import BEGIN, HEADER, Entry, colon, jobs, write
 
 DAY_S = 86_400
 
@@ -242,3 +242,25 @@ def test_what_became_a_job_of_the_batch_system_stays_one(tmp_path: Path, arc: Pa
     again = replace(Entry(), job=1, started=BEGIN + 1800, ended=BEGIN + 3650)
     write(both.log, [both.log.read_bytes(), colon(again)])
     assert both.read(31 * 24) == ["1", "1", "2"]
+
+
+def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_path: Path, arc: Path) -> None:
+    """They are remembered as read: what an old file tells of them again is no job of the batch system."""
+    accept(arc, "1", BEGIN - 60, BEGIN + 700)
+    accept(arc, "2", BEGIN - 60, BEGIN + 700)
+    log, database = write(tmp_path / "accounting", [colon(replace(Entry(), job=n)) for n in (1, 2)]), tmp_path / "i.db"
+
+    def read(days: float, path: Path = log) -> list[str]:
+        now = datetime.fromtimestamp(BEGIN + days * DAY_S, UTC)
+        sge.run_import(database, path, now=now, arc_databases=(arc,), join=True, keep_months=2)
+        with closing(sqlite3.connect(database)) as connection:
+            return [number for (number,) in connection.execute("SELECT LocalJobID FROM ArcRun ORDER BY LocalJobID")]
+
+    assert read(2) == ["1", "2"]
+    with closing(sqlite3.connect(arc)) as connection, connection:
+        connection.execute("DELETE FROM AAR WHERE LocalJobID = '1'")
+    assert read(30) == ["1", "2"], "they are not old yet"
+    assert read(100) == ["2"], "the CE has this one"
+    again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
+    assert read(101, again) == ["2"]
+    assert names(database) == []

@@ -80,6 +80,10 @@ _KEEP: Final = """
 """
 _REMOVE: Final = "DELETE FROM ArcRun WHERE JobID = ?"
 _WAITING: Final = "SELECT DISTINCT JobID FROM ArcRun WHERE Waits AND Importer = ? ORDER BY EndTime"
+_OLD: Final = f"""
+    SELECT DISTINCT JobID FROM ArcRun
+    WHERE NOT Waits AND Importer = ? AND EndTime < ? AND JobID > ? ORDER BY JobID LIMIT {_AT_ONCE}
+"""
 _RUNS: Final = """
     SELECT JobID, LocalJobID, FileID, Job FROM ArcRun
     WHERE JobID IN (SELECT value FROM json_each(?)) ORDER BY JobID, LocalJobID
@@ -231,6 +235,11 @@ class ArcJobs:
                 (found.own if _has_own(claims, ours) else found.claimed).append(run)
         return found
 
+    def unclaimed(self, runs: Sequence[ArcRun]) -> list[ArcRun]:
+        """Those of the runs that no CE has. Raises: SourceError."""
+        spans = self._spans(sorted({number for run in runs for number in run.arc_ids}))
+        return [run for run in runs if not _claims(run, spans)]
+
     def _waits(self, job: ImportedJob, now: int) -> bool:
         if job.ended_at > now + _DAY_S or not self._wait_s:
             return False
@@ -296,6 +305,10 @@ class ArcRunTable:
     def waiting(self) -> list[str]:
         """The JobIDs of the runs that no CE has yet, in the order of their ends."""
         return [job_id for (job_id,) in self._connection.execute(_WAITING, (self._importer,))]
+
+    def ended_before(self, moment: int, after: str) -> list[str]:
+        """JobIDs of some runs of CEs that ended before then, in order after that JobID."""
+        return [job_id for (job_id,) in self._connection.execute(_OLD, (self._importer, moment, after))]
 
     def runs(self, job_ids: Sequence[str]) -> list[ArcRun]:
         rows = self._connection.execute(_RUNS, (json.dumps(job_ids),)).fetchall()

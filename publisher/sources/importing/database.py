@@ -151,6 +151,7 @@ _CLEAR_SIDE: Final = tuple(
     f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
 )
 _SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_REMEMBER: Final = "INSERT OR IGNORE INTO ImportPruned VALUES (?)"
 _MET_AGAIN: Final = "DELETE FROM ImportRetried WHERE Digest = ?"
 _ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
 _STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
@@ -243,6 +244,10 @@ class ImportDatabase:
                 self._clear_side(record_id)
                 self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
                 self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
+
+    def remember_pruned(self, job_ids: Sequence[str]) -> None:
+        """That these runs were read and shall not come again, inside a transaction."""
+        self.connection.executemany(_REMEMBER, [(digest_of(job_id),) for job_id in job_ids])
 
     def _without_pruned(self, jobs: Sequence[ImportedJob]) -> Sequence[ImportedJob]:
         """A pruned run was read once, and counts."""

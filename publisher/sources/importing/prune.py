@@ -11,7 +11,7 @@ from typing import Final
 
 from publisher.model.job import JobRecord
 from publisher.model.time import Month, epoch
-from publisher.sources.importing.database import ImportDatabase, digest_of
+from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _AT: Final = "PRUNED_AT"
@@ -20,7 +20,6 @@ _SIDE_TABLES: Final = ("JobExtraInfo", "AuthTokenAttributes", "JobEvents", "RunT
 _STILL_THERE: Final = """
     SELECT 1 FROM AAR WHERE RecordID = ? AND JobID = ? AND RecordID < (SELECT max(RecordID) FROM AAR)
 """
-_REMEMBER: Final = "INSERT OR IGNORE INTO ImportPruned VALUES (?)"
 _COUNT: Final = """
     INSERT INTO ImportPrunedMonth VALUES (?, 1) ON CONFLICT (Month) DO UPDATE SET Jobs = Jobs + 1
 """
@@ -53,7 +52,7 @@ def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
             for table in _SIDE_TABLES:
                 execute(f"DELETE FROM {table} WHERE RecordID = ?", (number,))
             execute("DELETE FROM AAR WHERE RecordID = ?", (number,))
-            execute(_REMEMBER, (digest_of(job.job_id),))
+            accounting.remember_pruned([job.job_id])
             ended = datetime.fromtimestamp(job.ended_at, UTC)
             execute(_COUNT, (f"{ended:%Y-%m}",))
             pruned += 1

@@ -24,6 +24,9 @@ log = logging.getLogger("publisher")
 # A file whose first lines are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
 _SETTLED_AT_ONCE: Final = 500
+_DAY_S: Final = 86_400
+_MONTH_S: Final = 31 * _DAY_S
+_RUNS_PRUNED: Final = "ARC_RUNS_PRUNED_AT"  # a key of DBConfig
 
 
 def _own_id(job: ImportedJob) -> Sequence[str]:
@@ -116,6 +119,20 @@ class ImportRun:
                 self.report.count_jobs(each)
             self.report.count_jobs(StoredJobs(0, 0, claimed=len(found.claimed)))
 
+    def prune_runs(self, before: int) -> None:
+        """Once a day, forget old runs that were kept for a CE which has them no more. Raises: SourceError."""
+        if 0 <= self.now - int(self.accounting.setting(_RUNS_PRUNED) or 0) < _DAY_S:
+            return
+        after = ""
+        while job_ids := self.arc_runs.ended_before(before, after):
+            after = job_ids[-1]
+            with self.accounting.transaction():
+                gone = [run.job.job_id for run in self.arc.unclaimed(self.arc_runs.runs(job_ids))]
+                self.arc_runs.remove(gone)
+                self.accounting.remember_pruned(gone)
+        with self.accounting.transaction():
+            self.accounting.set(_RUNS_PRUNED, str(self.now))
+
     def _put(self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False) -> StoredJobs:
         stored = self.accounting.put(jobs, file=file, replace=replace)
         return stored._replace(unchanged=len(jobs) - stored.inserted - stored.updated)
@@ -150,6 +167,8 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
         )
         run.settle_waiting()
         yield run
+        if options.keep_months and arc.watching:
+            run.prune_runs(run.now - options.keep_months * _MONTH_S)
         with accounting.transaction():
             arc.keep_waiting(accounting.connection, name, run.now)
         if waiting := len(run.arc_runs.waiting()):

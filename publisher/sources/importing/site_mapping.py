@@ -79,6 +79,7 @@ _NO_RULES: Final = frozenset(
             "arc_outage_s",
             "join",
             "join_wait",
+            "keep_months",
             "orphans_after_s",
             "hold_off_s",
             "overdue_after_s",
@@ -143,6 +144,7 @@ class ImporterOptions:
     arc_wait_s: int = 86_400
     arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
     join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has
+    keep_months: int = field(default=0, metadata={"hidden": True})  # for how long such runs are kept; 0: for good
     exclude_users: tuple[str, ...] = ()
 
     @property
