@@ -136,6 +136,9 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
             states = [(target, ledger.target(target.name)) for target in targets]
             there = any(state is not None for _, state in states) or site.state.exists()
             yield question.ok(f"{site.ledger_name}{'' if there else ' is not there yet; the first round makes it'}")
+            if damage := ledger.damage():
+                advice = "`publisher state check` looks at all of it; restore the last backup that is sound"
+                yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
                 if trouble := ledger.state_trouble(target.name):
                     yield _not_ours(target.name, trouble)

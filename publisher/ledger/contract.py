@@ -224,6 +224,10 @@ class Targets(Protocol):
         """
         ...
 
+    def damage(self) -> Sequence[str]:
+        """What a quick look at the database finds damaged."""
+        ...
+
     def state_trouble(self, target: str) -> str:
         """Why this is not the ledger that this host knows, so that no round begins; '' where it is."""
         ...

@@ -3,7 +3,8 @@
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
 until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each. A job
-with a charge takes about 200 bytes for ever, metrics some thirty rows a target.
+with a charge takes about 200 bytes for ever, metrics some thirty rows a target. Checksums are of what never changes in a row;
+those of a version without are NULL.
 """
 
 from __future__ import annotations
@@ -70,8 +71,13 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 
 
 VERSION: Final = 2
-GENERATIONS_SINCE: Final = 2
-UPGRADES: Final = {1: "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0"}  # each to the next version
+UPGRADES: Final = {  # each to the next version
+    1: (
+        "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE message ADD COLUMN checksum INTEGER",
+        "ALTER TABLE delivered_page ADD COLUMN checksum INTEGER",
+    )
+}
 
 _OF_TARGETS: Final = """
 CREATE TABLE target (
@@ -92,7 +98,7 @@ CREATE TABLE target (
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
-    generation       INTEGER NOT NULL DEFAULT 0   -- of the file beside the ledger (generation.py); 0: none was made yet
+    generation       INTEGER NOT NULL DEFAULT 0   -- of the file beside the ledger (generation.py)
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to
@@ -107,7 +113,8 @@ CREATE TABLE message (
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
     remote_ids    BLOB,                        -- the receiver's ids of its rows, where it reports them (sql/messages.py)
-    reason     TEXT                         -- of doubt or rejection, in the other side's words
+    reason     TEXT,                        -- of doubt or rejection, in the other side's words
+    checksum   INTEGER
 );
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
 CREATE TABLE outbox (
@@ -128,7 +135,8 @@ CREATE TABLE delivered_page (
     message   INTEGER NOT NULL REFERENCES message (id),
     numbering INTEGER NOT NULL REFERENCES numbering (id),
     block     INTEGER NOT NULL,             -- of 8192 RecordIDs
-    runs      BLOB NOT NULL                 -- those of the block that the message carried (sql/delivered/pages.py)
+    runs      BLOB NOT NULL,                -- those of the block that the message carried (sql/delivered/pages.py)
+    checksum  INTEGER
 );
 CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
 CREATE INDEX page_of_message ON delivered_page (message);

@@ -1,4 +1,4 @@
-"""A ledger in another database, row by row, and whether two have the same rows; whether the sums of one agree with its rows.
+"""A ledger in another database, row by row, and whether two have the same rows.
 
 What is there already is compared, not copied again: a copy that was broken off goes on, and one of a ledger that changed
 meanwhile is brought up to it. Rows are read a portion at a time, in the order of their keys, which is the same everywhere.
@@ -7,9 +7,8 @@ meanwhile is brought up to it. Rows are read a portion at a time, in the order o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger import schema
@@ -24,8 +23,7 @@ _Row = tuple[Any, ...]
 _ALL_TARGETS: Final = "SELECT name FROM target ORDER BY name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerTable:
+class LedgerTable(NamedTuple):
     """A table: its columns, those of its key, and those that are true or false."""
 
     name: str
@@ -40,13 +38,6 @@ class Transferred(NamedTuple):
     table: str
     rows: int
     changed: int
-
-
-class Disagreement(NamedTuple):
-    """What does not agree in a ledger, and how often."""
-
-    what: str
-    times: int
 
 
 def tables() -> list[LedgerTable]:
@@ -73,6 +64,7 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     Nobody may write to either meanwhile (`nobody_works`), or the source is read in one `snapshot`.
     Raises: LedgerError, also for a destination that knows of messages that the source does not.
     """
+    refuse_older(source, destination)
     _refuse_another(source, destination)
     for table in tables():
         changed = sum(len(portion) for portion in _differences(source, destination, table, write=True))
@@ -91,6 +83,14 @@ def mark_as_used(database: Database) -> None:
         database.execute("UPDATE target SET generation = 1")
 
 
+def refuse_older(*databases: Database) -> None:
+    """Raises: LedgerError for one that is of an older version, and was opened only to read."""
+    if not all(database.is_current() for database in databases):
+        raise LedgerError(
+            "the ledger is of an older publisher; the next round brings it up to date, then run this again"
+        )
+
+
 def _refuse_another(source: Database, destination: Database) -> None:
     """A destination that rounds have used since must not be set back."""
     (messages,) = (table for table in tables() if table.name == "message")
@@ -105,6 +105,7 @@ def _refuse_another(source: Database, destination: Database) -> None:
 
 def compare(source: Database, destination: Database) -> list[str]:
     """The rows in which two ledgers differ: table and key of each; of many the first ones."""
+    refuse_older(source, destination)
     found: list[str] = []
     for table in tables():
         for portion in _differences(source, destination, table, write=False):
@@ -127,40 +128,6 @@ def nobody_works(*databases: Database) -> Iterator[None]:
             held.callback(charges.close)
             charges.work(impatient)
         yield
-
-
-def disagreements(database: Database) -> list[Disagreement]:
-    """Sums and references that do not agree with the rows. Raises: LedgerError."""
-    with database.snapshot():
-        counted = [(what, int(database.execute(question).fetchone()[0])) for what, question in AGREEMENTS.items()]
-    return [Disagreement(what, times) for what, times in counted if times]
-
-
-def _orphans(table: str, column: str, other: str) -> str:
-    return f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {other})"
-
-
-AGREEMENTS: Final[Mapping[str, str]] = {
-    "messages of unknown targets": _orphans("message", "target", "target"),
-    "messages without a payload that are not settled": (
-        "SELECT count(*) FROM message WHERE state < 2 AND id NOT IN (SELECT message FROM outbox)"
-    ),
-    "payloads of settled messages": (
-        "SELECT count(*) FROM outbox WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
-    ),
-    "deliveries of unknown messages": _orphans("delivered_page", "message", "message"),
-    "deliveries from unknown databases": _orphans("delivered_page", "numbering", "numbering"),
-    "damaged deliveries": "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0",
-    "targets whose accepted messages are not as many as counted": (
-        "SELECT count(*) FROM target WHERE accepted_messages <> "
-        "(SELECT count(*) FROM message WHERE message.target = target.id AND state = 2)"
-    ),
-    "targets whose accepted records are not as many as counted": (
-        "SELECT count(*) FROM target WHERE accepted_records <> "
-        "(SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state = 2)"
-    ),
-    "charges of unknown runs": _orphans("charge", "news_of", "charge_run"),
-}
 
 
 def _differences(source: Database, destination: Database, table: LedgerTable, *, write: bool) -> Iterator[list[_Row]]:

@@ -41,10 +41,10 @@ FEW = frozenset(
 def statements() -> Iterator[str]:
     """Every SQL text in the room: its constants as they are put together, and what is written where it is used.
 
-    Without what only PostgreSQL is asked, and without transfers, which go through whole tables.
+    Without what only PostgreSQL is asked, and without transfers and checks, which go through whole tables.
     """
     for module in pkgutil.walk_packages(ledger.__path__, f"{ledger.__name__}."):
-        if "postgres" in module.name or module.name.endswith(".transfer"):
+        if "postgres" in module.name or module.name.endswith((".transfer", ".checks")):
             continue
         loaded = importlib.import_module(module.name)
         texts = {value for value in vars(loaded).values() if isinstance(value, str)}

@@ -12,7 +12,8 @@ from publisher.cli.output import TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.config.schema import Place, Problems, ReadContext, Text, Wrong
 from publisher.config.settings import LedgerServer, read_state
-from publisher.ledger.transfer import AGREEMENTS, Transferred, compare, copy, disagreements, mark_as_used, nobody_works
+from publisher.ledger.checks import CHECKS, disagreements
+from publisher.ledger.transfer import Transferred, compare, copy, mark_as_used, nobody_works
 from publisher.model.errors import LedgerError, UsageError
 
 _COLUMNS = ("table", "rows", "written")
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     copying = add_action(actions, "copy", "copy the ledger into another database; what is there already is compared")
     copying.add_argument("--to", required=True, metavar="PLACE", help=_PLACE)
     checking = add_action(
-        actions, "check", "check that sums and references of the ledger agree with its rows; only reads"
+        actions, "check", "look for damage, and check that sums and references agree with the rows; only reads"
     )
     checking.add_argument("--with", dest="other", metavar="PLACE", help=f"compare all rows with this ledger: {_PLACE}")
     for action in (copying, checking):
@@ -65,12 +66,14 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
                 wrong += [f"differs: {row}" for row in compare(database, other)]
     print_result(
         wrong,
-        lambda found: {"checked": len(AGREEMENTS), "compared": bool(arguments.other), "wrong": found},
-        lambda found: found or ["all sums and references agree"],
+        lambda found: {"checked": CHECKS, "compared": bool(arguments.other), "wrong": found},
+        lambda found: found or ["no damage; all sums and references agree"],
         form=arguments.form,
     )
     if wrong:
-        error_line(f"{site.ledger_name}: the ledger does not agree with itself; keep a copy of it, and report it")
+        error_line(
+            f"{site.ledger_name}: the ledger is damaged or does not agree with itself; restore the last sound backup"
+        )
     return LedgerError.exit_status if wrong else 0
 
 

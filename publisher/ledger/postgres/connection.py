@@ -22,7 +22,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from publisher.ledger.postgres import schema
 from publisher.ledger.postgres.locks import AdvisoryChargeLocks, Leases
-from publisher.ledger.schema import GENERATIONS_SINCE, VERSION
+from publisher.ledger.schema import VERSION
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.model.errors import LedgerError
 
@@ -89,9 +89,12 @@ class PostgresDatabase:
     def charge_locks(self) -> ChargeLocks:
         return AdvisoryChargeLocks(self, self._instance)
 
-    def has_generations(self) -> bool:
+    def damage(self, *, quick: bool) -> list[str]:
+        return []  # the server ends a statement that meets any
+
+    def is_current(self) -> bool:
         with _translated(self._place):
-            return not 0 < schema.version_of(self._connection, self._instance) < GENERATIONS_SINCE
+            return schema.version_of(self._connection, self._instance) in (0, VERSION)
 
     def close(self) -> None:
         self._connection.close()

@@ -83,7 +83,8 @@ def create(connection: Connection, instance: str) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))", {"name": name_of(instance)})
     if there := version_of(connection, instance):
         for version in range(there, schema.VERSION):
-            connection.execute(_spelled(schema.UPGRADES[version]).encode())
+            for statement in schema.UPGRADES[version]:
+                connection.execute(_spelled(statement).encode())
         connection.execute("UPDATE about SET version = %(version)s", {"version": schema.VERSION})
         return
     (made,) = _one(connection, "SELECT to_regnamespace(%(name)s) IS NOT NULL", name_of(instance))

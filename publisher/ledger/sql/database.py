@@ -87,8 +87,12 @@ class Database(Protocol):
 
     def charge_locks(self) -> ChargeLocks: ...
 
-    def has_generations(self) -> bool:
+    def is_current(self) -> bool:
         """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
+        ...
+
+    def damage(self, *, quick: bool) -> list[str]:
+        """What the database itself finds wrong with its files. `quick`: without what takes long. Raises: LedgerError."""
         ...
 
     def close(self) -> None: ...

@@ -149,7 +149,7 @@ def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_d
             "target": target,
             "month": total.key.month,
             "digest": total.key.digest,
-            "text_digest": _text_digest(total.key.site, total.key.text),
+            "text_digest": text_digest(total.key.site, total.key.text),
             "text": total.key.text,
             "site": total.key.site,
             "jobs": total.jobs,
@@ -163,5 +163,5 @@ def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_d
     database.execute_many(_ADD_TEXT, rows)
 
 
-def _text_digest(site: str, text: str) -> bytes:
+def text_digest(site: str, text: str) -> bytes:
     return blake2b(repr((site, text)).encode(), digest_size=8).digest()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Final
+from zlib import crc32
 
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
@@ -236,8 +237,8 @@ def summary_of_carried(records: Sequence[OutboxRecord]) -> MessageSummary:
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
 _ENTER_MESSAGE = """
-INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at)
-VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at)"""
+INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, checksum)
+VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at, :checksum)"""
 _ENTER_COUNTED = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
 VALUES (:target, '', 4, '', :jobs, 0, :no_digest, :now, :now)"""
@@ -292,18 +293,16 @@ def enter(
     narrowing: bool,
 ) -> int:
     """A message in the outbox, with its records as they are written here; gives its number."""
-    number = database.insert_returning_id(
-        _ENTER_MESSAGE,
-        {
-            "target": target,
-            "message_id": message.id,
-            "format": message.format,
-            "records": message.records,
-            "bytes": len(message.payload),
-            "digest": bytes.fromhex(message.digest),
-            "made_at": epoch(message.made_at),
-        },
-    )
+    unchanging = {
+        "message_id": message.id,
+        "format": message.format,
+        "records": message.records,
+        "bytes": len(message.payload),
+        "digest": bytes.fromhex(message.digest),
+        "made_at": epoch(message.made_at),
+    }
+    checksum = message_checksum(*unchanging.values())
+    number = database.insert_returning_id(_ENTER_MESSAGE, unchanging | {"target": target, "checksum": checksum})
     database.execute(
         _ENTER_OUTBOX,
         {
@@ -315,6 +314,11 @@ def enter(
         },
     )
     return number
+
+
+def message_checksum(*unchanging: object) -> int:
+    """By which a row that was damaged on the disk is known: of id, format, records, bytes, digest and time of making."""
+    return crc32(repr(unchanging).encode()) & 0x7FFF
 
 
 def enter_counted(database: Database, target: int, jobs: int, now: datetime) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from operator import eq
 from typing import Any, Final
 
+from publisher.ledger.checks import disagreements
 from publisher.ledger.contract import (
     DeliveredRun,
     Delivery,
@@ -380,6 +381,9 @@ class LedgerReader:
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         return self._database.target_lock(target, patience)
+
+    def damage(self) -> Sequence[str]:
+        return [one.what for one in disagreements(self._database, quick=True)] if self._database.is_current() else ()
 
     def state_trouble(self, target: str) -> str:
         return "" if self._guard is None else self._guard.trouble(self._database, target)

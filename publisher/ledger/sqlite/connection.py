@@ -27,6 +27,7 @@ from publisher.model.errors import LedgerError
 _WAIT_S: Final = 120.0
 # Nobody who writes is in the way of those who only read, unless somebody took the file for himself: that is their answer.
 _READER_WAIT_S: Final = 2.0
+_DAMAGE_SHOWN: Final = 20
 _WRITE: Final = "BEGIN IMMEDIATE"
 _HEADER_BYTES: Final = 100
 _APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
@@ -85,9 +86,15 @@ class SqliteDatabase:
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)
 
-    def has_generations(self) -> bool:
+    def is_current(self) -> bool:
         with _translated(self._path):
-            return _version(self._connection) >= schema.GENERATIONS_SINCE
+            return _version(self._connection) == schema.VERSION
+
+    def damage(self, *, quick: bool) -> list[str]:
+        pragma = "quick_check" if quick else "integrity_check"
+        with _translated(self._path):
+            found = [str(text) for (text,) in self._connection.execute(f"PRAGMA {pragma}({_DAMAGE_SHOWN})")]
+        return [] if found == ["ok"] else found
 
     def close(self) -> None:
         self._room.give_back()
@@ -288,7 +295,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     with _transaction(connection, path, _WRITE):
         for version in range(_version(connection), schema.VERSION):  # another publisher may have been quicker
-            connection.execute(schema.UPGRADES[version])
+            for statement in schema.UPGRADES[version]:
+                connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 

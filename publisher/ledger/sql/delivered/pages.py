@@ -22,6 +22,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JOB_DIGEST_BYTES, RUN_DIGEST_BYTES, Epoch, JobKey
@@ -35,7 +36,8 @@ RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRI
 _LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
 _INSERT = """
-INSERT INTO delivered_page (message, numbering, block, runs) VALUES (:message, :numbering, :block, :runs)"""
+INSERT INTO delivered_page (message, numbering, block, runs, checksum)
+VALUES (:message, :numbering, :block, :runs, :checksum)"""
 _FORGET = "DELETE FROM delivered_page WHERE message = :message"
 _OF_BLOCK = """
 SELECT message, runs FROM delivered_page WHERE numbering = :numbering AND block = :block ORDER BY message"""
@@ -155,8 +157,18 @@ def write(database: Database, message: int, runs: PlacedRuns, numberings: Mappin
             block = row_of(here[start]) // BLOCK_ROWS
             end = bisect_left(here, (block + 1) * BLOCK_ROWS, lo=start, key=row_of)
             packed = _packed(runs, here[start:end])
-            database.execute(_INSERT, {"message": message, "numbering": numbering, "block": block, "runs": packed})
+            _insert(database, message, numbering, block, packed)
             start = end
+
+
+def _insert(database: Database, message: int, numbering: int, block: int, packed: bytes) -> None:
+    page = {"message": message, "numbering": numbering, "block": block, "runs": packed}
+    database.execute(_INSERT, page | {"checksum": checksum(numbering, block, packed)})
+
+
+def checksum(numbering: int, block: int, packed: bytes) -> int:
+    """By which a page that was damaged on the disk is known."""
+    return crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF  # two bytes: there are many pages
 
 
 def _packed(runs: PlacedRuns, places: Sequence[int]) -> bytes:
@@ -177,15 +189,7 @@ def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]
         for numbering, block, packed in found:
             kept = [one for one in _all_of(packed) if one[0] in wanted]
             if kept:
-                database.execute(
-                    _INSERT,
-                    {
-                        "message": message,
-                        "numbering": numbering,
-                        "block": block,
-                        "runs": pack(*zip(*kept, strict=True)),
-                    },
-                )
+                _insert(database, message, numbering, block, pack(*zip(*kept, strict=True)))
 
 
 def forget(database: Database, message: int) -> None:

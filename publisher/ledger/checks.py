@@ -1,0 +1,126 @@
+"""Whether a ledger agrees with itself: its file or server, the checksums of its rows, and sums and references against rows.
+
+Messages and delivered pages, which are nearly all of a ledger, carry checksums. SQLite looks after the structure of its file,
+and compares the indexes with the tables; PostgreSQL has checksums of its own, where they were switched on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.keys import text_digest
+from publisher.ledger.sql.messages import message_checksum
+from publisher.ledger.sql.months import digest
+from publisher.ledger.transfer import refuse_older, tables
+
+_QUICK: Final = 2_000  # of the newest rows
+
+
+class Disagreement(NamedTuple):
+    """What does not agree in a ledger, and how often."""
+
+    what: str
+    times: int
+
+
+def disagreements(database: Database, *, quick: bool = False) -> list[Disagreement]:
+    """What is damaged, and sums and references that do not agree with the rows. Only reads.
+
+    `quick`: the structure of the file without its indexes, and the checksums of the newest rows only. Raises: LedgerError.
+    """
+    refuse_older(database)
+    with database.snapshot():
+        found = [Disagreement(what, 1) for what in database.damage(quick=quick)]
+        for table in tables():  # their columns are there, with these names
+            database.execute(f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 1").fetchone()
+        found += [Disagreement(what, len(rows)) for what, rows in _damaged_rows(database, quick=quick)]
+        if not quick:
+            counted = [(what, int(database.execute(ask).fetchone()[0])) for what, ask in AGREEMENTS.items()]
+            found += [Disagreement(what, times) for what, times in counted]
+    return [one for one in found if one.times]
+
+
+def _damaged_rows(database: Database, *, quick: bool) -> Iterator[tuple[str, list[int]]]:
+    limit = _QUICK if quick else 1 << 62
+    for what, ask, is_sound in _CHECKED:
+        yield what, [row[0] for row in database.stream(ask, {"limit": limit}) if not is_sound(row)]
+
+
+def _sound_message(row: Any) -> bool:
+    _number, checksum, *values = row
+    return bool(checksum == message_checksum(*values))
+
+
+def _sound_page(row: Any) -> bool:
+    _, checksum, numbering, block, runs = row
+    return bool(checksum == pages.checksum(numbering, block, runs))
+
+
+def _sound_month(row: Any) -> bool:
+    _, expected, groups = row
+    try:
+        return not expected or bool(digest(groups) == expected)
+    except zlib.error:
+        return False
+
+
+def _sound_key_text(row: Any) -> bool:
+    expected, site, text = row
+    return bool(text_digest(site, text) == expected)
+
+
+_CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
+    (
+        "damaged messages",
+        "SELECT id, checksum, message_id, format, records, bytes, digest, made_at FROM message "
+        "WHERE checksum IS NOT NULL ORDER BY id DESC LIMIT :limit",
+        _sound_message,
+    ),
+    (
+        "damaged deliveries",
+        "SELECT id, checksum, numbering, block, runs FROM delivered_page "
+        "WHERE checksum IS NOT NULL ORDER BY id DESC LIMIT :limit",
+        _sound_page,
+    ),
+    (
+        "damaged months",
+        "SELECT month, digest, counted FROM month ORDER BY month DESC LIMIT :limit",
+        _sound_month,
+    ),
+    ("damaged texts of keys", "SELECT digest, site, text FROM key_text LIMIT :limit", _sound_key_text),
+)
+
+
+def _orphans(table: str, column: str, other: str) -> str:
+    return f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {other})"
+
+
+AGREEMENTS: Final[Mapping[str, str]] = {
+    "messages of unknown targets": _orphans("message", "target", "target"),
+    "messages without a payload that are not settled": (
+        "SELECT count(*) FROM message WHERE state < 2 AND id NOT IN (SELECT message FROM outbox)"
+    ),
+    "payloads of settled messages": (
+        "SELECT count(*) FROM outbox WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
+    ),
+    "deliveries of unknown messages": _orphans("delivered_page", "message", "message"),
+    "deliveries from unknown databases": _orphans("delivered_page", "numbering", "numbering"),
+    "damaged deliveries": "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0",
+    "targets whose accepted messages are not as many as counted": (
+        "SELECT count(*) FROM target WHERE accepted_messages <> "
+        "(SELECT count(*) FROM message WHERE message.target = target.id AND state = 2)"
+    ),
+    "targets whose accepted records are not as many as counted": (
+        "SELECT count(*) FROM target WHERE accepted_records <> "
+        "(SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state = 2)"
+    ),
+    "summary keys without their texts": (
+        "SELECT count(*) FROM summary_key WHERE text_digest NOT IN (SELECT digest FROM key_text)"
+    ),
+    "charges of unknown runs": _orphans("charge", "news_of", "charge_run"),
+}
+CHECKS: Final = len(AGREEMENTS) + len(_CHECKED)

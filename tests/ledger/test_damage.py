@@ -1,0 +1,119 @@
+"""Bits that flip on the disk: what `state check` and the doctor notice of them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from publisher.ledger.checks import disagreements
+from publisher.ledger.sqlite.connection import open_database_to_read
+from publisher.ledger.transfer import tables
+from publisher.model.errors import LedgerError
+from tests.arex_databases import generate
+from tests.support.sites import SiteUnderTest
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+JOBS = 3_000
+
+
+@pytest.fixture
+def ledger(site: SiteUnderTest) -> Path:
+    """A file without a log, full of deliveries."""
+    site.config["targets"]["egi"] |= {"batch_records": 100, "sync": True}
+    site.config["targets"]["sums"] = site.config["targets"]["egi"] | {"format": "apel-summary-0.4", "topic": "sums"}
+    site.fake.allow(site.user, "sums")
+    site.fill(*generate(1, JOBS, START, END))
+    assert site.publish().status == 0
+    with closing(sqlite3.connect(site.state)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("VACUUM")  # else most flips hit free pages
+    return site.state
+
+
+def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All rows, read without indexes."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = bytes
+        return {
+            table.name: sorted(connection.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}"), key=repr)
+            for table in tables()
+        }
+
+
+def is_noticed(path: Path) -> bool:
+    try:
+        with closing(open_database_to_read(path)) as database:
+            return bool(disagreements(database))
+    except LedgerError:
+        return True
+
+
+def flipped(ledger: Path, copy: Path, chance: random.Random) -> None:
+    shutil.copy(ledger, copy)
+    with copy.open("r+b") as file:
+        at = chance.randrange(copy.stat().st_size)
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+
+
+def walk(ledger: Path, flips: int, seed: int) -> tuple[int, int, list[object]]:
+    """Flips that were noticed, that changed nothing, and rows that changed unnoticed."""
+    chance, sound = random.Random(seed), content(ledger)
+    noticed = harmless = 0
+    missed: list[object] = []
+    for _ in range(flips):
+        copy = ledger.with_name("flipped.db")
+        flipped(ledger, copy, chance)
+        if is_noticed(copy):
+            noticed += 1
+            continue
+        found = content(copy)
+        harmless += found == sound
+        missed += [(name, set(rows) ^ set(sound[name])) for name, rows in found.items() if rows != sound[name]]
+    return noticed, harmless, missed
+
+
+def test_nearly_every_bit_that_flips_is_noticed(ledger: Path, record_property: Callable[[str, object], None]) -> None:
+    assert not is_noticed(ledger)
+    noticed, harmless, missed = walk(ledger, 300, 11)
+    record_property("noticed, harmless, missed", (noticed, harmless, len(missed)))
+    print(noticed, harmless, len(missed))
+    assert noticed > 100
+    assert len(missed) * 10 < noticed, missed
+
+
+@pytest.mark.long
+def test_of_two_thousand_flips_few_are_missed(ledger: Path) -> None:
+    noticed, harmless, missed = walk(ledger, 2_000, 12)
+    print(noticed, harmless, len(missed))
+    assert len(missed) * 10 < noticed, missed
+
+
+@pytest.mark.parametrize(
+    ("what", "statement"),
+    [
+        ("damaged messages", "UPDATE message SET digest = zeroblob(32) WHERE id = 3"),
+        ("damaged messages", "UPDATE message SET made_at = made_at + 1024 WHERE id = 3"),
+        ("damaged deliveries", "UPDATE delivered_page SET runs = zeroblob(length(runs)) WHERE id = 2"),
+        ("damaged deliveries", "UPDATE delivered_page SET block = block + 1 WHERE id = 2"),
+        ("damaged months", "UPDATE month SET counted = zeroblob(50) WHERE month IN (SELECT min(month) FROM month)"),
+    ],
+)
+def test_a_damaged_row_is_named(ledger: Path, site: SiteUnderTest, what: str, statement: str) -> None:
+    assert "is damaged" not in site.run("doctor").out
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute(statement)
+    checked = site.run("state", "check")
+    assert (checked.status, f"{what}: 1" in checked.out) == (74, True), checked.out
+    looked = site.run("doctor")
+    assert what in looked.out + looked.err
