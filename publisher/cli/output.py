@@ -71,9 +71,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A plain table on a pipe. On a terminal a drawn one, or a plain one; where that is too wide too, a block a row."""
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
-    true_widths = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
-    fits = max(map(max, true_widths)) <= _WIDEST
-    widths = [max(width for width in column if width <= _WIDEST) for column in true_widths]
+    cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
+    fits = max(map(max, cells)) <= _WIDEST
+    widths = list(map(_width_of_column, cells))
     beside = get_terminal_size().columns - sum(widths)
     if fits and out.isatty() and out.encoding.lower().startswith("utf") and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
@@ -81,6 +81,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         _print_plain([columns, *rows], widths, out)
     else:
         _print_blocks(columns, rows, out)
+
+
+def _width_of_column(cells: Sequence[int]) -> int:
+    return max(width for width in cells if width <= _WIDEST)
 
 
 def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from shutil import get_terminal_size
 from threading import Lock
@@ -39,9 +39,11 @@ class _StatusLine:
             self._stream.flush()
             self._drawn = True
 
-    def begins(self, what: str) -> None:
-        """What is examined just now: a service that does not answer is waited for."""
-        self.draw(f"looking at {what} ...")
+    def waits(self, names: Sequence[str]) -> None:
+        """What is examined just now, the last first: a service that does not answer is waited for."""
+        *others, last = dict.fromkeys(names)
+        more = f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
+        self.draw(f"looking at {last}{more} ...")
 
     def done(self) -> None:
         """Leave the terminal as it was found."""

@@ -20,6 +20,7 @@ from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import Site
+from publisher.pipeline.status import LOCK_WAIT_S
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines
@@ -40,7 +41,7 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
     yield from _zone(site, settings)
     now = site.clock()
     try:
-        with closing(site.source()) as source:
+        with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
             facts = source.facts()
             for each in facts:
                 yield _opened(each)
@@ -78,7 +79,7 @@ def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Fin
     """Whether all databases that were read once are still there."""
     question = Question("known databases", "source", "jobs that are in no other database are counted nowhere")
     try:
-        with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        with closing(site.ledger_to_read()) as ledger, closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
             missing = missed(targets, source, ledger)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own

@@ -1,4 +1,4 @@
-"""All questions of the doctor, one after the other.
+"""All questions of the doctor, side by side.
 
 Here are also those about the configuration, which may load and still not be what one wants, and about the host around us: who
 starts rounds, as which user we ask, and whether ARC's own publisher still publishes.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +23,7 @@ from publisher.config.targets import added_up, apart, destination
 from publisher.doctor.databases import check_databases, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, Question, join
 from publisher.doctor.services import check_identity, check_services
+from publisher.doctor.side_by_side import ExaminedPart, ask_all
 from publisher.doctor.sources import check_sources
 from publisher.doctor.state import check_directory, check_ledger
 from publisher.formats import receiver_of
@@ -28,8 +31,13 @@ from publisher.model.errors import ConfigError
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.pipeline.site import Site, choose
-from publisher.transports.base import TransportOptions
+from publisher.transports.base import Step, TransportOptions
 
+WITHIN_S: Final = 18  # all of it: whoever asks wants to know within 20 seconds
+_WHY_HANGS: Final = "a round waits for it, too"
+_FILES: Final = "a lock on the file (`fuser -v FILE`), or its file system (`df`)"
+_LEDGER: Final = "a lock, its file system, or the database server"
+_SERVICES: Final = "name servers, a firewall on the way, or the service itself"
 _TIMER: Final = "timers.target.wants/publisher.timer"
 _DAEMONS: Final = "multi-user.target.wants/publisher*.service"
 _CRON: Final = "publisher"
@@ -50,34 +58,48 @@ class Host:
 
 
 def examine(
-    site: Site, settings: Settings, host: Host, *, targets: Sequence[str], begins: Callable[[str], None]
+    site: Site, settings: Settings, host: Host, *, targets: Sequence[str], waits: Callable[[Sequence[str]], None]
 ) -> Diagnosis:
-    """Ask everything, whatever was found before. `begins` is called with what is examined next.
+    """Ask everything at once, whatever is found. `waits` is called with the names of the parts that are not done yet.
 
     Raises: UsageError for a target that is not configured.
     """
     chosen = choose(site.targets, targets)
-    findings: list[Finding] = []
-    measures: list[PerfData] = []
+    ours = choose(settings.targets, targets)
+    identity: Future[Sequence[Finding | PerfData]] = Future()
+    examined: dict[str, Future[tuple[Step, ...]]] = {}
 
-    def note(part: str, found: Iterable[Finding | PerfData]) -> None:
-        begins(part)
-        for one in found:
-            if isinstance(one, PerfData):
-                measures.append(one)
-            else:
-                findings.append(one)
+    def ask_identity() -> Sequence[Finding | PerfData]:
+        found = list(check_identity(site, chosen))
+        identity.set_result(found)
+        return found
 
-    note("the configuration", check_settings(settings, choose(settings.targets, targets)))
-    note("the accounting data", check_databases(site, settings, chosen))
-    note("the sources", check_sources(site))
-    note("the state directory", check_directory(site.state, host.free_bytes))
-    note("the ledger", check_ledger(site, chosen))
-    note("the databases that were read before", check_known_databases(site, chosen))
-    note("certificate, key and CAs", check_identity(site, chosen))
-    note("the services", check_services(site, chosen, findings))
-    note("this machine", check_machine(host, settings, chosen))
-    return Diagnosis(findings=tuple(findings), measures=tuple(measures))
+    def part(name: str, source: str, where: str, ask: Callable[[], Iterable[Finding | PerfData]]) -> ExaminedPart:
+        return ExaminedPart(
+            name, Question(name.removeprefix("the "), source, _WHY_HANGS), f"see what it waits for: {where}", ask
+        )
+
+    parts = [
+        part(
+            "the configuration", "configuration", "does its file system answer?", lambda: check_settings(settings, ours)
+        ),
+        part("the accounting data", "source", _FILES, lambda: check_databases(site, settings, chosen)),
+        part("the sources", "source", _FILES, lambda: check_sources(site)),
+        part("the state directory", "state", _FILES, lambda: check_directory(site.state, host.free_bytes)),
+        part("the ledger", "state", _LEDGER, lambda: check_ledger(site, chosen)),
+        part("the databases that were read before", "source", _FILES, lambda: check_known_databases(site, chosen)),
+        part("certificate, key and CAs", "credentials", "does their file system answer?", ask_identity),
+        *(
+            part("the services", one.name, _SERVICES, partial(check_services, site, one, identity.result, examined))
+            for one in chosen
+        ),
+        part("this machine", "host", "does its file system answer?", lambda: check_machine(host, settings, chosen)),
+    ]
+    answers = [one for found in ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits) for one in found]
+    return Diagnosis(
+        findings=tuple(one for one in answers if isinstance(one, Finding)),
+        measures=tuple(one for one in answers if isinstance(one, PerfData)),
+    )
 
 
 def check_settings(settings: Settings, targets: Sequence[ConfiguredTarget]) -> Iterator[Finding]:

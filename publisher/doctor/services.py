@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
+from threading import Lock
 from typing import Any, Final
 
 from publisher.doctor.findings import Finding, PerfData, Question, State, not_asked
@@ -58,7 +60,12 @@ def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | 
         yield _finding(step, "credentials")
 
 
-def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:
+Examined = dict[str, Future[tuple[Step, ...]]]
+"""Each service is examined once, however many targets talk to it at the same time."""
+_ONE_AT_A_TIME: Final = Lock()
+
+
+def _ways(site: Site, target: Target, known: Examined) -> Iterator[Finding]:
     try:
         for endpoint in site.endpoints(target):
             yield from _way(site, target, endpoint, known)
@@ -68,21 +75,23 @@ def _ways(site: Site, target: Target, known: dict[str, tuple[Step, ...]]) -> Ite
         )
 
 
-def check_services(site: Site, targets: Sequence[Target], before: Sequence[Finding]) -> Iterator[Finding]:
-    """The way to each service of each target, and how it answers. `before` is what was found of the credentials."""
-    unfit = [one for one in before if one.name in _CREDENTIAL_STEPS and one.state is State.FAILURE]
-    known: dict[str, tuple[Step, ...]] = {}
-    for target in targets:
-        ways = list(_ways(site, target, known))
-        yield from ways
-        question = Question(
-            "preflight", target.name, "only the service itself can say whether it will take our records"
-        )
-        because = _reason_not_to_ask(site, target, unfit, ways)
-        if because:
-            yield not_asked(question, because)
-        else:
-            yield from _preflight(site, target, question)
+def check_services(
+    site: Site, target: Target, identity: Callable[[], Sequence[Finding | PerfData]], known: Examined
+) -> Iterator[Finding]:
+    """The way to each service of a target, and how it answers. `identity` waits for what is found of the credentials."""
+    ways = list(_ways(site, target, known))
+    yield from ways
+    question = Question("preflight", target.name, "only the service itself can say whether it will take our records")
+    unfit = [one for one in identity() if isinstance(one, Finding) and _is_unfit(one)]
+    because = _reason_not_to_ask(site, target, unfit, ways)
+    if because:
+        yield not_asked(question, because)
+    else:
+        yield from _preflight(site, target, question)
+
+
+def _is_unfit(one: Finding) -> bool:
+    return one.name in _CREDENTIAL_STEPS and one.state is State.FAILURE
 
 
 def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]) -> str:
@@ -96,12 +105,17 @@ def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], way
     return ""
 
 
-def _way(site: Site, target: Target, endpoint: Endpoint, known: dict[str, tuple[Step, ...]]) -> Iterator[Finding]:
-    """Each service is examined once, however many targets talk to it."""
+def _way(site: Site, target: Target, endpoint: Endpoint, known: Examined) -> Iterator[Finding]:
     key = f"{endpoint.url} {endpoint.proxy}"
-    if key not in known:
-        known[key] = reach(endpoint, site.credentials(), site.clock, site.monotonic)
-    for step in known[key]:
+    with _ONE_AT_A_TIME:
+        is_first = key not in known
+        steps = known.setdefault(key, Future())
+    if is_first:
+        try:
+            steps.set_result(reach(endpoint, site.credentials(), site.clock, site.monotonic))
+        except PublisherError as error:  # raised by `result`, for each target that asks
+            steps.set_exception(error)
+    for step in steps.result():
         yield _finding(step, f"{target.name}, {endpoint.name}")
 
 

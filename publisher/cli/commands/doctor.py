@@ -75,9 +75,7 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
         free_bytes=lambda directory: shutil.disk_usage(directory).free,
     )
     with progress.stages(quiet=is_quiet(arguments) or arguments.nagios) as stages:
-        found: Diagnosis = examination.examine(
-            site, site.settings, host, targets=arguments.target, begins=stages.begins
-        )
+        found: Diagnosis = examination.examine(site, site.settings, host, targets=arguments.target, waits=stages.waits)
     return found
 
 
