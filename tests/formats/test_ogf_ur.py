@@ -378,8 +378,9 @@ def test_the_fqans_of_another_vo_are_attributes_of_the_job_s_own(ur: OgfUr) -> N
     assert (row["vo_name"], row["vo_attributes"]) == ("cms", [("/atlas", "/Role=pilot"), ("/atlas/no", None)])
 
 
-def test_a_ruled_vo_keeps_other_fqans_back(ur: OgfUr) -> None:
-    rule = VoRule(field="any", pattern="*", vo="ops", role="Role=lcgadmin", override=True)
+@pytest.mark.parametrize("role", ["Role=lcgadmin", "/role=lcgadmin", "lcgadmin"])
+def test_a_ruled_vo_keeps_other_fqans_back(ur: OgfUr, role: str) -> None:
+    rule = VoRule(field="any", pattern="*", vo="ops", role=role, override=True)
     row = one_row(ur, make_job(), make_policy(vo_rules=(rule,)))
     assert (row["vo_name"], row["vo_attributes"]) == ("ops", [("/ops", "/Role=lcgadmin")])
 

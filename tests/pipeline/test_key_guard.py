@@ -155,10 +155,15 @@ def test_a_message_of_the_format_before_goes_first_and_counts(world: World, firs
 # Changed jobs
 
 
-def test_a_changed_job_that_was_the_last_of_its_row_waits(world: World) -> None:
-    """The server never deletes a row that it summed up: the job would count under its old cores and its new ones."""
+@pytest.mark.parametrize("rules", [[], [{"field": "local_user", "pattern": "nobody here", "vo": "other"}]])
+def test_a_changed_job_that_was_the_last_of_its_row_waits(world: World, rules: list[dict[str, str]]) -> None:
+    """The server never deletes a row that it summed up: the job would count under its old cores and its new ones.
+
+    Nor does it when the row was made under other settings.
+    """
     world.finish(JOBS)
     assert done(world.publish()).exit_status == 0
+    world.config["records"]["vo_rules"] = rules
     job = next(job for job in JOBS if sum(job.user == other.user and job.cpus == other.cpus for other in JOBS) == 1)
     world.finish_again(job.job_id, cpus=job.cpus + 3)
     world.pass_time(2)
