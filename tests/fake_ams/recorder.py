@@ -4,11 +4,52 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import overload
+from typing import TypeVar, overload
 
 from tests.fake_ams.faults import Fault, ServiceName
 from tests.fake_ams.wire import Headers
 from tests.support.patience import PATIENCE_S
+
+Kind = TypeVar("Kind")
+
+
+class Requests(Sequence[Kind]):
+    """Requests in order of their answers; each is here before its answer leaves."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: list[Kind] = []
+
+    def add(self, request: Kind) -> None:
+        with self._changed:
+            self._requests.append(request)
+            self._changed.notify_all()
+
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> bool:
+        """Wait until that many requests are here; False when time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._requests) >= count, timeout_s)
+
+    def clear(self) -> None:
+        """Forget the requests."""
+        with self._changed:
+            self._requests.clear()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._requests)
+
+    @overload
+    def __getitem__(self, index: int) -> Kind: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Kind]: ...
+    def __getitem__(self, index: int | slice) -> Kind | list[Kind]:
+        with self._changed:
+            return self._requests[index]
+
+    def __iter__(self) -> Iterator[Kind]:
+        with self._changed:
+            return iter(list(self._requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +81,13 @@ class Request:
         return next((value for key, value in self.headers if key.lower() == name.lower()), "")
 
 
-class Recorder(Sequence[Request]):
-    """Requests in order of their answers; each is here before its answer leaves."""
+class Recorder(Requests[Request]):
+    """And connections and handshakes, by service."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._requests: list[Request] = []
+        super().__init__()
         self._connections: list[ServiceName] = []
         self._handshake_failures: list[tuple[ServiceName, str]] = []
-
-    def add(self, request: Request) -> None:
-        with self._changed:
-            self._requests.append(request)
-            self._changed.notify_all()
 
     def add_connection(self, service: ServiceName) -> int:
         """Count a connection; its number."""
@@ -84,29 +119,3 @@ class Recorder(Sequence[Request]):
     def on(self, route: str, service: ServiceName = "ams") -> list[Request]:
         """The requests of one route."""
         return [request for request in self if request.route == route and request.service == service]
-
-    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> bool:
-        """Wait until that many requests are here; False when time ran out."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self._requests) >= count, timeout_s)
-
-    def clear(self) -> None:
-        """Forget the requests."""
-        with self._changed:
-            self._requests.clear()
-
-    def __len__(self) -> int:
-        with self._changed:
-            return len(self._requests)
-
-    @overload
-    def __getitem__(self, index: int) -> Request: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Request]: ...
-    def __getitem__(self, index: int | slice) -> Request | list[Request]:
-        with self._changed:
-            return self._requests[index]
-
-    def __iter__(self) -> Iterator[Request]:
-        with self._changed:
-            return iter(list(self._requests))
