@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +23,7 @@ from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.complaints import assert_complains, assert_plain
+from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 from tests.support.sites import SiteUnderTest, told, truth
 
@@ -203,15 +203,11 @@ def payloads(site: SiteUnderTest) -> list[str]:
     return [receiver.take(message).text for message in site.fake.messages(PROJECT, TOPIC)]
 
 
-def child(site: SiteUnderTest, *arguments: str, zone: str = "UTC") -> subprocess.Popen[str]:
-    code = "from publisher.cli.main import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, "--config", str(site.path), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={"PYTHONPATH": str(HERE.parent), "TZ": zone},
-    )
+def child(site: SiteUnderTest, *arguments: str, zone: str = "UTC") -> Child:
+    """With warnings as errors, on a host of that zone."""
+    code = "import warnings\nwarnings.simplefilter('error')\nfrom publisher.cli.main import main; main()"
+    words = ("--config", site.path, *arguments)
+    return Child(*words, code=code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"TZ": zone})
 
 
 @pytest.mark.parametrize("size", [-1, "many", 1.5])
