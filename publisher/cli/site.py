@@ -137,8 +137,8 @@ class LiveSite:
         return self.process.environment
 
     @property
-    def parallel(self) -> bool:
-        return self.process.parallel
+    def targets_at_once(self) -> int:
+        return self.settings.targets_at_once if self.process.parallel else 0
 
     def clock(self) -> datetime:
         return self.process.clock()

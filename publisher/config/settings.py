@@ -207,6 +207,10 @@ class SourceSettings:
     options: object
 
 
+_TARGETS_AT_ONCE: Final = 8
+_check_at_once: Final = schema.check(lambda number: 1 <= number <= 100, "is not between 1 and 100")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKeys:
     """The keys of the file. The blocks that need each other are read one after the other by `load`."""
@@ -216,6 +220,7 @@ class TopKeys:
     state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
+    targets_at_once: int = field(default=_TARGETS_AT_ONCE, metadata={"check": _check_at_once})
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
     records: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
@@ -240,6 +245,7 @@ class Settings:
     records: RecordSettings
     targets: tuple[ConfiguredTarget, ...]
     batch_entries: tuple[BatchEntry, ...] = ()
+    targets_at_once: int = _TARGETS_AT_ONCE
     metrics: MetricsSettings | None = None
     host_name: str = ""
 
@@ -351,6 +357,7 @@ def _settings(
         records=records,
         targets=targets,
         batch_entries=batch_entries,
+        targets_at_once=known.get("targets_at_once", _TARGETS_AT_ONCE),
         metrics=known.get("metrics"),
         host_name=host_name,
     )

@@ -33,6 +33,7 @@ def show(settings: Settings) -> str:
         "site": settings.site,
         "source": _sources(settings),
         **_ledger(settings),
+        "targets_at_once": settings.targets_at_once,
         "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
         **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),

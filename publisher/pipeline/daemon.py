@@ -15,7 +15,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from typing import Any, Final
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_SUBMITTED
@@ -34,13 +34,16 @@ from publisher.pipeline.site import Site
 
 
 class RoundScheduler:
-    """Starts `round_of(name)` in a thread of its own when its moment has come; never two of one name at once."""
+    """Starts `round_of(name)` in a thread of its own when its moment has come; never two of one name at once.
 
-    def __init__(self, round_of: Callable[[str], None]) -> None:
+    Of more than `at_once`, the others wait in their threads.
+    """
+
+    def __init__(self, round_of: Callable[[str], None], at_once: int) -> None:
         self._round_of = round_of
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.running: set[str] = set()
-        self._scheduler = _PolledScheduler(executors={"default": _Threads()}, timezone=UTC)
+        self._scheduler = _PolledScheduler(executors={"default": _Threads(at_once)}, timezone=UTC)
         self._scheduler.add_listener(lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED)
         # In the round's own thread, when its place is free again.
         self._scheduler.add_listener(lambda event: self._ended.put(event.job_id), EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
@@ -100,11 +103,17 @@ class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 ha
 class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no types
     """A daemon thread a round: at the end of the process nobody waits for a service that does not answer."""
 
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self._places = Semaphore(max(1, at_once))
+
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         Thread(target=self._work, args=(job, run_times), name=job.id, daemon=True).start()
 
     def _work(self, job: Any, run_times: list[datetime]) -> None:
-        self._run_job_success(job.id, run_job(job, job._jobstore_alias, run_times, self._logger.name))
+        with self._places:
+            events = run_job(job, job._jobstore_alias, run_times, self._logger.name)
+        self._run_job_success(job.id, events)
 
 
 # A target that failed is tried again as the hourly timer would, though its own rounds be further apart.
@@ -171,7 +180,7 @@ class Daemon:
         self._manager = manager
         self._observer = observer
         self._report = report
-        self._scheduler = RoundScheduler(self._round)
+        self._scheduler = RoundScheduler(self._round, site.targets_at_once)
         self._targets = {target.name: target for target in site.targets}
         self._tried: set[str] = set()  # targets that their last round left due
         self._refused: tuple[str, ...] = ()  # why a new configuration was not adopted

@@ -6,6 +6,8 @@ thread, with a ledger and a source of its own: a connection of SQLite belongs to
 to one publisher (its lock). The only thing that two of them share is the ledger's file, whose transactions take milliseconds.
 What one target raises is its own outcome.
 
+Memory is for those at work: no more than `targets_at_once`. The others wait until one is done.
+
 A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python delivers only between two steps
 of its own, and a wait for SQLite's locks is one step.
 """
@@ -18,6 +20,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Semaphore
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
@@ -38,6 +41,7 @@ log = logging.getLogger("publisher")
 
 # A timer is never on the second: a target is due a little before its time is up.
 _EARLY = timedelta(minutes=5)
+_LOOK_EVERY_S = 0.5  # a wait without an end would not hear SIGTERM
 
 
 Work = Callable[[Target, Source, Ledger], Outcome]
@@ -49,19 +53,25 @@ def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_ru
     Raises: LedgerError, SourceError for what concerns all targets.
     """
     with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
-        if not site.parallel:
+        if not site.targets_at_once:
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
-        begun = [BackgroundTask(partial(_in_thread, site, target, work, dry_run=dry_run)) for target in targets]
+        places, begun = Semaphore(site.targets_at_once), []
+        for target in targets:
+            while not places.acquire(timeout=_LOOK_EVERY_S):
+                continue
+            begun.append(BackgroundTask(partial(_in_thread, site, target, work, places, dry_run=dry_run)))
         return [one.result() for one in begun]
 
 
-def _in_thread(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
+def _in_thread(site: Site, target: Target, work: Work, places: Semaphore, *, dry_run: bool) -> Outcome:
     try:
         with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
             return work(target, source, ledger)
     except PublisherError as error:
         return broken_off(target.name, error)
+    finally:
+        places.release()
 
 
 def publish(

@@ -9,10 +9,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
 
+from publisher.cli.commands import load_site
+from publisher.ledger.contract import Ledger
+from publisher.model.target import Target
+from publisher.pipeline.publish import for_each_target
+from publisher.pipeline.round.outcome import Outcome
+from publisher.sources.base import Source
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, FakeAMS
@@ -146,3 +153,25 @@ def test_progress_is_told_for_each_target(site: SiteUnderTest) -> None:
     assert len(lines) == 16
     for target in ("egi", "other"):
         assert sum(f"INFO target {target}: message " in line and "delivered: 5 records" in line for line in lines) == 8
+
+
+def test_no_more_targets_than_configured_are_worked_on_at_once(site: SiteUnderTest) -> None:
+    """Memory is for those at work. Each waits for a second one, so that a limit of one would show as well."""
+    site.config["targets"] = {f"t{number}": {**site.config["targets"]["egi"]} for number in range(8)}
+    site.config["targets_at_once"] = 2
+    site.save()
+    at_work: set[str] = set()
+    most: list[int] = []
+    met = Barrier(2)
+
+    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+        at_work.add(target.name)
+        met.wait(PATIENCE_S)
+        most.append(len(at_work))
+        at_work.discard(target.name)
+        return Outcome(target=target.name, outcome="nothing")
+
+    live = load_site(site.path, Event())
+    outcomes = for_each_target(live, live.targets, work)
+    assert [outcome.target for outcome in outcomes] == [f"t{number}" for number in range(8)]
+    assert max(most) == 2
