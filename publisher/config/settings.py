@@ -92,8 +92,8 @@ check_library: Final = schema.check(
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
 DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
-
-
+_TARGETS_AT_ONCE: Final = 8
+_check_at_once: Final = schema.check(range(1, 101).__contains__, "{} is not between 1 and 100")
 _SERVER: Final = ("postgresql://", "postgres://", "service=")
 _LONGEST_INSTANCE: Final = 50  # it is part of a name in PostgreSQL
 
@@ -115,9 +115,7 @@ def read_state(node: Node, reading: ReadContext) -> Path | str:
             "holds a password, which others could read here; put it into a password file (PGPASSFILE) or libpq's service file"
         )
     if find_spec("psycopg") is None:
-        raise Wrong(
-            "needs the Python library psycopg 3; install it (accounting-publisher[postgres] with pip), or name a file"
-        )
+        raise Wrong("needs the Python library psycopg 3: install accounting-publisher[postgres] by pip, or name a file")
     return text
 
 
@@ -205,10 +203,6 @@ class SourceSettings:
     type: str
     name: str = ""
     options: object
-
-
-_TARGETS_AT_ONCE: Final = 8
-_check_at_once: Final = schema.check(lambda number: 1 <= number <= 100, "is not between 1 and 100")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
