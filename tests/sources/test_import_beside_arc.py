@@ -228,6 +228,14 @@ def test_a_ce_that_is_silent_for_too_long_is_waited_for_no_more(tmp_path: Path, 
     assert both.read(14 * 24 + 1) == ["1", "2"]
 
 
+def test_a_job_that_the_ce_lost_long_ago_holds_up_nothing(tmp_path: Path, arc: Path) -> None:
+    both = CeAndCluster(tmp_path, arc)
+    with closing(sqlite3.connect(arc)) as connection, connection:
+        connection.execute("UPDATE AAR SET SubmitTime = ?", (BEGIN - 90 * DAY_S,))
+    assert both.read(24.9) == []
+    assert both.read(25) == ["1", "2"]
+
+
 def test_the_administrator_decides_how_long(tmp_path: Path, arc: Path) -> None:
     both = CeAndCluster(tmp_path, arc)
     assert both.read(47, arc_outage_s=2 * DAY_S) == []

@@ -99,12 +99,13 @@ _OWN: Final = """
     SELECT ArcNumber.LocalJobID, JobID, StartTime, EndTime FROM ArcNumber JOIN AAR USING (JobID)
     WHERE ArcNumber.LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
-# Jobs that are not over have an end of 0, and no number yet.
-_SIGNS: Final = """
+# Jobs that are not over have an end of 0, and no number yet. Rows of jobs that got lost stay so for ever.
+_SIGNS: Final = f"""
     SELECT
         (SELECT max(SubmitTime) FROM AAR WHERE SubmitTime <= :now),
         (SELECT max(EndTime) FROM AAR WHERE EndTime <= :now),
-        (SELECT min(+SubmitTime) FROM AAR WHERE EndTime = 0 AND coalesce(LocalJobID, '') = '')
+        (SELECT min(+SubmitTime) FROM AAR WHERE EndTime = 0 AND coalesce(LocalJobID, '') = ''
+            AND +SubmitTime > :now - {90 * 86_400})
 """
 _NAME_OWN: Final = "INSERT OR IGNORE INTO ArcNumber VALUES (?, ?)"
 _STATES: Final = "SELECT Ce, Written, Returned, Before FROM ArcCe"
