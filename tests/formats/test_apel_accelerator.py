@@ -274,6 +274,10 @@ def test_accelerators_share_a_topic_with_jobs_and_only_jobs_with_gpus_are_record
     standing = site.run("status", "--json").json["targets"]["gpus"]
     assert (standing["delivered"], standing["pending"], standing["quarantined"]) == (2, 0, 0)
     assert site.run("sync", "--check", "--json").status == 0
+    fill(site, job(5, AllocTRES=UNTYPED), job(6), job(7))
+    rows = site.run("sync", "--check", "--json", "--months", "all").json["rows"]
+    (compared,) = (row for row in rows if row["target"] == "gpus")
+    assert (compared["database"], compared["delivered"], compared["pending"]) == (3, 2, 1)
 
 
 def test_the_jobs_of_the_sonar_sample_arrive_as_their_47_records(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
