@@ -10,8 +10,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -59,6 +59,7 @@ class Clinic:
     monkeypatch: pytest.MonkeyPatch
     ams: FakeAMS | None = None
     sgas: FakeSGAS | None = None
+    opened: ExitStack = field(default_factory=ExitStack)  # closed after the test
 
     @property
     def target(self) -> dict[str, Any]:
@@ -145,13 +146,14 @@ def write_crl(pki: PKI, directory: Path, until: datetime) -> None:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> Clinic:
+def clinic(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     site = SiteUnderTest(tmp_path / "site", pki, fake_ams, host=pki.host(days=365))
     site.config["targets"]["egi"] |= {"sync": True, "every": "1h", "attempts": 1}
     made = open_clinic(site, pki, tmp_path, monkeypatch)
     made.ams = fake_ams
     assert site.publish().status == 0
-    return made
+    with made.opened:
+        yield made
 
 
 @pytest.fixture
@@ -798,6 +800,10 @@ def test_there_are_many_faults() -> None:
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found_with_its_own_advice(clinic: Clinic, plant: Plant) -> None:
+    assert_found(clinic, plant)
+
+
+def assert_found(clinic: Clinic, plant: Plant) -> None:
     clinic.site.save()
     planted = plant(clinic)
     before = clinic.messages()
@@ -809,6 +815,7 @@ def test_a_planted_fault_is_found_with_its_own_advice(clinic: Clinic, plant: Pla
     assert planted.advice in found["advice"]
     assert found["advice"] not in found["found"]
     assert found["why"]
+    assert found["advice"]
     assert {name for name, _ in wrong} <= planted.besides, wrong
     if planted.state == "failure":
         assert found["status"] == planted.status
